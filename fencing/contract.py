@@ -1,0 +1,82 @@
+"""What the contract suites of guards and of coordinators share: one body of tests for sync and async, without pytest.
+
+A suite is a class of ``test_…`` methods with plain asserts; pytest collects a subclass named ``Test…``. Each operation of
+what is tested goes through :meth:`Contract.call`, which runs a coroutine to its end on a loop in a thread of its own and
+passes a plain result through. So the same test body, threads that race included, drives both colours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+__all__ = ["Contract"]
+
+E = TypeVar("E", bound=BaseException)
+
+CALL_SECONDS = 60.0
+"""The longest any single call or race of a suite may take before the suite calls it hung."""
+
+_loop_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    """One event loop for all suites of this process, so that what is bound to a loop can be shared between tests."""
+    global _loop
+    with _loop_lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="fencing-contract-loop", daemon=True).start()
+        return _loop
+
+
+class Contract:
+    """The base of the contract suites."""
+
+    def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call ``function``; where it is asynchronous, await it on the suite's loop. Also from several threads at once."""
+        if not inspect.iscoroutinefunction(function):
+            result = function(*args, **kwargs)
+            if not inspect.isawaitable(result):
+                return result
+            return self._await(result)
+        return self._await(function(*args, **kwargs))
+
+    def _await(self, awaitable: Any) -> Any:
+        async def wait() -> Any:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(wait(), _shared_loop()).result(CALL_SECONDS)
+
+    def expect(self, error: type[E], function: Callable[..., Any], *args: Any, **kwargs: Any) -> E:
+        """Call as :meth:`call` does and return the error of that type; AssertionError where none comes."""
+        try:
+            result = self.call(function, *args, **kwargs)
+        except error as raised:
+            return raised
+        raise AssertionError(f"{error.__name__} was expected, but the call returned {result!r}")
+
+    def race(self, functions: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Run the functions at the same time, a thread each, started together; their results, or the first error."""
+        start = threading.Barrier(len(functions))
+
+        def run(function: Callable[[], Any]) -> Any:
+            start.wait(CALL_SECONDS)
+            return function()
+
+        with ThreadPoolExecutor(len(functions)) as pool:
+            futures = [pool.submit(run, function) for function in functions]
+            return [future.result(CALL_SECONDS) for future in futures]
+
+    def wait_until(self, condition: Callable[[], Any], *, seconds: float = 10.0) -> None:
+        """Ask until ``condition`` (sync or async) is true; AssertionError after ``seconds``."""
+        deadline = time.monotonic() + seconds
+        while not self.call(condition):
+            assert time.monotonic() < deadline, f"still not so after {seconds} s: {condition}"
+            time.sleep(0.005)
