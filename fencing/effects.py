@@ -1,0 +1,111 @@
+"""Plans, and the two shells that run them.
+
+A plan is a generator that decides without I/O: it yields what is to be done (an effect), is sent the result, or thrown the
+error, and goes on from there. The same plan serves threads and asyncio, and a test can step through it. The effects that
+every coordinator shares are here; what talks to a coordinator's servers is an effect of its own, which its ``perform`` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from fencing.fence import Fence
+from fencing.guard import AsyncGuard, Guard
+
+__all__ = ["Claim", "Plan", "Shielded", "Sleep", "finish", "run", "run_async"]
+
+T = TypeVar("T")
+
+Plan = Generator[Any, Any, T]
+"""A plan that ends in a ``T``: yields effects, is sent their results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Do nothing for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Claim the fence at a guard, which may take so many seconds."""
+
+    guard: Guard | AsyncGuard
+    fence: Fence
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shielded:
+    """Run a short, bounded plan to its end, whatever cancellations arrive meanwhile; they are delivered afterwards."""
+
+    plan: Plan[Any]
+
+
+def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
+    """Run a plan in this thread; ``perform`` does the coordinator's own effects."""
+    result: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = plan.send(result) if error is None else plan.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        result = error = None
+        try:
+            if isinstance(effect, Sleep):
+                time.sleep(effect.seconds)
+            elif isinstance(effect, Claim):
+                effect.guard.claim(effect.fence, timeout=effect.timeout)
+            elif isinstance(effect, Shielded):
+                result = run(effect.plan, perform)
+            else:
+                result = perform(effect)
+        except BaseException as raised:
+            error = raised
+
+
+async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run a plan in this task; ``perform`` does the coordinator's own effects."""
+    result: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            effect = plan.send(result) if error is None else plan.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        result = error = None
+        try:
+            if isinstance(effect, Sleep):
+                await asyncio.sleep(effect.seconds)
+            elif isinstance(effect, Claim):
+                await effect.guard.claim(effect.fence, timeout=effect.timeout)  # type: ignore[misc]
+            elif isinstance(effect, Shielded):
+                result = await finish(run_async(effect.plan, perform))
+            else:
+                result = await perform(effect)
+        except GeneratorExit:  # this coroutine is thrown away: nothing can be awaited any more
+            raise
+        except BaseException as raised:
+            error = raised
+
+
+async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await to its end what must not be left half done, however often this task is cancelled; then pass the cancellation on."""
+    task = asyncio.ensure_future(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        if not task.cancelled():
+            task.exception()  # looked at, so that asyncio does not report it: the cancellation comes first
+        raise cancelled
+    return task.result()

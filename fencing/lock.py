@@ -1,0 +1,239 @@
+"""One resource at one coordinator."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from fencing import plans
+from fencing.coordinator import (
+    AsyncCoordinator,
+    Coordinator,
+    ForcedRelease,
+    Grant,
+    Holder,
+    Settings,
+    check_timeout,
+)
+from fencing.effects import run, run_async
+from fencing.errors import NotAcquired
+from fencing.fence import Fence, check_resource
+from fencing.guard import AsyncGuard, Guard
+from fencing.lease import AsyncLease, Lease
+
+__all__ = ["AsyncFencedLock", "FencedLock"]
+
+
+class _Unset:
+    """The coordinator's own setting is to be used."""
+
+    def __repr__(self) -> str:
+        return "<the coordinator's>"
+
+
+_UNSET = _Unset()
+
+
+def _settings(base: Settings, *, asynchronous: bool, **given: Any) -> Settings:
+    changed = {name: value for name, value in given.items() if value is not _UNSET}
+    if not changed:
+        return base
+    merged = {name: changed.get(name, getattr(base, name)) for name in given}
+    return Settings.checked(asynchronous=asynchronous, **merged)
+
+
+def _adoptable(fence: object, resource: str) -> Fence:
+    if not isinstance(fence, Fence):
+        raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; read its text with Fence.parse first")
+    if fence.resource != resource:
+        raise ValueError(f"this is the lock of {resource!r}; the fence is of {fence.resource!r}")
+    return fence
+
+
+class FencedLock:
+    """A lock on one resource whose grants carry fences. Reusable, thread-safe; it holds no state of any holder.
+
+    The lock is for speed and liveness: it keeps most of the work from being done twice. It does not make data safe by
+    itself, for two clients can hold it at once; writes through a guard are what is safe. Nothing that was read before
+    ``hold`` or ``acquire`` is protected: acquire first, then read.
+
+    Args:
+        client_or_coordinator: a ``redis.Redis``, whose locks then share one coordinator, or a coordinator.
+        resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
+        ttl, guards, clock_floor, owner: as of :class:`RedisCoordinator`; what is not given is the coordinator's.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind; the message says which.
+    """
+
+    def __init__(
+        self,
+        client_or_coordinator: Any,
+        resource: str,
+        *,
+        ttl: float | _Unset = _UNSET,
+        guards: Iterable[Guard] | _Unset = _UNSET,
+        clock_floor: bool | _Unset = _UNSET,
+        owner: str | _Unset | None = _UNSET,
+    ) -> None:
+        self.resource = check_resource(resource)
+        self.coordinator: Coordinator = _coordinator(client_or_coordinator, asynchronous=False)
+        self._settings = _settings(
+            self.coordinator.settings, asynchronous=False, ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner
+        )
+
+    def acquire(self, timeout: float | None = None) -> Lease:
+        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases.
+
+        Args:
+            timeout: seconds; None waits for ever, 0 tries once. Claims count against it.
+
+        Returns:
+            The lease. From now on, what is read is protected; what was read before is not.
+
+        Raises:
+            NotAcquired: somebody else held the lock all the time. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken; the text says where.
+        """
+        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout))
+        return self._lease(run(plan, self.coordinator.perform))
+
+    def try_acquire(self) -> Lease | None:
+        """:meth:`acquire` with one try; None: somebody else holds the lock."""
+        try:
+            return self.acquire(timeout=0)
+        except NotAcquired:
+            return None
+
+    @contextmanager
+    def hold(self, timeout: float | None = None) -> Iterator[Lease]:
+        """Hold the lock for a ``with`` block: acquire, then release however the block is left.
+
+        An error of the block comes out as it is. If the block raised none, but the lock turns out to have been lost,
+        LeaseLost comes out: others may have held it meanwhile. What guards acknowledged counts all the same.
+
+        Args, Raises: as :meth:`acquire`.
+        """
+        lease = self.acquire(timeout)
+        try:
+            yield lease
+        except BaseException as error:
+            lease.leave(error)
+            raise
+        lease.leave(None)
+
+    def adopt(self, fence: Fence) -> Lease:
+        """Go on with a lease that another process has detached. The fence stays the same; the ttl starts anew.
+
+        Raises:
+            LeaseLost: the lock is not that fence's any more. Acquire it instead.
+            CoordinatorUnavailable, GuardUnavailable: no answer. Retry before the ttl is over.
+            TypeError, ValueError: not a fence, or of another resource.
+        """
+        plan = plans.adopt(self.coordinator, _adoptable(fence, self.resource), self._settings)
+        return self._lease(run(plan, self.coordinator.perform))
+
+    def holder(self) -> Holder | None:
+        """Who holds the lock, for people to look at; None: nobody. No basis for a decision: it may change at once.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Retry.
+        """
+        return run(plans.holder(self.coordinator, self.resource, self._settings), self.coordinator.perform)
+
+    def force_release(self) -> ForcedRelease:
+        """Take the lock from whoever holds it, shut that holder out at every guard, and free the lock.
+
+        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder may write on until
+        a newer one claims.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Repeat it.
+            GuardUnavailable: a guard did not answer; the lock is free, but the holder may not be shut out. Repeat it.
+        """
+        return run(plans.force_release(self.coordinator, self.resource, self._settings), self.coordinator.perform)
+
+    def _lease(self, grant: Grant) -> Lease:
+        return Lease(self.coordinator, self._settings, grant)
+
+    def __repr__(self) -> str:
+        return f"<FencedLock of {self.resource!r}>"
+
+
+class AsyncFencedLock:
+    """:class:`FencedLock` for asyncio: with a ``redis.asyncio.Redis`` or an async coordinator, and async guards."""
+
+    def __init__(
+        self,
+        client_or_coordinator: Any,
+        resource: str,
+        *,
+        ttl: float | _Unset = _UNSET,
+        guards: Iterable[AsyncGuard] | _Unset = _UNSET,
+        clock_floor: bool | _Unset = _UNSET,
+        owner: str | _Unset | None = _UNSET,
+    ) -> None:
+        self.resource = check_resource(resource)
+        self.coordinator: AsyncCoordinator = _coordinator(client_or_coordinator, asynchronous=True)
+        self._settings = _settings(
+            self.coordinator.settings, asynchronous=True, ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner
+        )
+
+    async def acquire(self, timeout: float | None = None) -> AsyncLease:
+        """See :meth:`FencedLock.acquire`. If it is cancelled, the lock is given back first."""
+        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout))
+        return self._lease(await run_async(plan, self.coordinator.perform))
+
+    async def try_acquire(self) -> AsyncLease | None:
+        """See :meth:`FencedLock.try_acquire`."""
+        try:
+            return await self.acquire(timeout=0)
+        except NotAcquired:
+            return None
+
+    @asynccontextmanager
+    async def hold(self, timeout: float | None = None) -> AsyncIterator[AsyncLease]:
+        """See :meth:`FencedLock.hold`. Cancelling the holder, even twice, does not lose the release."""
+        lease = await self.acquire(timeout)
+        try:
+            yield lease
+        except BaseException as error:
+            await lease.leave(error)
+            raise
+        await lease.leave(None)
+
+    async def adopt(self, fence: Fence) -> AsyncLease:
+        """See :meth:`FencedLock.adopt`."""
+        plan = plans.adopt(self.coordinator, _adoptable(fence, self.resource), self._settings)
+        return self._lease(await run_async(plan, self.coordinator.perform))
+
+    async def holder(self) -> Holder | None:
+        """See :meth:`FencedLock.holder`."""
+        plan = plans.holder(self.coordinator, self.resource, self._settings)
+        return await run_async(plan, self.coordinator.perform)
+
+    async def force_release(self) -> ForcedRelease:
+        """See :meth:`FencedLock.force_release`."""
+        plan = plans.force_release(self.coordinator, self.resource, self._settings)
+        return await run_async(plan, self.coordinator.perform)
+
+    def _lease(self, grant: Grant) -> AsyncLease:
+        return AsyncLease(self.coordinator, self._settings, grant)
+
+    def __repr__(self) -> str:
+        return f"<AsyncFencedLock of {self.resource!r}>"
+
+
+def _coordinator(given: Any, *, asynchronous: bool) -> Any:
+    """The coordinator itself, or the one that a Redis client's locks share."""
+    if not hasattr(given, "plan_acquire"):
+        from fencing import redis_coordinator  # here, since it imports this module
+
+        return (redis_coordinator.AsyncRedisCoordinator if asynchronous else redis_coordinator.RedisCoordinator).of(given)
+    if inspect.iscoroutinefunction(given.perform) is not asynchronous:
+        ours, wanted = ("AsyncFencedLock", "an async") if asynchronous else ("FencedLock", "a sync")
+        raise TypeError(f"{ours} takes {wanted} coordinator, not {type(given).__name__}")
+    return given

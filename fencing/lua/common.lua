@@ -1,0 +1,60 @@
+-- Shared by the other scripts, which are sent with this file in front of them. Nothing here runs by itself.
+--
+-- The holder record is one string, "<number> <grant time, us> <token> <owner label>"; it is believed only while its
+-- token equals the lock's. Numbers travel as strings: a Lua number becomes a double on its way to the client.
+
+local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
+local PLAUSIBLE_STEP = 1125899906842624 -- 2^50: as microseconds about 35 years
+
+local function text_of(number)
+  return string.format('%.0f', number) -- tostring() would write 1e+15
+end
+
+local function server_clock_us()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+-- The record of the holder whose token is given: number, grant time, owner; nil where there is none.
+local function record_of(holder_key, token)
+  local record = redis.call('GET', holder_key)
+  if not record then return nil end
+  local number, granted, its_token, owner = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
+  if its_token ~= token then return nil end
+  return number, granted, owner
+end
+
+-- What the next number must exceed, and the counter as it is; or nil and the reply that refuses. Writes nothing.
+local function check_mint(counter_key, floor, clock_floor, clock)
+  local counter = redis.call('GET', counter_key) or '0'
+  if not string.match(counter, '^%d+$') then
+    return nil, redis.error_reply('FENCING the counter ' .. counter_key .. ' does not hold a number')
+  end
+  counter = tonumber(counter)
+  local ceiling = math.max(counter, clock) + PLAUSIBLE_STEP
+  if floor > ceiling then return nil, {'implausible', text_of(floor), text_of(ceiling)} end
+  local last = math.max(counter, floor)
+  if clock_floor == '1' then last = math.max(last, clock) end
+  if last >= MAX_NUMBER then return nil, {'implausible', text_of(last), text_of(MAX_NUMBER - 1)} end
+  return last, counter
+end
+
+local function set(key, value, ttl)
+  if ttl == '' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', ttl) end
+end
+
+-- Mints the next number and gives the lock to the token: all checks first, then the writes, for scripts are not rolled back.
+-- The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
+local function mint()
+  local token, ttl, owner = ARGV[1], ARGV[2], ARGV[5]
+  local clock = server_clock_us()
+  local last, counter = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], clock)
+  if not last then return counter end
+  if last > counter then redis.call('SET', KEYS[3], text_of(last)) end
+  redis.call('INCR', KEYS[3])
+  local number = redis.call('GET', KEYS[3])
+  set(KEYS[1], token, ttl)
+  set(KEYS[2], number .. ' ' .. text_of(clock) .. ' ' .. token .. ' ' .. owner, ttl)
+  return {'granted', number}
+end
+

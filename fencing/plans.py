@@ -1,0 +1,165 @@
+"""What locks do, whatever the coordinator: wait, claim at the guards, repair a counter that fell behind, give back.
+
+Plans (see ``fencing.effects``): no I/O, so both colours and the tests run these very generators.
+"""
+
+from __future__ import annotations
+
+import random
+import secrets
+from dataclasses import dataclass
+
+from fencing.coordinator import CoordinatorPlans, ForcedRelease, Grant, Holder, Settings, Taken
+from fencing.effects import Claim, Plan, Shielded, Sleep
+from fencing.errors import FencingError, LeaseLost, NotAcquired, StaleFence
+from fencing.fence import Fence
+
+__all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release", "renew"]
+
+CLAIM_ROUNDS = 5
+"""How often a grant is claimed, each time under a new fence, before it is given back as superseded."""
+
+FIRST_POLL_SECONDS = 0.01
+LONGEST_POLL_SECONDS = 0.2
+
+
+def new_token() -> str:
+    """A token no other grant has: 128 random bits, 22 characters."""
+    return secrets.token_urlsafe(16)
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """The lock was lost before its claims were done; the next grant has to come above ``floor``."""
+
+    floor: int
+
+
+def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, timeout: float) -> Plan[Grant]:
+    """Wait for the lock, take it, claim its fence at every guard.
+
+    Args:
+        timeout: seconds; 0 tries once, infinity waits for ever. Claims count against it.
+
+    Raises: NotAcquired; CoordinatorUnavailable, GuardUnavailable and MarkImplausible, after the lock was given back.
+    """
+    started = coordinator.clock()
+    give_up = started + timeout
+    floor = 0
+    poll = FIRST_POLL_SECONDS
+    while True:
+        deadline = _deadline(coordinator, settings, give_up if timeout else None)
+        reply = yield from coordinator.plan_acquire(resource, new_token(), settings, floor=floor, deadline=deadline)
+        if isinstance(reply, Taken):
+            remaining, owner = reply.remaining, reply.owner
+        else:
+            outcome = yield from _claim(coordinator, reply, settings, give_up if timeout else None)
+            if isinstance(outcome, Grant):
+                return outcome
+            floor, remaining, owner = outcome.floor, 0.0, None
+        now = coordinator.clock()
+        if now >= give_up:
+            raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
+        yield Sleep(min(random.uniform(0.5, 1) * poll, remaining, give_up - now))
+        poll = min(2 * poll, LONGEST_POLL_SECONDS)
+
+
+def _deadline(coordinator: CoordinatorPlans, settings: Settings, give_up: float | None = None) -> float:
+    """Until when one request may be repeated: the caller's deadline, where there is one; never for ever."""
+    bound = coordinator.clock() + settings.request_seconds
+    return bound if give_up is None or give_up == float("inf") else give_up
+
+
+def _claim(
+    coordinator: CoordinatorPlans, grant: Grant, settings: Settings, give_up: float | None
+) -> Plan[Grant | _Late]:
+    """Claim the grant at every guard; where a guard has seen a newer fence, mint one above it and claim again.
+
+    Whatever goes wrong, a cancellation included, the lock is given back first.
+    """
+    try:
+        for _ in range(CLAIM_ROUNDS):
+            newer = yield from _claim_once(coordinator, grant, settings, give_up)
+            if newer is None:
+                if coordinator.clock() < grant.deadline:
+                    return grant
+                break  # the claims outlasted the lease: give back what may still be ours, and wait for the next
+            reminted = yield from coordinator.plan_remint(
+                grant.fence, new_token(), settings, floor=newer, deadline=_deadline(coordinator, settings, give_up)
+            )
+            if reminted is None:
+                return _Late(newer)
+            grant = reminted
+        else:
+            raise NotAcquired(resource=grant.fence.resource, reason="superseded", waited=0.0)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        yield Shielded(_give_back(coordinator, grant.fence, settings))
+        raise
+    yield Shielded(_give_back(coordinator, grant.fence, settings))
+    return _Late(grant.fence.number)
+
+
+def _claim_once(
+    coordinator: CoordinatorPlans, grant: Grant, settings: Settings, give_up: float | None
+) -> Plan[int | None]:
+    """Claim at every guard; None: all admitted it, else the number that has to be exceeded."""
+    last = grant.deadline if give_up is None else min(grant.deadline, give_up)
+    for guard in settings.guards:
+        try:
+            yield Claim(guard, grant.fence, timeout=max(last - coordinator.clock(), 0.001))
+        except StaleFence as stale:
+            if stale.mark is not None:
+                return stale.mark.number
+            return stale.floor or grant.fence.number
+    return None
+
+
+def _give_back(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[None]:
+    """Release what will not be used; where that fails, the lock's ttl frees it."""
+    try:
+        yield from release(coordinator, fence, settings)
+    except FencingError:
+        pass
+
+
+def release(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[bool]:
+    """Free the lock; False: it was lost before."""
+    return (yield from coordinator.plan_release(fence, settings, deadline=_deadline(coordinator, settings)))
+
+
+def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Grant]:
+    """Give the lock its full ttl again, or raise LeaseLost."""
+    grant = yield from coordinator.plan_renew(fence, settings, deadline=_deadline(coordinator, settings))
+    if grant is None:
+        raise LeaseLost(fence=fence, reason="gone")
+    return grant
+
+
+def adopt(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Grant]:
+    """Go on with a grant that another process has detached: renew it, and claim it where it was not claimed yet."""
+    grant = yield from renew(coordinator, fence, settings)
+    newer = yield from _claim_once(coordinator, grant, settings, None)
+    if newer is not None:
+        yield Shielded(_give_back(coordinator, fence, settings))
+        raise LeaseLost(fence=fence, reason="stale")
+    return grant
+
+
+def holder(coordinator: CoordinatorPlans, resource: str, settings: Settings) -> Plan[Holder | None]:
+    """Who holds the lock."""
+    return (yield from coordinator.plan_holder(resource, settings, deadline=_deadline(coordinator, settings)))
+
+
+def force_release(coordinator: CoordinatorPlans, resource: str, settings: Settings) -> Plan[ForcedRelease]:
+    """Take the lock from its holder, shut the holder out at every guard, free the lock."""
+    former = yield from coordinator.plan_holder(resource, settings, deadline=_deadline(coordinator, settings))
+    grant = yield from coordinator.plan_force(
+        resource, new_token(), settings, floor=0, deadline=_deadline(coordinator, settings)
+    )
+    outcome = yield from _claim(coordinator, grant, settings, None)
+    if isinstance(outcome, _Late):
+        raise LeaseLost(fence=grant.fence, reason="gone")
+    yield from release(coordinator, outcome.fence, settings)
+    return ForcedRelease(holder=former, fence=outcome.fence, fenced=bool(settings.guards))

@@ -1,0 +1,335 @@
+"""The coordinator's own connections to Redis, derived from the user's client, and the doing of a ``Call`` on one.
+
+The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are idempotent, and
+the plans repeat them under the caller's deadline. Its pool is left alone, so waiting for locks never takes a connection that
+the application needs. Connections are few, bounded in number, and every wait on them is bounded by the call's own timeout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from fencing.errors import CoordinatorUnavailable
+from fencing.redis_plans import Call, NoReply
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as async_timeout
+else:
+    from async_timeout import timeout as async_timeout
+
+__all__ = ["AsyncConnections", "Connections"]
+
+MAX_CONNECTIONS = 16
+"""Per coordinator. A call holds one for a round trip, so a few serve hundreds of threads; who finds none free waits."""
+
+IDLE_SECONDS = 1.0
+"""A connection unused for longer is looked at before it is used: the server may have closed it."""
+
+_NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+_REFUSED = (AuthenticationError, AuthorizationError)
+
+
+class _Blueprint:
+    """How to make connections like the client's."""
+
+    def __init__(self, client: Any) -> None:
+        self.pool = client.connection_pool  # kept: a Sentinel's connections ask it for the primary's address
+        options = dict(self.pool.connection_kwargs)
+        self.user_timeout = min(
+            (seconds for seconds in (options.get("socket_timeout"), options.get("socket_connect_timeout")) if seconds),
+            default=float("inf"),
+        )
+        asynchronous = isinstance(client, redis.asyncio.Redis)
+        options.update(
+            socket_timeout=None,  # each call sets its own
+            socket_connect_timeout=None,
+            retry=(AsyncRetry if asynchronous else Retry)(NoBackoff(), 0),
+            retry_on_timeout=False,
+            retry_on_error=[],
+            decode_responses=False,
+            encoding="utf-8",
+            encoding_errors="strict",
+        )
+        options.pop("maint_notifications_pool_handler", None)  # the pool's own; it would keep track of our connections
+        if "maint_notifications_config" in options:
+            from redis.maint_notifications import MaintNotificationsConfig  # not in older versions of redis-py
+
+            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        self.options = options
+        self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
+        if "service_name" in vars(self.pool):
+            self.address = f"the Sentinel service {self.pool.service_name!r}"
+
+    def make(self) -> Any:
+        return self.pool.connection_class(**self.options)
+
+
+def _commands(call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    rest = (len(call.keys), *call.keys, *call.args)
+    return ("EVALSHA", call.script.sha, *rest), ("EVAL", call.script.text, *rest)
+
+
+@contextmanager
+def _translated(address: str) -> Iterator[None]:
+    """redis-py's errors as ours: worth another attempt, or not."""
+    try:
+        yield
+    except _REFUSED as error:
+        raise CoordinatorUnavailable(
+            f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
+            address=address,
+        ) from error
+    except _NOT_READY as error:
+        raise NoReply(error, may_have_run=False) from error
+    except ResponseError as error:
+        if str(error).startswith(("BUSY ", "LOADING ")):
+            raise NoReply(error, may_have_run=False) from error
+        raise CoordinatorUnavailable(
+            f"Redis at {address} refused to run a script: {error}; nothing was changed", address=address
+        ) from error
+    except (RedisError, OSError) as error:
+        raise NoReply(error, may_have_run=True) from error
+
+
+def _nobody_will_ask_again(call: Call, deadline: float) -> bool:
+    """After a failure: this was the last attempt, or the caller was interrupted before its time was up."""
+    return call.last or time.monotonic() < deadline
+
+
+class Connections:
+    """For threads. Safe to use after a fork: the child opens its own."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._blueprint = _Blueprint(client)
+        self.address = self._blueprint.address
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._free: deque[tuple[Any, float]] = deque()
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def perform(self, call: Call) -> Any:
+        """Run the call's script; the reply, or NoReply, or CoordinatorUnavailable where repeating would not help."""
+        if self._closed:
+            raise RuntimeError("this coordinator was closed; make a new one")
+        if os.getpid() != self._pid:
+            self._reset()
+        deadline = time.monotonic() + call.timeout
+        places = self._places
+        if not places.acquire(timeout=call.timeout):
+            error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {call.timeout:.3g} s")
+            raise NoReply(error, may_have_run=False)
+        try:
+            with _translated(self.address):
+                return self._exchange(call, deadline)
+        finally:
+            places.release()
+
+    def _exchange(self, call: Call, deadline: float) -> Any:
+        connection = self._take()
+        first, second = _commands(call)
+        try:
+            self._limit(connection, call.timeout)
+            try:
+                connection.connect()
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                if isinstance(error, _REFUSED + _NOT_READY):
+                    raise
+                raise NoReply(error, may_have_run=False) from error
+            self._limit(connection, deadline - time.monotonic())
+            connection.send_packed_command(connection.pack_command(*first))
+            try:
+                reply = connection.read_response(disconnect_on_error=False)
+            except NoScriptError:
+                connection.send_packed_command(connection.pack_command(*second))
+                reply = connection.read_response(disconnect_on_error=False)
+        except BaseException as error:
+            if isinstance(error, ResponseError) and not isinstance(error, _NOT_READY):
+                self._free.append((connection, time.monotonic()))  # it answered: the connection is in order
+            else:
+                self._abandon(connection, call, error, deadline)
+            raise
+        self._free.append((connection, time.monotonic()))
+        return reply
+
+    def _take(self) -> Any:
+        while True:
+            try:
+                connection, used = self._free.pop()
+            except IndexError:
+                return self._blueprint.make()
+            if time.monotonic() - used <= IDLE_SECONDS:
+                return connection
+            try:
+                if not connection.can_read(0):
+                    return connection
+            except (RedisError, OSError):
+                pass
+            connection.disconnect()
+
+    def _limit(self, connection: Any, seconds: float) -> None:
+        """Bound each wait on the connection. redis-py sets the time-out of a socket once, when it is made."""
+        seconds = max(min(seconds, self._blueprint.user_timeout), 0.001)
+        connection.socket_timeout = connection.socket_connect_timeout = seconds
+        if connection._sock is not None:
+            connection._sock.settimeout(seconds)
+
+    def _abandon(self, connection: Any, call: Call, error: BaseException, deadline: float) -> None:
+        """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
+        if call.undo is not None and _nobody_will_ask_again(call, deadline) and connection._sock is not None:
+            try:
+                self._limit(connection, 0.01)
+                connection.send_packed_command(connection.pack_command(*_commands(call.undo)[1]), check_health=False)
+            except (RedisError, OSError):
+                pass
+        connection.disconnect()
+        if isinstance(error, Exception):
+            self._drop_idle()
+
+    def _drop_idle(self) -> None:
+        while True:
+            try:
+                self._free.pop()[0].disconnect()
+            except IndexError:
+                return
+
+    def close(self) -> None:
+        """Close all connections; later calls raise RuntimeError."""
+        self._closed = True
+        self._drop_idle()
+
+
+class _LoopConnections:
+    """The connections of one event loop."""
+
+    def __init__(self) -> None:
+        self.free: deque[tuple[Any, float]] = deque()
+        self.places = asyncio.Semaphore(MAX_CONNECTIONS)
+
+    def __del__(self) -> None:
+        while self.free:
+            connection = self.free.pop()[0]
+            try:
+                connection.disconnect(nowait=True).send(None)  # outside a task it closes at once, without waiting
+            except (StopIteration, RuntimeError):
+                pass
+
+
+class AsyncConnections:
+    """For asyncio; each event loop, and each process after a fork, gets connections of its own."""
+
+    def __init__(self, client: redis.asyncio.Redis) -> None:
+        self._blueprint = _Blueprint(client)
+        self.address = self._blueprint.address
+        self._closed = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def perform(self, call: Call) -> Any:
+        """See :meth:`Connections.perform`."""
+        if self._closed:
+            raise RuntimeError("this coordinator was closed; make a new one")
+        if os.getpid() != self._pid:
+            self._reset()
+        mine = self._loops.setdefault(asyncio.get_running_loop(), _LoopConnections())
+        seconds = max(min(call.timeout, self._blueprint.user_timeout), 0.001)
+        with _translated(self.address):
+            try:
+                async with async_timeout(seconds), mine.places:
+                    return await self._exchange(mine, call, time.monotonic() + seconds)
+            except asyncio.TimeoutError as error:
+                raise redis.TimeoutError(f"no reply within {seconds:.3g} s") from error
+
+    async def _exchange(self, mine: _LoopConnections, call: Call, deadline: float) -> Any:
+        connection = await self._take(mine)
+        first, second = _commands(call)
+        try:
+            try:
+                await connection.connect()
+            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+                if isinstance(error, _REFUSED + _NOT_READY):
+                    raise
+                raise NoReply(error, may_have_run=False) from error
+            await connection.send_packed_command(connection.pack_command(*first))
+            try:
+                reply = await connection.read_response(disconnect_on_error=False)
+            except NoScriptError:
+                await connection.send_packed_command(connection.pack_command(*second))
+                reply = await connection.read_response(disconnect_on_error=False)
+        except BaseException as error:
+            if isinstance(error, ResponseError) and not isinstance(error, _NOT_READY):
+                mine.free.append((connection, time.monotonic()))
+            else:
+                await self._abandon(mine, connection, call, error, deadline)
+            raise
+        mine.free.append((connection, time.monotonic()))
+        return reply
+
+    async def _take(self, mine: _LoopConnections) -> Any:
+        while mine.free:
+            connection, used = mine.free.pop()
+            if time.monotonic() - used <= IDLE_SECONDS:
+                return connection
+            try:
+                if not await connection.can_read():
+                    return connection
+            except (RedisError, OSError):
+                pass
+            await connection.disconnect(nowait=True)
+        return self._blueprint.make()
+
+    async def _abandon(
+        self, mine: _LoopConnections, connection: Any, call: Call, error: BaseException, deadline: float
+    ) -> None:
+        if call.undo is not None and _nobody_will_ask_again(call, deadline) and connection.is_connected:
+            try:
+                await connection.send_packed_command(
+                    connection.pack_command(*_commands(call.undo)[1]), check_health=False
+                )
+            except (RedisError, OSError):
+                pass
+        await connection.disconnect(nowait=True)
+        if isinstance(error, Exception):
+            while mine.free:
+                await mine.free.pop()[0].disconnect(nowait=True)
+
+    async def close(self) -> None:
+        """Close all connections of the running loop; later calls raise RuntimeError."""
+        self._closed = True
+        mine = self._loops.pop(asyncio.get_running_loop(), None)
+        while mine is not None and mine.free:
+            await mine.free.pop()[0].disconnect()

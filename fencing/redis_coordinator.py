@@ -1,0 +1,184 @@
+"""Fences minted by one Redis, by itself or behind Sentinel."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from fencing.coordinator import Settings
+from fencing.guard import AsyncGuard, Guard
+from fencing.lease import AsyncLease, Lease
+from fencing.lock import AsyncFencedLock, FencedLock
+from fencing.redis_connections import AsyncConnections, Connections
+from fencing.redis_plans import Call, RedisPlans
+
+__all__ = ["AsyncRedisCoordinator", "RedisCoordinator"]
+
+
+class RedisCoordinator(RedisPlans):
+    """Mints fences on one Redis, and takes locks there. Thread-safe; make one per process and Redis.
+
+    It does not make data safe: two clients can hold a lock at the same time, whenever a pause outlasts the ttl or Redis
+    loses data. The guards do, by refusing whoever is not the newest.
+
+    Args:
+        client: a ``redis.Redis``. Its settings (address, TLS, credentials, database, Sentinel) are used for a few
+            connections of the coordinator's own; the client's pool is left to the application.
+        ttl: seconds after which a lock frees itself unless it is renewed.
+        guards: the storages at which every grant is claimed before its holder goes on.
+        clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
+            has lost its data. Safety does not depend on it.
+        owner: the label that ``holder()`` shows, up to 200 characters; None: host name and process id.
+
+    Raises:
+        TypeError, ValueError: an argument is of the wrong kind; the message says which.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        *,
+        ttl: float = 10.0,
+        guards: Iterable[Guard] = (),
+        clock_floor: bool = True,
+        owner: str | None = None,
+    ) -> None:
+        _check_client(client, redis.Redis, "RedisCoordinator")
+        self.settings = Settings.checked(
+            ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner, asynchronous=False
+        )
+        self._connections = Connections(client)
+        self.address = self._connections.address
+
+    @classmethod
+    def of(cls, client: redis.Redis) -> RedisCoordinator:
+        """The coordinator that the client's locks share; made at the first call, gone with the client."""
+        _check_client(client, redis.Redis, "RedisCoordinator")
+        with _shared_lock:
+            coordinator = _shared.get(client)
+            if coordinator is None:
+                coordinator = _shared[client] = cls(client)
+            return coordinator
+
+    def lock(self, resource: str) -> FencedLock:
+        """The lock of a resource; cheap, so make one whenever it is needed."""
+        return FencedLock(self, resource)
+
+    def acquire(self, resource: str, timeout: float | None = None) -> Lease:
+        """See :meth:`FencedLock.acquire`."""
+        return self.lock(resource).acquire(timeout)
+
+    def try_acquire(self, resource: str) -> Lease | None:
+        """See :meth:`FencedLock.try_acquire`."""
+        return self.lock(resource).try_acquire()
+
+    def hold(self, resource: str, timeout: float | None = None) -> AbstractContextManager[Lease]:
+        """See :meth:`FencedLock.hold`."""
+        return self.lock(resource).hold(timeout)
+
+    def perform(self, effect: Call) -> Any:
+        """Run one script on Redis."""
+        return self._connections.perform(effect)
+
+    def close(self) -> None:
+        """Close the connections. Leases that are still held free themselves after their ttl."""
+        self._connections.close()
+
+    def __enter__(self) -> RedisCoordinator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncRedisCoordinator(RedisPlans):
+    """:class:`RedisCoordinator` for asyncio: the same arguments, with a ``redis.asyncio.Redis`` and async guards."""
+
+    def __init__(
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        ttl: float = 10.0,
+        guards: Iterable[AsyncGuard] = (),
+        clock_floor: bool = True,
+        owner: str | None = None,
+    ) -> None:
+        _check_client(client, redis.asyncio.Redis, "AsyncRedisCoordinator")
+        self.settings = Settings.checked(
+            ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner, asynchronous=True
+        )
+        self._connections = AsyncConnections(client)
+        self.address = self._connections.address
+
+    @classmethod
+    def of(cls, client: redis.asyncio.Redis) -> AsyncRedisCoordinator:
+        """See :meth:`RedisCoordinator.of`."""
+        _check_client(client, redis.asyncio.Redis, "AsyncRedisCoordinator")
+        with _shared_lock:
+            coordinator = _shared_async.get(client)
+            if coordinator is None:
+                coordinator = _shared_async[client] = cls(client)
+            return coordinator
+
+    def lock(self, resource: str) -> AsyncFencedLock:
+        """See :meth:`RedisCoordinator.lock`."""
+        return AsyncFencedLock(self, resource)
+
+    async def acquire(self, resource: str, timeout: float | None = None) -> AsyncLease:
+        """See :meth:`FencedLock.acquire`."""
+        return await self.lock(resource).acquire(timeout)
+
+    async def try_acquire(self, resource: str) -> AsyncLease | None:
+        """See :meth:`FencedLock.try_acquire`."""
+        return await self.lock(resource).try_acquire()
+
+    def hold(self, resource: str, timeout: float | None = None) -> AbstractAsyncContextManager[AsyncLease]:
+        """See :meth:`FencedLock.hold`."""
+        return self.lock(resource).hold(timeout)
+
+    async def perform(self, effect: Call) -> Any:
+        """Run one script on Redis."""
+        return await self._connections.perform(effect)
+
+    async def close(self) -> None:
+        """Close the connections of the running loop. Leases that are still held free themselves after their ttl."""
+        await self._connections.close()
+
+    async def __aenter__(self) -> AsyncRedisCoordinator:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+_shared_lock = threading.Lock()
+_shared: weakref.WeakKeyDictionary[redis.Redis, RedisCoordinator] = weakref.WeakKeyDictionary()
+_shared_async: weakref.WeakKeyDictionary[redis.asyncio.Redis, AsyncRedisCoordinator] = weakref.WeakKeyDictionary()
+
+
+def _check_client(client: object, wanted: type, ours: str) -> None:
+    if isinstance(client, wanted):
+        return
+    if isinstance(client, redis.asyncio.Redis):
+        hint = "; for asyncio use AsyncRedisCoordinator or AsyncFencedLock"
+    elif isinstance(client, redis.Redis):
+        hint = "; for threads use RedisCoordinator or FencedLock"
+    elif "Cluster" in type(client).__name__:
+        hint = "; Redis Cluster is not supported in this version"
+    elif isinstance(client, str):
+        hint = "; write redis.Redis.from_url(...)"
+    else:
+        hint = ""
+    name = f"{wanted.__module__.removesuffix('.client')}.{wanted.__name__}"
+    raise TypeError(f"{ours} takes a {name}, not {type(client).__module__}.{type(client).__name__}{hint}")

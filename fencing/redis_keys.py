@@ -1,0 +1,62 @@
+"""The names of the keys, protocol version 1. Pure.
+
+Every key of a resource lies in the resource's own slot of a Redis Cluster, whatever braces its name has: the library's keys
+carry a hash tag that falls into that slot. One counter per slot, not per name, so no key is left behind for every name ever
+locked. See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (key distribution, hash tags).
+"""
+
+from __future__ import annotations
+
+from binascii import crc_hqx
+from dataclasses import dataclass
+from functools import cache
+
+__all__ = ["SLOTS", "Keys", "keys_of", "slot_of", "tag_of"]
+
+SLOTS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The Redis keys of one resource."""
+
+    lock: str
+    holder: str
+    counter: str
+
+
+def slot_of(key: bytes) -> int:
+    """The cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it."""
+    start = key.find(b"{")
+    if start >= 0:
+        end = key.find(b"}", start + 1)
+        if end > start + 1:
+            key = key[start + 1 : end]
+    return crc_hqx(key, 0) % SLOTS
+
+
+@cache
+def _tags() -> tuple[str, ...]:
+    """For each slot the smallest decimal number whose text falls into it. Takes some 0.07 s, once."""
+    tags = [""] * SLOTS
+    missing = SLOTS
+    number = 0
+    while missing:
+        tag = str(number)
+        slot = crc_hqx(tag.encode(), 0) % SLOTS
+        if not tags[slot]:
+            tags[slot] = tag
+            missing -= 1
+        number += 1
+    return tuple(tags)
+
+
+def tag_of(resource: str) -> str:
+    """The hash tag that puts a key into the slot of ``resource``."""
+    return _tags()[slot_of(resource.encode())]
+
+
+def keys_of(resource: str) -> Keys:
+    """The keys of a resource. The lock is the resource's own name, as redis-py's ``Lock`` uses it."""
+    prefix = f"fencing:1:{{{tag_of(resource)}}}"
+    return Keys(lock=resource, holder=f"{prefix}:holder:{resource}", counter=f"{prefix}:counter")

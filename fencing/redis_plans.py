@@ -1,0 +1,183 @@
+"""What a Redis coordinator asks its server, what the replies mean, and when it asks again. No I/O."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from fencing import clock as clock_module
+from fencing.coordinator import Grant, Holder, Settings, Taken
+from fencing.effects import Plan, Sleep
+from fencing.errors import CoordinatorUnavailable, MarkImplausible
+from fencing.fence import Fence
+from fencing.redis_keys import keys_of
+from fencing.redis_scripts import ACQUIRE, FORCE_RELEASE, HOLDER, RELEASE, REMINT, RENEW, Script
+
+__all__ = ["Call", "NoReply", "RedisPlans"]
+
+FIRST_RETRY_SECONDS = 0.01
+LONGEST_RETRY_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The effect: run a script, and wait for its reply at most so many seconds.
+
+    ``undo`` is sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to the
+    ``last`` attempt, so that a lock granted meanwhile is not left to its ttl.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[str | int, ...]
+    timeout: float = 0.0
+    undo: Call | None = None
+    last: bool = False
+
+
+class NoReply(Exception):
+    """The effect's failure that is worth another attempt: no connection, no reply, or a server not ready.
+
+    Attributes:
+        cause: what the client library raised.
+        may_have_run: False if the script was certainly not sent.
+    """
+
+    def __init__(self, cause: Exception, *, may_have_run: bool) -> None:
+        self.cause = cause
+        self.may_have_run = may_have_run
+        super().__init__(str(cause))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    kind: str
+    values: Sequence[bytes | int]
+    sent_at: float
+    repeated: bool  # an earlier attempt may have run
+
+    def text(self, index: int) -> str:
+        value = self.values[index]
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+    def number(self, index: int) -> int:
+        return int(self.values[index])
+
+
+class RedisPlans:
+    """The plans of one Redis (or one behind Sentinel): ``CoordinatorPlans``."""
+
+    clock: Callable[[], float] = staticmethod(clock_module.now)
+    address: str = ""
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        reply = yield from self._mint(ACQUIRE, resource, token, settings, floor, deadline)
+        if reply.kind == "taken":
+            remaining = reply.number(1) / 1000 if reply.number(1) >= 0 else math.inf
+            return Taken(remaining, reply.text(2) or None)
+        return self._grant(reply, resource, token, settings)
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        reply = yield from self._mint(REMINT, fence.resource, token, settings, floor, deadline, fence.token)
+        if reply.kind == "gone":
+            return None
+        return self._grant(reply, fence.resource, token, settings)
+
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant]:
+        reply = yield from self._mint(FORCE_RELEASE, resource, token, settings, floor, deadline)
+        return self._grant(reply, resource, token, settings)
+
+    def plan_renew(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[Grant | None]:
+        keys = keys_of(fence.resource)
+        args = (fence.token, _milliseconds(settings))
+        reply = yield from self._ask(RENEW, fence.resource, (keys.lock, keys.holder), args, settings, deadline)
+        if reply.kind == "gone" or reply.text(1) not in ("", str(fence.number)):  # or a fence made up around a token
+            return None
+        return Grant(fence, settings.deadline(reply.sent_at))
+
+    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        call = _release_call(fence.resource, fence.token)
+        reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline)
+        return reply.kind == "released" or reply.repeated  # repeated: the first attempt may have been what freed it
+
+    def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
+        keys = keys_of(resource)
+        reply = yield from self._ask(HOLDER, resource, (keys.lock, keys.holder), (), settings, deadline)
+        if reply.kind == "free":
+            return None
+        ours = reply.text(3) != ""
+        return Holder(
+            owner=reply.text(4) if ours else None,
+            number=reply.number(3) if ours else None,
+            held_for=reply.number(2) / 1000 if ours else None,
+            remaining=reply.number(1) / 1000 if reply.number(1) >= 0 else None,
+        )
+
+    def _mint(
+        self, script: Script, resource: str, token: str, settings: Settings, floor: int, deadline: float, *more: str
+    ) -> Plan[_Reply]:
+        keys = keys_of(resource)
+        owner = settings.owner or f"{socket.gethostname()}:{os.getpid()}"
+        args = (token, _milliseconds(settings), floor, int(settings.clock_floor), owner, *more)
+        undo = _release_call(resource, token)
+        reply = yield from self._ask(
+            script, resource, (keys.lock, keys.holder, keys.counter), args, settings, deadline, undo
+        )
+        if reply.kind == "implausible":
+            raise MarkImplausible(resource=resource, number=reply.number(1), ceiling=reply.number(2))
+        return reply
+
+    def _grant(self, reply: _Reply, resource: str, token: str, settings: Settings) -> Grant:
+        return Grant(Fence(resource, reply.number(1), token), settings.deadline(reply.sent_at))
+
+    def _ask(
+        self,
+        script: Script,
+        resource: str,
+        keys: tuple[str, ...],
+        args: tuple[str | int, ...],
+        settings: Settings,
+        deadline: float,
+        undo: Call | None = None,
+    ) -> Plan[_Reply]:
+        """Run a script; where no reply comes, run it again until ``deadline``. Every script is idempotent for its token."""
+        pause = 0.0  # the first repetition comes at once: mostly a connection was closed while it was idle
+        repeated = False
+        while True:
+            sent_at = self.clock()
+            timeout = max(min(settings.attempt_seconds, deadline - sent_at), 0.001)
+            last = sent_at + timeout + pause >= deadline
+            try:
+                values = yield Call(script, keys, args, timeout, undo, last)
+            except NoReply as failure:
+                repeated = repeated or failure.may_have_run
+                if self.clock() + pause >= deadline:
+                    raise CoordinatorUnavailable(
+                        f"no answer from Redis at {self.address} for {resource!r}: {failure}; "
+                        f"is it running, and is this its address?",
+                        resource=resource,
+                        address=self.address,
+                    ) from failure.cause
+            else:
+                return _Reply(values[0].decode(), values, sent_at, repeated)
+            yield Sleep(random.uniform(0.5, 1) * pause)
+            pause = min(max(2 * pause, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
+
+
+def _milliseconds(settings: Settings) -> int | str:
+    return "" if settings.ttl is None else math.ceil(settings.ttl * 1000)
+
+
+def _release_call(resource: str, token: str) -> Call:
+    keys = keys_of(resource)
+    return Call(RELEASE, (keys.lock, keys.holder), (token,))

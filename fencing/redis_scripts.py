@@ -1,0 +1,32 @@
+"""The Lua scripts, loaded as package data, each bound to a name. What they take and return stands at their own head."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from importlib.resources import files
+
+__all__ = ["ACQUIRE", "FORCE_RELEASE", "HOLDER", "RELEASE", "REMINT", "RENEW", "Script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as Redis gets it: its text, and the SHA-1 it is called by."""
+
+    name: str
+    text: str
+    sha: str
+
+
+def _load(name: str) -> Script:
+    folder = files("fencing") / "lua"
+    text = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
+    return Script(name, text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+ACQUIRE = _load("acquire")
+RENEW = _load("renew")
+RELEASE = _load("release")
+REMINT = _load("remint")
+HOLDER = _load("holder")
+FORCE_RELEASE = _load("force_release")
