@@ -1,0 +1,52 @@
+# Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
+#   make demo | test | check | clean        make test ARGS="-k proxy"        make PYTHON=python3.12 test
+
+.POSIX:
+.PHONY: demo test check clean
+
+BIN = .venv/bin
+PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
+ARGS =
+
+# Up to 3.13 there is a real Redis as a wheel, so those come first; a later python3 will do too.
+PYTHON =
+FIND_PYTHON = \
+	usable() { "$$1" -c "import sys; raise SystemExit(not (3, 10) <= sys.version_info < $$2)" 2>/dev/null; }; \
+	found="$(PYTHON)"; \
+	for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+		[ -n "$$found" ] || ! usable $$python "(3, 14)" || found=$$python; \
+	done; \
+	[ -n "$$found" ] || ! usable python3 "(4,)" || found=python3; \
+	[ -n "$$found" ] || { echo "Install Python 3.10 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+
+demo: .venv/.demo
+	@$(BIN)/python -m examples.gc_pause $(ARGS)
+
+test: .venv/.dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_layers.py
+
+clean:
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.python:
+	@$(FIND_PYTHON); \
+	"$$found" -c "import ensurepip, venv" 2>/dev/null || { \
+		echo "Install venv and pip for $$found (Debian and Ubuntu: apt-get install python3-venv)." >&2; exit 1; }; \
+	"$$found" -m venv --clear .venv
+	@touch $@
+
+.venv/.demo: pyproject.toml .venv/.python
+	@$(PIP) --editable ".[demo]"
+	@touch $@
+
+# dev contains demo
+.venv/.dev: pyproject.toml .venv/.python
+	@$(PIP) --editable ".[dev]"
+	@touch .venv/.demo $@
