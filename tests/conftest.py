@@ -1,0 +1,148 @@
+"""Real servers for the tests. Each starts when first asked for, once per run, and is empty before each test.
+
+A server that is nowhere to be found skips the tests that need it, unless FENCING_REQUIRE_SERVERS names it
+("redis-6.2,redis-7,redis-8,postgres"): then they fail.
+
+With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)!
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import NoReturn, Protocol
+
+import pytest
+
+from examples.servers import (
+    PostgresServer,
+    Proxy,
+    RedisServer,
+    ServerError,
+    find_postgres_binaries,
+    find_redis_binaries,
+    start_postgres,
+    start_redis,
+)
+from examples.servers import docker as docker_servers
+
+REDIS_SERIES = ("8", "7", "6.2")  # newest first
+
+
+class RedisFactory(Protocol):
+    def __call__(self, *, version: str | None = None, extra_args: Sequence[str] = ()) -> RedisServer: ...
+
+
+class ProxyFactory(Protocol):
+    def __call__(self, server: RedisServer | PostgresServer) -> Proxy: ...
+
+
+def _missing(name: str, reason: str) -> NoReturn:
+    """Skip the test, or fail it when this server was required."""
+    if name in os.environ.get("FENCING_REQUIRE_SERVERS", "").replace(" ", "").split(","):
+        pytest.fail(f"{name} is required: {reason}", pytrace=False)
+    pytest.skip(f"{name}: {reason}")
+
+
+def _redis_found(series: str | None) -> bool:
+    if os.environ.get("FENCING_REDIS_URL") or docker_servers.engine_answers():
+        return True
+    wanted = tuple(map(int, series.split("."))) if series else ()
+    return any(
+        not series or (binary.kind == "redis" and binary.version[: len(wanted)] == wanted)
+        for binary in find_redis_binaries()
+    )
+
+
+class RedisServers:
+    """The session's servers by series, started when first asked for."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[str | None, RedisServer] = {}
+
+    def get(self, series: str | None) -> RedisServer:
+        if series not in self._started:
+            if not _redis_found(series):
+                _missing(f"redis-{series}" if series else "redis", "found neither server nor binary")
+            self._started[series] = self._stack.enter_context(start_redis(version=series))
+        return self._started[series]
+
+    def newest(self) -> RedisServer:
+        if os.environ.get("FENCING_REDIS_URL"):
+            return self.get(None)
+        return self.get(next(filter(_redis_found, REDIS_SERIES), None))
+
+
+def _flush(server: RedisServer) -> RedisServer:
+    with server.client(socket_timeout=5) as client:
+        if server.external:
+            client.flushdb()
+        else:
+            client.flushall()
+    return server
+
+
+@pytest.fixture(scope="session")
+def redis_servers() -> Iterator[RedisServers]:
+    with ExitStack() as stack:
+        yield RedisServers(stack)
+
+
+@pytest.fixture(params=[pytest.param(series, id=f"redis-{series}") for series in reversed(REDIS_SERIES)])
+def redis_server(request: pytest.FixtureRequest, redis_servers: RedisServers) -> RedisServer:
+    """An empty Redis, shared by the run: the test runs once on each version."""
+    return _flush(redis_servers.get(request.param))
+
+
+@pytest.fixture
+def any_redis(redis_servers: RedisServers) -> RedisServer:
+    """An empty Redis, shared by the run: the newest version only."""
+    return _flush(redis_servers.newest())
+
+
+@pytest.fixture
+def fresh_redis() -> Iterator[RedisFactory]:
+    """Starts Redis servers of the test's own, to freeze, kill or restart."""
+    with ExitStack() as stack:
+
+        def start(*, version: str | None = None, extra_args: Sequence[str] = ()) -> RedisServer:
+            if version is None:
+                version = next(filter(_redis_found, REDIS_SERIES), None)
+            try:
+                server = start_redis(version=version, extra_args=extra_args, own=True)
+            except ServerError as error:
+                if error.log:  # found, and did not start: that is a failure
+                    raise
+                _missing(f"redis-{version}" if version else "redis", str(error))
+            return stack.enter_context(server)
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL, shared by the run."""
+    found = os.environ.get("FENCING_POSTGRES_URL") or docker_servers.engine_answers() or find_postgres_binaries()
+    if not found:
+        _missing("postgres", "found neither server nor binary")
+    with start_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """The SQLAlchemy URL of a database of the test's own."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def proxy() -> Iterator[ProxyFactory]:
+    """Makes proxies in front of servers; `Proxy.url` turns a URL into the one through the proxy."""
+    with ExitStack() as stack:
+
+        def make(server: RedisServer | PostgresServer) -> Proxy:
+            return stack.enter_context(Proxy(server.host, server.port))
+
+        yield make
