@@ -1,0 +1,36 @@
+"""Storage guards: they keep the newest fence beside the data, and refuse whoever carries an older one.
+
+Names are loaded when they are first used (PEP 562), so a program that imports one guard does not import what the others
+need; no guard needs the lock's side of the library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
+    from storage_guards.memory import MemoryGuard as MemoryGuard
+    from storage_guards.sqlalchemy import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
+    from storage_guards.sqlalchemy import SQLAlchemyGuard as SQLAlchemyGuard
+
+_HOME = {
+    "memory": ("AsyncMemoryGuard", "MemoryGuard"),
+    "sqlalchemy": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
+}
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,50 @@
+"""How long a guard may wait: never without a bound, and never longer than the lease it works for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from fencing.fence import Fence, HasFence
+
+__all__ = ["check_timeout", "wait_seconds"]
+
+LEAST_SECONDS = 0.001
+"""The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
+
+LEAST_LEASE_SECONDS = 1.0
+"""What a lease near its end still gets: whether it may write is the mark's decision, not the clock's."""
+
+
+def check_timeout(timeout: object, what: str = "timeout") -> float:
+    """Return ``timeout`` as seconds if it is a finite number above 0; TypeError or ValueError otherwise."""
+    seconds = _number(timeout, what)
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{what} is a finite number of seconds above 0, not {timeout}: every wait has a bound")
+    return seconds
+
+
+def wait_seconds(holders: Iterable[Fence | HasFence], own: float, timeout: object = None) -> float:
+    """The seconds a guard may wait for its storage.
+
+    Args:
+        holders: leases or fences; of those with a ``remaining()`` the smallest counts, unless ``timeout`` is given.
+        own: the guard's own bound, which is never exceeded.
+        timeout: what the caller of a claim has left; at or below 0 the storage is still asked, without waiting.
+
+    Raises:
+        TypeError, ValueError: ``timeout`` is no number of seconds.
+    """
+    if timeout is not None:
+        return min(own, max(_number(timeout, "timeout"), LEAST_SECONDS))
+    leases: list[Any] = [holder for holder in holders if callable(getattr(holder, "remaining", None))]
+    return min([own, *(max(float(lease.remaining()), LEAST_LEASE_SECONDS) for lease in leases)])
+
+
+def _number(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__}")
+    if math.isnan(value):
+        raise ValueError(f"{what} is a number of seconds, not NaN")
+    return float(value)

@@ -1,0 +1,153 @@
+"""The reference guard: marks and data in one process' memory. For tests, and for reading how a guard works."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from types import MappingProxyType
+from typing import Any
+
+from fencing.errors import GuardUnavailable
+from fencing.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
+from storage_guards.bounds import check_timeout, wait_seconds
+
+__all__ = ["AsyncMemoryGuard", "MemoryGuard"]
+
+
+class _Memory:
+    """What both colours share: the marks, the data, and the rule. Whoever calls it holds the guard's lock."""
+
+    def __init__(self, *, timeout: float = 10.0) -> None:
+        self._timeout = check_timeout(timeout)
+        self._marks: dict[str, Mark] = {}
+        self._data: dict[Any, Any] = {}
+
+    @property
+    def data(self) -> Mapping[Any, Any]:
+        """What is committed, read-only. A holder reads inside :meth:`begin`, or here after its claim."""
+        return MappingProxyType(self._data)
+
+    def _claim(self, fences: list[Fence]) -> None:
+        self._marks.update({fence.resource: admit_claim(self._marks.get(fence.resource), fence) for fence in fences})
+
+    @contextmanager
+    def _transaction(self, fences: list[Fence], claim: bool) -> Iterator[dict[Any, Any]]:
+        marks, data = dict(self._marks), dict(self._data)
+        for fence in fences:
+            if claim:
+                marks[fence.resource] = admit_claim(marks.get(fence.resource), fence)
+            marks[fence.resource] = admit_write(marks.get(fence.resource), fence)
+        yield data
+        self._marks, self._data = marks, dict(data)
+
+    def _locked(self, fences: list[Fence], seconds: float) -> GuardUnavailable:
+        resource = fences[0].resource
+        return GuardUnavailable(
+            f"the memory guard stayed locked by another transaction for {seconds:.3g} s, so the mark of {resource!r} "
+            f"was not reached; retry",
+            resource=resource,
+        )
+
+
+class MemoryGuard(_Memory):
+    """Marks and a dict in this process' memory, for threads of one process.
+
+    It does **not** outlive the process, and protects nothing outside it and nothing that was read before the claim.
+
+    Args:
+        timeout: the longest wait for another transaction to end, in seconds.
+    """
+
+    def __init__(self, *, timeout: float = 10.0) -> None:
+        super().__init__(timeout=timeout)
+        self._lock = threading.Lock()
+
+    def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """See :meth:`fencing.guard.Guard.claim`."""
+        fences = sorted_fences(holders)
+        with self._exclusive(fences, wait_seconds(holders, self._timeout, timeout)):
+            self._claim(fences)
+
+    def mark(self, resource: str) -> Mark | None:
+        """See :meth:`fencing.guard.Guard.mark`."""
+        return self._marks.get(check_resource(resource))
+
+    @contextmanager
+    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[dict[Any, Any]]:
+        """One transaction: checked first, alone on the guard until its end, undone by an exception.
+
+        Undone is what the block stored in the dict, not what it changed inside a stored object: store new values.
+
+        Args:
+            holders: leases or fences, of all resources that the block writes.
+            claim: claim and check at once; right if nothing was read outside the block.
+
+        Returns:
+            A context manager; its value is a dict of the data, to read and to change.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here.
+            GuardUnavailable: another transaction did not end in time. Retry.
+        """
+        fences = sorted_fences(holders)
+        with self._exclusive(fences, wait_seconds(holders, self._timeout)), self._transaction(fences, claim) as data:
+            yield data
+
+    def write(self, holder: Fence | HasFence, key: Any, value: Any, *, claim: bool = False) -> None:
+        """Store one value: a :meth:`begin` with nothing else in it, and its errors."""
+        with self.begin(holder, claim=claim) as data:
+            data[key] = value
+
+    @contextmanager
+    def _exclusive(self, fences: list[Fence], seconds: float) -> Iterator[None]:
+        if not self._lock.acquire(timeout=seconds):
+            raise self._locked(fences, seconds)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class AsyncMemoryGuard(_Memory):
+    """:class:`MemoryGuard` for the tasks of one event loop."""
+
+    def __init__(self, *, timeout: float = 10.0) -> None:
+        super().__init__(timeout=timeout)
+        self._lock = asyncio.Lock()
+
+    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """See :meth:`fencing.guard.Guard.claim`."""
+        fences = sorted_fences(holders)
+        async with self._exclusive(fences, wait_seconds(holders, self._timeout, timeout)):
+            self._claim(fences)
+
+    async def mark(self, resource: str) -> Mark | None:
+        """See :meth:`fencing.guard.Guard.mark`."""
+        return self._marks.get(check_resource(resource))
+
+    @asynccontextmanager
+    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[dict[Any, Any]]:
+        """See :meth:`MemoryGuard.begin`."""
+        fences = sorted_fences(holders)
+        async with self._exclusive(fences, wait_seconds(holders, self._timeout)):
+            with self._transaction(fences, claim) as data:
+                yield data
+
+    async def write(self, holder: Fence | HasFence, key: Any, value: Any, *, claim: bool = False) -> None:
+        """See :meth:`MemoryGuard.write`."""
+        async with self.begin(holder, claim=claim) as data:
+            data[key] = value
+
+    @asynccontextmanager
+    async def _exclusive(self, fences: list[Fence], seconds: float) -> AsyncIterator[None]:
+        try:
+            await asyncio.wait_for(self._lock.acquire(), seconds)
+        except asyncio.TimeoutError:
+            raise self._locked(fences, seconds) from None
+        try:
+            yield
+        finally:
+            self._lock.release()

@@ -1,0 +1,108 @@
+"""What the sync and the asyncio SQL guard share: everything but ``with`` and ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Executable, MetaData, Select
+from sqlalchemy.engine import CursorResult
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Session
+
+from fencing.fence import Fence, HasFence, sorted_fences
+from storage_guards.bounds import check_timeout, wait_seconds
+from storage_guards.sql_drivers import bounded_waits, check_engine
+from storage_guards.sql_marks import Marks
+from storage_guards.sql_transaction import GuardedTransaction
+
+__all__ = ["COUNT_ROWS", "InGreenlet", "Parameters", "SQLGuard", "affected", "check_writes"]
+
+Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+
+COUNT_ROWS = {"preserve_rowcount": True}
+"""Execution options: SQLAlchemy keeps the row count of an INSERT, too."""
+
+
+class SQLGuard:
+    """The base of both guards: arguments become transactions."""
+
+    def __init__(self, engine: Engine, timeout: float) -> None:
+        check_engine(engine)
+        self._timeout = check_timeout(timeout)
+        self._dialect = engine.dialect.name
+        self._marks = Marks(self._dialect)
+
+    @property
+    def metadata(self) -> MetaData:
+        """The mark table's metadata, for Alembic: ``target_metadata = [my_metadata, guard.metadata]``."""
+        return self._marks.metadata
+
+    def _transaction(
+        self, holders: Sequence[Fence | HasFence], *, claim: bool, writes: int = 1, timeout: float | None = None
+    ) -> GuardedTransaction:
+        fences = sorted_fences(holders)
+        seconds = wait_seconds(holders, self._timeout, timeout)
+        return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes)
+
+    def _without_fence(self) -> GuardedTransaction:
+        return GuardedTransaction(self._marks, (), self._timeout, claim=False)
+
+    def _create_tables(self, connection: Connection) -> None:
+        with bounded_waits(connection, self._timeout), connection.begin():
+            self._marks.create(connection)
+
+    def _advance(self, target: Connection | Session, holders: Sequence[Fence | HasFence]) -> None:
+        transaction = self._transaction(holders, claim=False)
+        session = target if isinstance(target, Session) else None
+        if session is not None and (session.new or session.dirty or session.deleted):
+            raise ValueError(
+                "the session has unflushed changes, made from what was read before the check; advance first"
+            )
+        nested = target.in_nested_transaction()
+        with transaction.explained():
+            connection = target.connection() if isinstance(target, Session) else target
+            if connection.dialect.name != self._dialect:
+                raise ValueError(
+                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {self._dialect}"
+                )
+            if nested or connection.in_nested_transaction():
+                raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
+            with bounded_waits(connection, transaction.seconds):
+                transaction.admit(connection)
+        if session is not None:
+            session.expire_all()
+
+
+class InGreenlet:
+    """Runs the two ends of a context manager on a plain connection for the asyncio connection that wraps it."""
+
+    def __init__(
+        self, connection: AsyncConnection, open_: Callable[[Connection], AbstractContextManager[Connection]]
+    ) -> None:
+        self._connection = connection
+        self._open = open_
+
+    async def __aenter__(self) -> None:
+        self._manager = await self._connection.run_sync(self._enter)
+
+    async def __aexit__(self, *error: Any) -> bool | None:
+        return await self._connection.run_sync(lambda _: self._manager.__exit__(*error))
+
+    def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
+        manager = self._open(connection)
+        manager.__enter__()
+        return manager
+
+
+def check_writes(statement: object) -> None:
+    if not isinstance(statement, Executable):
+        hint = "; wrap it in sqlalchemy.text()" if isinstance(statement, str) else ""
+        raise TypeError(f"write takes a SQL statement, not {type(statement).__name__}{hint}")
+    if isinstance(statement, Select):
+        raise ValueError("write takes no SELECT; read inside begin(), where what is read is current")  # noqa: TRY004
+
+
+def affected(result: CursorResult[Any]) -> int:
+    return len(result.all()) if result.returns_rows else result.rowcount

@@ -1,0 +1,192 @@
+"""The mark table, and the statements that are the admission rule in SQL.
+
+Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert): it takes the mark's row lock, compares, and answers
+in one step, and the lock is kept until the transaction ends. Only a refusal reads the mark again, to say why; there
+the kernel's :func:`~fencing.fence.admit_claim` and :func:`~fencing.fence.admit_write` speak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, Text, func, text
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import UserDefinedType
+
+from fencing.errors import GuardUnavailable
+from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
+
+__all__ = ["FLOOR", "TABLE", "Admitted", "Marks"]
+
+TABLE = "fencing_marks"
+
+FLOOR = "fencing:floor"
+"""The one row that is no mark (no fence can have the name): the highest number among the marks that were pruned."""
+
+_ROUNDS = 3
+"""How often a verdict is sought while claims of others come between the statement and the look at the mark."""
+
+_CREATE_LOCK = 7_236_273_601
+"""Arbitrary: the advisory lock under which PostgreSQL creates the table, as IF NOT EXISTS fails where two race."""
+
+# Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
+_RAISE = """
+    number = :number,
+    token = :token,
+    seq = CASE WHEN fencing_marks.number = :number THEN fencing_marks.seq ELSE 0 END + :writes,{xact}
+    claimed_at = CURRENT_TIMESTAMP
+"""
+_ADMITS = """
+    (fencing_marks.number < :number OR (fencing_marks.number = :number AND fencing_marks.token = :token))
+"""
+_RAISE_MARK = f"UPDATE fencing_marks SET {_RAISE} WHERE resource = :resource AND {_ADMITS} RETURNING seq{{reply}}"
+_FIRST_MARK = (
+    "INSERT INTO fencing_marks (resource, number, token, seq{column}) "
+    "VALUES (:resource, :number, :token, :writes{value}) "
+    f"ON CONFLICT (resource) DO UPDATE SET {_RAISE} WHERE {_ADMITS} RETURNING seq{{reply}}"
+)
+_CHECK_MARK = (
+    "UPDATE fencing_marks SET{xact} seq = seq + 1 "
+    "WHERE resource = :resource AND number = :number AND token = :token RETURNING seq{reply}"
+)
+_READ_MARK = "SELECT number, token, seq FROM fencing_marks WHERE resource = :resource"
+_READ_FLOOR = "SELECT number FROM fencing_marks WHERE resource = :resource{share}"
+_FIRST_FLOOR = (
+    "INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, 0, '', 0) "
+    "ON CONFLICT (resource) DO NOTHING"
+)
+
+_FILL = {
+    # xact: the transaction that last wrote the mark, for checks inside the database and for asking how a commit went.
+    "postgresql": {
+        "xact": " xact = pg_current_xact_id(),",
+        "column": ", xact",
+        "value": ", pg_current_xact_id()",
+        "reply": ", xact::text",
+        "share": " FOR SHARE",
+    },
+    # SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
+    "sqlite": {"xact": "", "column": "", "value": "", "reply": "", "share": ""},
+}
+
+
+class XID8(UserDefinedType[str]):
+    """PostgreSQL's 64-bit transaction id."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "xid8"
+
+
+class Admitted(NamedTuple):
+    """A fence that the storage has admitted, and what it answered."""
+
+    fence: Fence
+    seq: int
+    transaction: str | None
+
+
+class Marks:
+    """The marks of one kind of database, on connections that others open, bound and commit."""
+
+    def __init__(self, dialect: str) -> None:
+        self.metadata = MetaData()
+        self.table = _define(self.metadata, dialect)
+        self._postgresql = dialect == "postgresql"
+        statements = (_RAISE_MARK, _FIRST_MARK, _CHECK_MARK, _READ_MARK, _READ_FLOOR, _FIRST_FLOOR)
+        self._raise, self._first, self._check, self._read, self._floor, self._first_floor = (
+            text(statement.format(**_FILL[dialect])) for statement in statements
+        )
+
+    def create(self, connection: Connection) -> None:
+        """Create the table and its floor row where they are missing; two processes may do it at once."""
+        if self._postgresql:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _CREATE_LOCK})
+        connection.execute(CreateTable(self.table, if_not_exists=True))
+        connection.execute(self._first_floor, {"resource": FLOOR})
+
+    def read(self, connection: Connection, resource: str) -> Mark | None:
+        """The mark as it is; locks nothing, so nothing follows from it."""
+        row = _one(connection, self._read, {"resource": resource})
+        return None if row is None else Mark(row.number, row.token, row.seq)
+
+    def claim(self, connection: Connection, fences: Sequence[Fence], *, writes: int = 0) -> list[Admitted]:
+        """Raise each mark to its fence, counting ``writes`` at once; StaleFence where the rule refuses one."""
+        return [self._claim_one(connection, fence, writes) for fence in fences]
+
+    def check(self, connection: Connection, fences: Sequence[Fence]) -> list[Admitted]:
+        """Admit a write under each fence; StaleFence or UnclaimedFence where the rule refuses one."""
+        return [self._check_one(connection, fence) for fence in fences]
+
+    def _claim_one(self, connection: Connection, fence: Fence, writes: int) -> Admitted:
+        values = {**_values(fence), "writes": writes}
+        for _ in range(_ROUNDS):
+            row = _one(connection, self._raise, values)
+            if row is None:
+                floor = self._shared_floor(connection)
+                if fence.number > floor:
+                    row = _one(connection, self._first, values)
+                if row is None:
+                    admit_claim(self.read(connection, fence.resource), fence, floor)
+                    continue
+            return Admitted(fence, *_answer(row))
+        raise _moving(fence)
+
+    def _check_one(self, connection: Connection, fence: Fence) -> Admitted:
+        for _ in range(_ROUNDS):
+            row = _one(connection, self._check, _values(fence))
+            if row is not None:
+                return Admitted(fence, *_answer(row))
+            admit_write(self.read(connection, fence.resource), fence)
+        raise _moving(fence)
+
+    def _shared_floor(self, connection: Connection) -> int:
+        """The floor, which nobody can raise before this transaction ends."""
+        row = _one(connection, self._floor, {"resource": FLOOR})
+        if row is None:
+            connection.execute(self._first_floor, {"resource": FLOOR})
+            row = _one(connection, self._floor, {"resource": FLOOR})
+        if row is None:
+            raise GuardUnavailable("the floor row of fencing_marks is being replaced; retry")
+        return int(row[0])
+
+
+def _define(metadata: MetaData, dialect: str) -> Table:
+    postgresql = dialect == "postgresql"
+    exact = Text(collation="C" if postgresql else "BINARY")
+    numbers = f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
+    table = Table(
+        TABLE,
+        metadata,
+        Column("resource", exact, primary_key=True),
+        Column("number", BigInteger, CheckConstraint(numbers, name="fencing_marks_number"), nullable=False),
+        Column("token", exact, nullable=False),
+        Column("seq", BigInteger, CheckConstraint("seq >= 0", name="fencing_marks_seq"), nullable=False),
+        Column("claimed_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+    )
+    if postgresql:
+        table.append_column(Column("xact", XID8, nullable=True))
+    else:  # SQLite's columns take any type, and text sorts above every number
+        integers = "typeof(number) = 'integer' AND typeof(seq) = 'integer'"
+        table.append_constraint(CheckConstraint(integers, name="fencing_marks_integers"))
+    return table
+
+
+def _one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
+    return connection.execute(statement, values).one_or_none()  # fetches all: SQLite wants RETURNING read to its end
+
+
+def _values(fence: Fence) -> dict[str, Any]:
+    return {"resource": fence.resource, "number": fence.number, "token": fence.token}
+
+
+def _answer(row: Row[Any]) -> tuple[int, str | None]:
+    return row.seq, getattr(row, "xact", None)
+
+
+def _moving(fence: Fence) -> GuardUnavailable:
+    return GuardUnavailable(
+        f"the mark of {fence.resource!r} changed at each of {_ROUNDS} attempts; retry", resource=fence.resource
+    )

@@ -1,0 +1,222 @@
+"""Guards for SQL databases through SQLAlchemy 2: PostgreSQL (psycopg 3) and SQLite (sqlite3, aiosqlite)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from fencing.fence import Fence, HasFence, Mark, check_resource
+from storage_guards.sql_guard import COUNT_ROWS, InGreenlet, Parameters, SQLGuard, affected, check_writes
+
+__all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
+
+
+class SQLAlchemyGuard(SQLGuard):
+    """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
+
+    What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
+    before you open a transaction of your own. Only writers that use the guard are kept out. Replicas and caches are not
+    covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
+    claim was still current when it committed, whatever Redis, clocks and pauses did.
+
+    A holder that is frozen inside a transaction keeps others waiting, though never for ever: waits here are bounded.
+    Free its locks with ``idle_in_transaction_session_timeout``, and bound a silent network with ``connect_timeout`` and
+    ``tcp_user_timeout`` (PostgreSQL settings and connection parameters, below the lock's ttl). The wait for a free
+    connection is the pool's (``pool_timeout``).
+
+    Args:
+        engine: PostgreSQL through psycopg 3, or SQLite. Not in autocommit; every isolation level is right, with
+            REPEATABLE READ and above more claims end in ``GuardUnavailable``.
+        timeout: the longest wait for a lock, and on PostgreSQL for any statement of a guarded transaction, in seconds.
+            A lease that ends earlier shortens it.
+
+    Raises:
+        TypeError: ``engine`` is no (sync) engine, or ``timeout`` no number.
+        ValueError: ``timeout`` is not finite and above 0.
+        GuardNotEnforceable: this database, driver or pool is not supported; the text says what is.
+    """
+
+    def __init__(self, engine: Engine, *, timeout: float = 10.0) -> None:
+        if isinstance(engine, AsyncEngine):
+            raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
+        if not isinstance(engine, Engine):
+            raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
+        if engine.dialect.is_async:
+            raise TypeError(
+                f"{engine.dialect.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard"
+            )
+        super().__init__(engine, timeout)
+        self._engine = engine
+
+    def create_tables(self) -> None:
+        """Create the mark table where it is missing. May be called at each start, by several processes at once.
+
+        Raises:
+            GuardUnavailable: the database did not answer. Retry.
+            GuardNotEnforceable: the database refused, for want of a privilege say. Use ``metadata`` with Alembic.
+        """
+        with self._without_fence().explained(), self._engine.connect() as connection:
+            self._create_tables(connection)
+
+    def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
+
+        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for locks, at most the guard's own; None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed; nothing was changed. Stop.
+            GuardUnavailable: no answer, or a mark stayed locked. Retry; the claim may have happened.
+            GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
+        """
+        transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
+        with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
+            pass
+
+    def mark(self, resource: str) -> Mark | None:
+        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        check_resource(resource)
+        with self._without_fence().explained(), self._engine.connect() as connection:
+            return self._marks.read(connection, resource)
+
+    @contextmanager
+    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
+        """One transaction: the marks are checked and locked by its first statement, and stay so until its commit.
+
+        It does **not** protect what was read before the claim. Read and write inside the block, on its connection; it
+        commits at the end, and an exception rolls it back and passes through. An ORM session joins with
+        ``Session(connection)``; flush or commit it inside the block.
+
+        Args:
+            holders: leases or fences of all the resources that the block writes; their marks are locked in one order.
+            claim: claim and check at once, one commit less; right only if nothing was read outside the block.
+
+        Returns:
+            A context manager; its value is the :class:`~sqlalchemy.Connection`, in its transaction.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            OutcomeUnknown: the connection broke during the commit. Look at the data under a lease before writing again.
+            GuardUnavailable: no answer, or a mark stayed locked; the block has not run. Retry.
+            GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
+                by itself. The text says what to do.
+            sqlalchemy.exc.DBAPIError: the commit was refused, by a deferred constraint or a serialization failure say;
+                nothing was written.
+        """
+        transaction = self._transaction(holders, claim=claim)
+        with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
+            yield connection
+
+    def write(
+        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
+    ) -> int:
+        """One guarded statement: a :meth:`begin` with nothing else in it, and its errors.
+
+        With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
+
+        Args:
+            holder: a lease or a fence.
+            statement: an INSERT, UPDATE, DELETE or ``text()``.
+            parameters: its values; a list of them for several rows.
+            claim: claim and write at once.
+
+        Returns:
+            How many rows it affected; with RETURNING, how many it returned; -1 where the driver does not know.
+
+        Raises:
+            TypeError: ``statement`` is no SQL statement; wrap a str in ``sqlalchemy.text()``.
+            ValueError: it is a SELECT. Read inside :meth:`begin`.
+        """
+        check_writes(statement)
+        with self.begin(holder, claim=claim) as connection:
+            return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+
+    def advance(self, connection_or_session: Connection | Session, *holders: Fence | HasFence) -> None:
+        """Check and lock the marks in a transaction of your own, from here to its end.
+
+        It does **not** protect what this transaction, or its session, read before: read again what you write from. It
+        never commits. After any error here roll the transaction back. The objects of a session are expired, so that
+        they are read again; on PostgreSQL the guard's bounds hold for the rest of the transaction.
+
+        Args:
+            connection_or_session: of this guard's database; its transaction is begun where there is none.
+            holders: leases or fences of all the resources that the transaction writes.
+
+        Raises:
+            TypeError: neither a Connection nor a Session.
+            ValueError: it is in a nested transaction (a rollback to the savepoint would drop the check), or the session
+                has unflushed changes.
+            StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+        """
+        if not isinstance(connection_or_session, (Connection, Session)):
+            raise TypeError(f"advance takes a Connection or a Session, not {type(connection_or_session).__name__}")
+        self._advance(connection_or_session, holders)
+
+
+class AsyncSQLAlchemyGuard(SQLGuard):
+    """:class:`SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
+
+    Args:
+        engine: from ``create_async_engine``: ``postgresql+psycopg`` or ``sqlite+aiosqlite``.
+        timeout: as there.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0) -> None:
+        if isinstance(engine, Engine):
+            raise TypeError("this is a sync Engine; use SQLAlchemyGuard")
+        if not isinstance(engine, AsyncEngine):
+            raise TypeError(f"an AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()")
+        super().__init__(engine.sync_engine, timeout)
+        self._engine = engine
+
+    async def create_tables(self) -> None:
+        """See :meth:`SQLAlchemyGuard.create_tables`."""
+        with self._without_fence().explained():
+            async with self._engine.connect() as connection:
+                await connection.run_sync(self._create_tables)
+
+    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """See :meth:`SQLAlchemyGuard.claim`."""
+        transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
+        with transaction.explained():
+            async with self._engine.connect() as connection, InGreenlet(connection, transaction.on):
+                pass
+
+    async def mark(self, resource: str) -> Mark | None:
+        """See :meth:`SQLAlchemyGuard.mark`."""
+        check_resource(resource)
+        with self._without_fence().explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(self._marks.read, resource)
+
+    @asynccontextmanager
+    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
+        """See :meth:`SQLAlchemyGuard.begin`."""
+        transaction = self._transaction(holders, claim=claim)
+        with transaction.explained():
+            async with self._engine.connect() as connection, InGreenlet(connection, transaction.on):
+                yield connection
+
+    async def write(
+        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
+    ) -> int:
+        """See :meth:`SQLAlchemyGuard.write`."""
+        check_writes(statement)
+        async with self.begin(holder, claim=claim) as connection:
+            return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+
+    async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:
+        """See :meth:`SQLAlchemyGuard.advance`."""
+        if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
+            raise TypeError(
+                f"advance takes an AsyncConnection or AsyncSession, not {type(connection_or_session).__name__}"
+            )
+        await connection_or_session.run_sync(self._advance, holders)
