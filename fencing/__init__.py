@@ -1,6 +1,7 @@
 """Fencing tokens for Redis locks, and storage guards that enforce them.
 
-Names are loaded when they are first used (PEP 562), so a storage service that imports only a guard does not import redis.
+Names are loaded when they are first used (PEP 562), so a storage service that imports only a guard does not import
+redis.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
-__all__ = sorted(_MODULE_OF)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

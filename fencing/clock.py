@@ -1,4 +1,5 @@
-"""The clock that leases are measured by: seconds since some fixed moment, also counting while the machine is suspended."""
+"""The clock that leases are measured by: seconds since some fixed moment, also counting while the machine is
+suspended."""
 
 from __future__ import annotations
 

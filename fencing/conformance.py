@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fencing import plans
@@ -92,7 +93,7 @@ class CoordinatorContract(Contract):
 
     def test_of_many_who_try_at_once_one_gets_it(self) -> None:
         coordinators, name = [self.make() for _ in range(8)], self._name()
-        leases = self.race([lambda c=c: self.call(c.try_acquire, name) for c in coordinators])
+        leases = self.race([partial(self.call, coordinator.try_acquire, name) for coordinator in coordinators])
         granted = [lease for lease in leases if lease is not None]
         assert len(granted) == 1
         self.call(granted[0].release)

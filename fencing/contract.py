@@ -1,8 +1,9 @@
 """What the contract suites of guards and of coordinators share: one body of tests for sync and async, without pytest.
 
-A suite is a class of ``test_…`` methods with plain asserts; pytest collects a subclass named ``Test…``. Each operation of
-what is tested goes through :meth:`Contract.call`, which runs a coroutine to its end on a loop in a thread of its own and
-passes a plain result through. So the same test body, threads that race included, drives both colours.
+A suite is a class of ``test_…`` methods with plain asserts; pytest collects a subclass named ``Test…``. Each
+operation of what is tested goes through :meth:`Contract.call`, which runs a coroutine to its end on a loop in a
+thread of its own and passes a plain result through. So the same test body, threads that race included, drives both
+colours.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Contract:
     """The base of the contract suites."""
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``function``; where it is asynchronous, await it on the suite's loop. Also from several threads at once."""
+        """Call ``function``; where it is asynchronous, await it on the suite's loop. Also from several threads at
+        once."""
         if not inspect.iscoroutinefunction(function):
             result = function(*args, **kwargs)
             if not inspect.isawaitable(result):

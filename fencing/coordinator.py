@@ -1,7 +1,7 @@
 """What every coordinator is: settings, the plans it must offer, and the values they end in.
 
-A coordinator mints fences. A new backend implements :class:`CoordinatorPlans` (no I/O) and one ``perform`` that does the
-effects those plans yield; locks, leases, waiting, claims and repair come from this library, and
+A coordinator mints fences. A new backend implements :class:`CoordinatorPlans` (no I/O) and one ``perform`` that does
+the effects those plans yield; locks, leases, waiting, claims and repair come from this library, and
 ``fencing.conformance`` has the contract it must pass.
 """
 
@@ -35,7 +35,8 @@ MAX_OWNER_CHARACTERS = 200
 DRIFT_FACTOR = 0.01
 DRIFT_SECONDS = 0.002
 """What clocks of different machines, and Redis' expiry in whole milliseconds, may take from a lease: the values of
-https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ (the reference implementations' clock drift)."""
+https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ (the reference implementations' clock
+drift)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +44,9 @@ class Settings:
     """How a lock is taken.
 
     Args:
-        ttl: seconds a grant lasts unless it is renewed. None, a lock that never frees itself, is for compatibility layers.
+        ttl: seconds a grant lasts unless it is renewed. None never expires; it is for compatibility layers only.
         guards: the storages at which each grant is claimed before its holder goes on.
-        clock_floor: whether the server's clock is a floor for fencing numbers, so that they keep growing after data loss.
+        clock_floor: whether the server's clock is a floor for numbers, so that they keep growing after data loss.
         owner: the label that ``holder()`` shows; None: host name and process id.
     """
 
@@ -188,9 +189,7 @@ class CoordinatorPlans(Protocol):
         """Replace the fence by one with this token and a number above ``floor``, atomically, without letting go of the
         lock; None: the lock is not the fence's any more."""
 
-    def plan_force(
-        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
-    ) -> Plan[Grant]:
+    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         """Take the lock, whoever holds it."""
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:

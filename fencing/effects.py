@@ -1,8 +1,9 @@
 """Plans, and the two shells that run them.
 
-A plan is a generator that decides without I/O: it yields what is to be done (an effect), is sent the result, or thrown the
-error, and goes on from there. The same plan serves threads and asyncio, and a test can step through it. The effects that
-every coordinator shares are here; what talks to a coordinator's servers is an effect of its own, which its ``perform`` does.
+A plan is a generator that decides without I/O: it yields what is to be done (an effect), is sent the result, or
+thrown the error, and goes on from there. The same plan serves threads and asyncio, and a test can step through it.
+The effects that every coordinator shares are here; what talks to a coordinator's servers is an effect of its own,
+which its ``perform`` does.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
                 result = run(effect.plan, perform)
             else:
                 result = perform(effect)
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
             error = raised
 
 
@@ -91,12 +92,13 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
                 result = await perform(effect)
         except GeneratorExit:  # this coroutine is thrown away: nothing can be awaited any more
             raise
-        except BaseException as raised:
+        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
             error = raised
 
 
 async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await to its end what must not be left half done, however often this task is cancelled; then pass the cancellation on."""
+    """Await to its end what must not be left half done, however often this task is cancelled; then pass the
+    cancellation on."""
     task = asyncio.ensure_future(coroutine)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -11,8 +11,8 @@
     ├── GuardNotEnforceable      change the set-up: this storage, used so, cannot enforce the rules
     └── MarkImplausible          an operator's job: a number that no history can have minted
 
-Errors are outcomes with fields. They can be pickled, fields, cause text and notes included. Misuse of the API is a plain
-``TypeError`` or ``ValueError``.
+Errors are outcomes with fields. They can be pickled, fields, cause text and notes included. Misuse of the API is a
+plain ``TypeError`` or ``ValueError``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class NotAcquired(FencingError):
 
     Attributes:
         resource: what was to be locked.
-        reason: ``"held"``: somebody else holds it; ``"superseded"``: it was granted, but at the guards newer fences kept
-            coming first, five times in a row (does something hand out fences for this resource that are not ours?).
+        reason: ``"held"``: somebody else holds it; ``"superseded"``: it was granted, but five times in a row the guards
+            had admitted a newer fence (does something hand out fences for this resource that are not ours?).
         waited: seconds spent.
         owner: the label of who holds it, where that is known.
     """
@@ -72,7 +72,9 @@ class NotAcquired(FencingError):
             who = f" by {owner}" if owner else ""
             text = f"{resource!r} is held{who}; not acquired within {waited:.3g} s; try later"
         else:
-            text = f"{resource!r} was granted, but the guards had admitted newer fences each time; given back; try later"
+            text = (
+                f"{resource!r} was granted, but the guards had admitted newer fences each time; given back; try later"
+            )
         super().__init__(text)
 
 
@@ -130,8 +132,8 @@ class StaleFence(FencingError):
 class UnclaimedFence(FencingError):
     """This fence was never claimed at this storage, so what its holder read may be old. Nothing was written.
 
-    Either the lock was not told of the guard (pass ``guards=[guard]``, or claim before reading), or the storage lost the
-    claim in a failover or a restore (then throw away what was read, and acquire again).
+    Either the lock was not told of the guard (pass ``guards=[guard]``, or claim before reading), or the storage lost
+    the claim in a failover or a restore (then throw away what was read, and acquire again).
 
     Attributes:
         fence: the one refused.
@@ -194,7 +196,8 @@ class GuardUnavailable(FencingError):
 
 
 class GuardNotEnforceable(FencingError):
-    """This storage, set up or used like this, cannot enforce the rules, so the guard refuses. The text says what to change."""
+    """This storage, set up or used like this, cannot enforce the rules, so the guard refuses. The text says what to
+    change."""
 
 
 class MarkImplausible(FencingError):

@@ -66,7 +66,9 @@ def check_resource(resource: object) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"the resource name {resource!r} is not valid Unicode text: {error.reason}") from None
     if size > MAX_RESOURCE_BYTES:
-        raise ValueError(f"a resource name has at most {MAX_RESOURCE_BYTES} bytes of UTF-8, not {size}; hash longer ones")
+        raise ValueError(
+            f"a resource name has at most {MAX_RESOURCE_BYTES} bytes of UTF-8, not {size}; hash longer ones"
+        )
     return resource
 
 
@@ -75,7 +77,9 @@ def check_token(token: object) -> str:
     if not isinstance(token, str):
         raise TypeError(f"a token is a str, not {type(token).__name__}")
     if not _TOKEN.fullmatch(token):
-        raise ValueError(f"a token is 22 to 128 characters of A-Z a-z 0-9 _ -, at least 128 bits of chance, not {token!r}")
+        raise ValueError(
+            f"a token is 22 to 128 characters of A-Z a-z 0-9 _ -, at least 128 bits of chance, not {token!r}"
+        )
     return token
 
 
@@ -160,7 +164,8 @@ class Mark:
 
 
 def admit_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
-    """The rule for a claim: admitted iff the fence is newer than the mark, or is the mark's own (so a lost reply can be retried).
+    """The rule for a claim: admitted iff the fence is newer than the mark, or is the mark's own (so a lost reply can
+    be retried).
 
     Args:
         mark: what the storage holds for the resource; None: nothing yet.
@@ -239,7 +244,9 @@ def sorted_fences(holders: Iterable[Fence | HasFence]) -> list[Fence]:
     for holder in holders:
         fence = as_fence(holder)
         if by_resource.setdefault(fence.resource, fence) != fence:
-            raise ValueError(f"two different fences were given for the resource {fence.resource!r}; give the newest one")
+            raise ValueError(
+                f"two different fences were given for the resource {fence.resource!r}; give the newest one"
+            )
     if not by_resource:
         raise TypeError("at least one lease or Fence is needed")
     return [by_resource[resource] for resource in sorted(by_resource)]

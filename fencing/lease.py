@@ -39,13 +39,15 @@ class _Lease:
     def remaining(self) -> float:
         """Seconds until the lease is believed to expire, 0.0 at the least; counted from before the request was sent.
 
-        A hint, never a guarantee: it may be wrong the moment it is read, and a pause may follow. Guards are what is safe.
+        A hint, never a guarantee: it may be wrong the moment it is read, and a pause may follow. Guards are what is
+        safe.
         """
         return max(0.0, self._deadline - self._plans.clock())
 
     @property
     def ended(self) -> Literal["released", "detached", "forked"] | None:
-        """How the lease ended here, on purpose; None: it did not. In a forked child: ``"forked"``, it is the parent's."""
+        """How the lease ended here, on purpose; None: it did not. In a forked child: ``"forked"``, it is the
+        parent's."""
         return "forked" if os.getpid() != self._pid else self._ended
 
     @property

@@ -232,7 +232,9 @@ def _coordinator(given: Any, *, asynchronous: bool) -> Any:
     if not hasattr(given, "plan_acquire"):
         from fencing import redis_coordinator  # here, since it imports this module
 
-        return (redis_coordinator.AsyncRedisCoordinator if asynchronous else redis_coordinator.RedisCoordinator).of(given)
+        return (redis_coordinator.AsyncRedisCoordinator if asynchronous else redis_coordinator.RedisCoordinator).of(
+            given
+        )
     if inspect.iscoroutinefunction(given.perform) is not asynchronous:
         ours, wanted = ("AsyncFencedLock", "an async") if asynchronous else ("FencedLock", "a sync")
         raise TypeError(f"{ours} takes {wanted} coordinator, not {type(given).__name__}")

@@ -1,8 +1,9 @@
 """The coordinator's own connections to Redis, derived from the user's client, and the doing of a ``Call`` on one.
 
-The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are idempotent, and
-the plans repeat them under the caller's deadline. Its pool is left alone, so waiting for locks never takes a connection that
-the application needs. Connections are few, bounded in number, and every wait on them is bounded by the call's own timeout.
+The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are
+idempotent, and the plans repeat them under the caller's deadline. Its pool is left alone, so waiting for locks never
+takes a connection that the application needs. Connections are few, bounded in number, and every wait on them is
+bounded by the call's own timeout.
 """
 
 from __future__ import annotations
@@ -231,17 +232,15 @@ class Connections:
 class _LoopConnections:
     """The connections of one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = weakref.ref(loop)
         self.free: deque[tuple[Any, float]] = deque()
         self.places = asyncio.Semaphore(MAX_CONNECTIONS)
 
     def __del__(self) -> None:
-        while self.free:
-            connection = self.free.pop()[0]
-            try:
-                connection.disconnect(nowait=True).send(None)  # outside a task it closes at once, without waiting
-            except (StopIteration, RuntimeError):
-                pass
+        loop = self._loop()
+        while self.free and loop is not None and not loop.is_closed():
+            asyncio.run_coroutine_threadsafe(self.free.pop()[0].disconnect(nowait=True), loop)
 
 
 class AsyncConnections:
@@ -265,7 +264,10 @@ class AsyncConnections:
             raise RuntimeError("this coordinator was closed; make a new one")
         if os.getpid() != self._pid:
             self._reset()
-        mine = self._loops.setdefault(asyncio.get_running_loop(), _LoopConnections())
+        loop = asyncio.get_running_loop()
+        mine = self._loops.get(loop)
+        if mine is None:
+            mine = self._loops[loop] = _LoopConnections(loop)
         seconds = max(min(call.timeout, self._blueprint.user_timeout), 0.001)
         with _translated(self.address):
             try:

@@ -1,8 +1,9 @@
 """The names of the keys, protocol version 1. Pure.
 
-Every key of a resource lies in the resource's own slot of a Redis Cluster, whatever braces its name has: the library's keys
-carry a hash tag that falls into that slot. One counter per slot, not per name, so no key is left behind for every name ever
-locked. See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (key distribution, hash tags).
+Every key of a resource lies in the resource's own slot of a Redis Cluster, whatever braces its name has: the
+library's keys carry a hash tag that falls into that slot. One counter per slot, not per name, so no key is left
+behind for every name ever locked. See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (key
+distribution, hash tags).
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ LONGEST_RETRY_SECONDS = 0.25
 class Call:
     """The effect: run a script, and wait for its reply at most so many seconds.
 
-    ``undo`` is sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to the
-    ``last`` attempt, so that a lock granted meanwhile is not left to its ttl.
+    ``undo`` is sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes
+    to the ``last`` attempt, so that a lock granted meanwhile is not left to its ttl.
     """
 
     script: Script
@@ -91,9 +91,7 @@ class RedisPlans:
             return None
         return self._grant(reply, fence.resource, token, settings)
 
-    def plan_force(
-        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
-    ) -> Plan[Grant]:
+    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         reply = yield from self._mint(FORCE_RELEASE, resource, token, settings, floor, deadline)
         return self._grant(reply, resource, token, settings)
 
@@ -150,7 +148,8 @@ class RedisPlans:
         deadline: float,
         undo: Call | None = None,
     ) -> Plan[_Reply]:
-        """Run a script; where no reply comes, run it again until ``deadline``. Every script is idempotent for its token."""
+        """Run a script; where no reply comes, run it again until ``deadline``. Every script is idempotent for its
+        token."""
         pause = 0.0  # the first repetition comes at once: mostly a connection was closed while it was idle
         repeated = False
         while True:

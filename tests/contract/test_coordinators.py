@@ -1,0 +1,51 @@
+"""Every coordinator behaviour, sync and async, on each Redis there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from examples.servers import RedisServer
+from fencing import AsyncRedisCoordinator, RedisCoordinator
+from fencing.conformance import CoordinatorContract
+
+
+class _OnRedis(CoordinatorContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_server: RedisServer) -> Iterator[None]:
+        self.url = redis_server.url
+        self.made: list[Any] = []
+        yield
+        for coordinator in self.made:
+            self.call(coordinator.close)
+
+    def make(self, **settings: Any) -> Any:
+        self.made.append(self.connect(**settings))
+        return self.made[-1]
+
+    def connect(self, **settings: Any) -> Any:
+        raise AssertionError("override connect()")
+
+
+class TestRedisCoordinator(_OnRedis):
+    def connect(self, **settings: Any) -> RedisCoordinator:
+        return RedisCoordinator(redis.Redis.from_url(self.url), **settings)
+
+
+class TestAsyncRedisCoordinator(_OnRedis):
+    def connect(self, **settings: Any) -> AsyncRedisCoordinator:
+        return AsyncRedisCoordinator(redis.asyncio.Redis.from_url(self.url), **settings)
+
+
+class TestRedisCoordinatorDecodingResponses(_OnRedis):
+    def connect(self, **settings: Any) -> RedisCoordinator:
+        return RedisCoordinator(redis.Redis.from_url(self.url, decode_responses=True, encoding="latin-1"), **settings)
+
+
+class TestAsyncRedisCoordinatorWithoutClockFloor(_OnRedis):
+    def connect(self, **settings: Any) -> AsyncRedisCoordinator:
+        client = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
+        return AsyncRedisCoordinator(client, clock_floor=False, **settings)
