@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fencing.coordinator import CoordinatorPlans, ForcedRelease, Grant, Holder, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
-from fencing.errors import FencingError, LeaseLost, NotAcquired, StaleFence
+from fencing.errors import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, StaleFence
 from fencing.fence import Fence
 
 __all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release", "renew"]
@@ -21,6 +21,7 @@ CLAIM_ROUNDS = 5
 
 FIRST_POLL_SECONDS = 0.01
 LONGEST_POLL_SECONDS = 0.2
+LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
 
 
 def new_token() -> str:
@@ -43,13 +44,19 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
 
     Raises: NotAcquired; CoordinatorUnavailable, GuardUnavailable and MarkImplausible, after the lock was given back.
     """
-    started = coordinator.clock()
+    started = now = coordinator.clock()
     give_up = started + timeout
     floor = 0
     poll = FIRST_POLL_SECONDS
+    owner: str | None = None
     while True:
         deadline = _deadline(coordinator, settings, give_up if timeout else None)
-        reply = yield from coordinator.plan_acquire(resource, new_token(), settings, floor=floor, deadline=deadline)
+        try:
+            reply = yield from coordinator.plan_acquire(resource, new_token(), settings, floor=floor, deadline=deadline)
+        except CoordinatorUnavailable:
+            if now == started or coordinator.clock() < give_up:
+                raise
+            reply = Taken(0.0, owner)  # it was a moment ago; the time was up before it could be asked again
         if isinstance(reply, Taken):
             remaining, owner = reply.remaining, reply.owner
         else:
@@ -57,10 +64,13 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
             if isinstance(outcome, Grant):
                 return outcome
             floor, remaining, owner = outcome.floor, 0.0, None
+        left = give_up - coordinator.clock()
+        last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
+        if left > 0:
+            yield Sleep(min(random.uniform(0.5, 1) * poll, remaining, last_pause))
         now = coordinator.clock()
         if now >= give_up:
             raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
-        yield Sleep(min(random.uniform(0.5, 1) * poll, remaining, give_up - now))
         poll = min(2 * poll, LONGEST_POLL_SECONDS)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 
 __all__ = ["ACQUIRE", "FORCE_RELEASE", "HOLDER", "RELEASE", "REMINT", "RENEW", "Script"]
@@ -14,7 +14,7 @@ class Script:
     """A script as Redis gets it: its text, and the SHA-1 it is called by."""
 
     name: str
-    text: str
+    text: str = field(repr=False)
     sha: str
 
 

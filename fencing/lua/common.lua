@@ -43,8 +43,8 @@ local function set(key, value, ttl)
   if ttl == '' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', ttl) end
 end
 
--- Mints the next number and gives the lock to the token: all checks first, then the writes, for scripts are not rolled back.
--- The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
+-- Mints the next number and gives the lock to the token: all checks first, then the writes, for scripts are not rolled
+-- back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
 local function mint()
   local token, ttl, owner = ARGV[1], ARGV[2], ARGV[5]
   local clock = server_clock_us()

@@ -1,4 +1,5 @@
--- Gives the lock its full ttl again, if the token still holds it. Never takes a lock that is gone; never changes the fence.
+-- Gives the lock its full ttl again, if the token still holds it. Never takes a lock that is gone, never changes the
+-- fence.
 -- KEYS: 1 lock, 2 holder record
 -- ARGV: 1 token, 2 ttl in ms
 -- Returns: {'renewed', number, or '' where its record is lost} | {'gone'}

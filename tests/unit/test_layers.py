@@ -14,7 +14,7 @@ KERNEL = {"fencing.fence", "fencing.errors", "fencing.guard", "fencing.contract"
 
 
 def imports_of(file: Path) -> set[str]:
-    found = set()
+    found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)

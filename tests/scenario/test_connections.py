@@ -1,0 +1,219 @@
+"""The coordinator's own connections: derived from the client's settings, few, and none of the client's."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import redis
+
+from examples.servers import RedisServer
+from fencing import CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
+from fencing.redis_connections import MAX_CONNECTIONS
+from tests.conftest import RedisFactory
+from tests.scenario.conftest import Side
+
+
+def use(side: Side, coordinator: object) -> None:
+    lease = side.call(coordinator.acquire, "r", timeout=5)  # type: ignore[attr-defined]
+    side.call(lease.renew)
+    assert side.call(lease.release) is True
+
+
+def test_scripts_are_loaded_again_after_script_flush(side: Side, redis_server: RedisServer) -> None:
+    coordinator = side.coordinator(redis_server.url)
+    client = redis_server.client()
+    for _ in range(2):
+        client.script_flush()
+        use(side, coordinator)
+        lease = side.call(coordinator.acquire, "r")
+        client.script_flush()
+        side.call(lease.renew)
+        client.script_flush()
+        assert side.call(lease.release) is True
+
+
+def test_a_killed_connection_is_replaced(side: Side, redis_server: RedisServer) -> None:
+    coordinator = side.coordinator(redis_server.url)
+    use(side, coordinator)
+    lease = side.call(coordinator.acquire, "r")
+    client = redis_server.client()
+    client.client_kill_filter(_type="normal", skipme=True)
+    side.call(lease.renew)
+    assert side.call(lease.release) is True
+
+
+def test_a_restarted_server_is_found_again(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url)
+    lease = side.call(coordinator.acquire, "r")
+    server.restart(keep_data=False)
+    side.expect(LeaseLost, lease.renew)
+    following = side.call(coordinator.acquire, "r", timeout=5)
+    assert following.fence.number > lease.fence.number, "the clock floor outlives the data"
+    side.call(following.release)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("database", [0, 3])
+def test_protocol_and_database_are_the_clients(
+    side: Side, redis_server: RedisServer, protocol: int, database: int
+) -> None:
+    client = side.client(redis_server.url, protocol=protocol, db=database, decode_responses=True, client_name="app")
+    coordinator = side.coordinator(client)
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert redis_server.client(db=database).get("r") == lease.fence.token.encode()
+    side.call(lease.release)
+    admin = redis_server.client()
+    assert "app" in {each["name"] for each in admin.client_list(_type="normal")}
+
+
+def test_password_and_acl_user(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis(extra_args=["--requirepass", "pass word"])
+    use(side, side.coordinator(server.url))
+    admin = server.client()
+    admin.acl_setuser(
+        "worker", enabled=True, passwords=["+secret"], keys=["*"], commands=[f"+{name}" for name in NEEDED]
+    )
+    client = side.client(f"redis://worker:secret@{server.host}:{server.port}")
+    use(side, side.coordinator(client))
+
+
+NEEDED = ("evalsha", "eval", "get", "set", "del", "incr", "pttl", "pexpire", "time")
+
+
+def test_refused_credentials_say_so_at_once(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis(extra_args=["--requirepass", "right"])
+    for url in (f"redis://:wrong@{server.host}:{server.port}", f"redis://{server.host}:{server.port}"):
+        error = side.expect(CoordinatorUnavailable, side.coordinator(url, ttl=60).acquire, "r", timeout=30)
+        assert "credentials" in str(error) or "NOAUTH" in str(error)
+        assert "username and password" in str(error) or "Authentication required" in str(error)
+
+
+def test_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    make_certificate = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
+        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    )
+    subprocess.run(make_certificate.split(), cwd=tmp_path, check=True, capture_output=True)
+    certificate = str(tmp_path / "cert.pem")
+    port = ["--tls-port", "{port}", "--port", "0", "--tls-auth-clients", "no"]
+    files = ["--tls-cert-file", certificate, "--tls-key-file", str(tmp_path / "key.pem")]
+    server = fresh_redis(version="7", extra_args=[*port, *files, "--tls-ca-cert-file", certificate])
+    use(side, side.coordinator(side.client(server.url, ssl_ca_certs=certificate)))
+    distrusting = side.coordinator(side.client(server.url), ttl=1)
+    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=0.3)
+    assert "certificate verify failed" in str(error)
+
+
+def test_unix_socket(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    fresh_redis(extra_args=["--unixsocket", str(path)])
+    coordinator = side.coordinator(side.client(f"unix://{path}"))
+    use(side, coordinator)
+    assert coordinator.address == str(path)
+
+
+def test_a_single_connection_client_keeps_its_connection(side: Side, any_redis: RedisServer) -> None:
+    client = side.client(any_redis.url, single_connection_client=True)
+    use(side, side.coordinator(client))
+    assert side.call(client.ping) is True
+    side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_the_clients_pool_is_left_alone(side: Side, any_redis: RedisServer) -> None:
+    client = side.client(any_redis.url, max_connections=1)
+    coordinator = side.coordinator(client)
+    held = side.call(coordinator.acquire, "r")
+    errors = side.race([lambda: side.expect(Exception, coordinator.acquire, "r", timeout=0.2)] * 40)
+    assert {type(error).__name__ for error in errors} == {"NotAcquired"}
+    assert side.call(client.ping) is True
+    assert side.call(held.release) is True
+    connected = len(any_redis.client().client_list(_type="normal"))
+    assert connected <= MAX_CONNECTIONS + 3
+    side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    one, two = FencedLock(client, "a"), FencedLock(client, "b", ttl=3)
+    assert one.coordinator is two.coordinator is RedisCoordinator.of(client)
+    assert FencedLock(any_redis.client(), "a").coordinator is not one.coordinator
+    with two.hold(timeout=0) as lease:
+        assert 2 < lease.remaining() <= 3
+    RedisCoordinator.of(client).close()
+
+
+def test_a_closed_coordinator_says_so(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url)
+    use(side, coordinator)
+    side.call(coordinator.close)
+    side.call(coordinator.close)
+    error = side.expect(RuntimeError, coordinator.acquire, "r")
+    assert "closed" in str(error)
+
+
+def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: RedisServer) -> None:
+    client = redis_server.client()
+    client.rpush("r", "a list")
+    error = side.expect(CoordinatorUnavailable, side.coordinator(redis_server.url).acquire, "r", timeout=5)
+    assert "WRONGTYPE" in str(error)
+    assert "nothing was changed" in str(error)
+    assert client.lrange("r", 0, -1) == [b"a list"]
+    assert client.keys() == [b"r"], "every check comes before the first write"
+
+
+@pytest.mark.parametrize("value", ["not a number", "-3", "1e15"])
+def test_a_broken_counter_is_named_and_left(side: Side, redis_server: RedisServer, value: str) -> None:
+    coordinator = side.coordinator(redis_server.url)
+    use(side, coordinator)
+    client = redis_server.client()
+    [counter] = client.keys("fencing:1:*:counter")
+    client.set(counter, value)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
+    assert "counter" in str(error)
+    assert client.keys() == [counter]
+    assert client.get(counter) == value.encode()
+
+
+def test_numbers_are_exact_up_to_the_last_and_then_refused(side: Side, redis_server: RedisServer) -> None:
+    """A Lua number returned as such would come as …992, …992, …992 here: a double, and three equal fences."""
+    coordinator = side.coordinator(redis_server.url)
+    use(side, coordinator)
+    client = redis_server.client()
+    [counter] = client.keys("fencing:1:*:counter")
+    client.set(counter, 2**53 - 4)
+    numbers = []
+    for _ in range(3):
+        lease = side.call(coordinator.acquire, "r")
+        numbers.append(lease.fence.number)
+        side.call(lease.release)
+    assert numbers == [2**53 - 3, 2**53 - 2, 2**53 - 1]
+    error = side.expect(Exception, coordinator.acquire, "r")
+    assert type(error).__name__ == "MarkImplausible"
+    assert client.get(counter) == str(2**53 - 1).encode()
+    assert client.get("r") is None
+
+
+def test_foreign_holders_and_our_locks_exclude_each_other(side: Side, redis_server: RedisServer) -> None:
+    """The key and its value are those of redis-py's own Lock, so old and new workers can run side by side."""
+    client = redis_server.client()
+    coordinator = side.coordinator(redis_server.url)
+    foreign = client.lock("r", timeout=5)
+    assert foreign.acquire(blocking=False)
+    assert side.call(coordinator.try_acquire, "r") is None
+    holder = side.call(coordinator.lock("r").holder)
+    assert (holder.owner, holder.number, holder.held_for) == (None, None, None)
+    assert 0 < holder.remaining <= 5
+    foreign.release()
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert not client.lock("r", timeout=5).acquire(blocking=False)
+    with pytest.raises(redis.exceptions.LockError):
+        foreign.release()
+    side.call(lease.release)
+    endless = client.lock("r")  # redis-py's default: no ttl
+    assert endless.acquire(blocking=False)
+    assert side.call(coordinator.lock("r").holder).remaining is None
+    assert side.call(coordinator.try_acquire, "r") is None
+    endless.release()

@@ -1,0 +1,90 @@
+"""After a fork the child opens connections of its own, and the lease stays the parent's."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing import LeaseLost, RedisCoordinator
+from fencing.fence import as_fence
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """Run the check in a forked child; it fails here if it failed there."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            try:
+                check()
+            except BaseException:  # noqa: BLE001 - the child reports whatever it was
+                os.write(writer, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    assert not text, text
+
+
+def test_the_childs_copy_of_a_lease_is_not_held_and_its_release_does_nothing(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        lease = coordinator.acquire("r")
+
+        def check() -> None:
+            assert not lease.held
+            assert lease.ended == "forked"
+            assert lease.release() is False
+            for use in (lease.ensure_held, lease.renew, lease.detach, lambda: as_fence(lease)):
+                try:
+                    use()
+                except LeaseLost as error:
+                    assert error.reason == "forked"
+                else:
+                    raise AssertionError(f"{use} went through")
+
+        in_child(check)
+        assert lease.held
+        lease.renew()
+        assert lease.release() is True
+
+
+def test_the_child_uses_the_coordinator_on_connections_of_its_own(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        for _ in range(3):
+            coordinator.acquire("warm").release()
+        parents = {each["id"] for each in any_redis.client().client_list(_type="normal")}
+
+        def check() -> None:
+            with coordinator.hold("child", timeout=5) as lease:
+                holder = coordinator.lock("child").holder()
+                assert holder is not None
+                assert holder.owner is not None
+                assert holder.owner.endswith(f":{os.getpid()}")
+                now = {each["id"] for each in any_redis.client().client_list(_type="normal")}
+                assert now - parents, "a new connection"
+                assert lease.held
+
+        in_child(check)
+        for _ in range(3):
+            coordinator.acquire("warm").release()  # the parent's connections are in order
+
+
+def test_a_fork_while_every_connection_is_in_use(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        places = coordinator._connections._places
+        while places.acquire(blocking=False):
+            pass
+
+        def check() -> None:
+            assert coordinator.acquire("r", timeout=5).release() is True
+
+        in_child(check)

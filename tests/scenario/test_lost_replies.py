@@ -1,0 +1,89 @@
+"""The server carried a request out, and its reply never came. Each is repeated, and means what it meant at first."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing import CoordinatorUnavailable, LeaseLost, plans, redis_connections
+from fencing.effects import run, run_async
+from fencing.redis_scripts import ACQUIRE, RELEASE, REMINT, RENEW, Script
+from tests.conftest import ProxyFactory
+from tests.scenario.conftest import Side
+
+
+def asks_for(script: Script, request: bytes) -> bool:
+    return b"EVAL" in request and (script.sha.encode() in request or script.text.encode() in request)
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_acquire(side: Side, any_redis: RedisServer, proxy: ProxyFactory, lost: str) -> None:
+    through = proxy(any_redis)
+    coordinator = side.coordinator(through.url(any_redis.url), clock_floor=False)
+    lose = through.drop_reply_when if lost == "reply" else through.drop_request_when
+    loss = lose(lambda request: asks_for(ACQUIRE, request), times=2)
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert loss.fired == 2
+    assert lease.fence.number == 1, "the repetition took the same number, not another one"
+    assert side.call(lease.release) is True
+    assert any_redis.client().get("r") is None
+
+
+def test_renew(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+    lease = side.call(side.coordinator(through.url(any_redis.url)).acquire, "r")
+    loss = through.drop_reply_when(lambda request: asks_for(RENEW, request))
+    fence = lease.fence
+    side.call(lease.renew)
+    assert loss.fired == 1
+    assert lease.fence == fence
+    assert side.call(lease.release) is True
+
+
+def test_release(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+    coordinator = side.coordinator(through.url(any_redis.url))
+    lease = side.call(coordinator.acquire, "r")
+    loss = through.drop_reply_when(lambda request: asks_for(RELEASE, request))
+    assert side.call(lease.release) is True, "that the lock is gone now is our own doing"
+    assert loss.fired == 1
+    assert side.call(coordinator.lock("r").holder) is None
+
+
+def test_a_connection_that_died_while_idle_does_not_hide_a_loss(
+    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_connections, "IDLE_SECONDS", -1)  # every connection counts as long idle
+    lease = side.call(side.coordinator(any_redis.url).acquire, "r")
+    client = any_redis.client()
+    client.delete("r")
+    client.client_kill_filter(_type="normal", skipme=True)
+    side.wait_until(lambda: len(client.client_list(_type="normal")) == 1)
+    assert side.call(lease.release) is False, "the dead connection was noticed before it carried the only request"
+
+
+def test_remint(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+    coordinator = side.coordinator(through.url(any_redis.url), clock_floor=False)
+    lease = side.call(coordinator.acquire, "r")
+    loss = through.drop_reply_when(lambda request: asks_for(REMINT, request))
+    deadline = coordinator.clock() + 5
+    plan = coordinator.plan_remint(lease.fence, plans.new_token(), coordinator.settings, floor=100, deadline=deadline)
+    grant = side.call(run_async if side.asynchronous else run, plan, coordinator.perform)
+    assert loss.fired == 1
+    assert grant.fence.number == 101
+    assert any_redis.client().get("r") == grant.fence.token.encode()
+    side.expect(LeaseLost, lease.renew)
+
+
+def test_a_server_that_always_drops_the_connection_is_unavailable(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    through = proxy(any_redis)
+    through.refuse()
+    coordinator = side.coordinator(through.url(any_redis.url), ttl=1)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
+    assert error.address == f"127.0.0.1:{through.port}"
+    assert error.__cause__ is not None
+    through.restore()
+    assert side.call(side.call(coordinator.acquire, "r", timeout=0.3).release) is True

@@ -1,0 +1,86 @@
+"""A Redis that accepts connections and never answers (SIGSTOP). Every call ends by its deadline."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing import CoordinatorUnavailable
+from tests.conftest import RedisFactory
+from tests.scenario.conftest import Side
+
+SLACK = 1.0  # what a busy machine may add
+
+
+@pytest.fixture
+def server(fresh_redis: RedisFactory) -> RedisServer:
+    return fresh_redis()
+
+
+def seconds(side: Side, error: type[Exception], function: Any, *args: Any, **kwargs: Any) -> float:
+    started = time.monotonic()
+    side.expect(error, function, *args, **kwargs)
+    return time.monotonic() - started
+
+
+def test_every_call_ends_by_its_deadline(side: Side, server: RedisServer) -> None:
+    coordinator = side.coordinator(server.url, ttl=1.5)  # so an attempt may take 0.5 s, a call without deadline 1 s
+    lease = side.call(coordinator.acquire, "held")
+    server.freeze()
+    assert 0.2 <= seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2) < 0.2 + SLACK
+    assert seconds(side, CoordinatorUnavailable, coordinator.try_acquire, "r") < 1 + SLACK
+    assert seconds(side, CoordinatorUnavailable, coordinator.acquire, "r") < 1 + SLACK, "no timeout is not no bound"
+    assert seconds(side, CoordinatorUnavailable, lease.renew) < 1 + SLACK
+    assert seconds(side, CoordinatorUnavailable, lease.release) < 1 + SLACK
+    assert seconds(side, CoordinatorUnavailable, coordinator.lock("r").holder) < 1 + SLACK
+    assert not lease.held
+
+
+def test_the_default_client_is_bounded_too_while_it_connects(side: Side, server: RedisServer) -> None:
+    server.freeze()
+    coordinator = side.coordinator(server.url, ttl=10)
+    assert seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2) < 0.2 + SLACK
+
+
+def test_an_acquire_that_was_given_up_does_not_leave_the_lock_to_its_ttl(side: Side, server: RedisServer) -> None:
+    coordinator = side.coordinator(server.url, ttl=60)
+    side.call(side.call(coordinator.acquire, "warm").release)  # the scripts are loaded, a connection is open
+    server.freeze()
+    side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2)
+    server.thaw()
+    client = server.client()
+    counted = "cmdstat_evalsha"
+    side.wait_until(lambda: client.info("commandstats")[counted]["calls"] >= 3)  # it did arrive, late
+    side.wait_until(lambda: client.get("r") is None, seconds=5)
+
+
+def test_leaving_the_block_neither_hangs_nor_raises(
+    side: Side, server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = side.coordinator(server.url, ttl=1.5)
+
+    async def work_async() -> None:
+        async with coordinator.hold("r"):
+            server.freeze()
+
+    def work() -> None:
+        with coordinator.hold("r"):
+            server.freeze()
+
+    started = time.monotonic()
+    side.call(work_async if side.asynchronous else work)
+    assert time.monotonic() - started < 1 + SLACK
+    assert "could not be released and frees itself" in caplog.text
+
+
+def test_a_silent_server_is_noticed_by_many_threads_at_once(side: Side, server: RedisServer) -> None:
+    coordinator = side.coordinator(server.url, ttl=1.5)
+    server.freeze()
+
+    def attempt() -> float:
+        return seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
+
+    assert max(side.race([attempt] * 40)) < 0.3 + 2 * SLACK, "also for those who wait for a connection"

@@ -1,0 +1,119 @@
+"""A user's mistake gets one sentence that says what is wrong and what to do. No server is needed to make one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from fencing import (
+    AsyncFencedLock,
+    AsyncRedisCoordinator,
+    CoordinatorUnavailable,
+    Fence,
+    FencedLock,
+    RedisCoordinator,
+)
+from storage_guards import AsyncMemoryGuard, MemoryGuard
+
+CLIENT = redis.Redis(host="127.0.0.1", port=1)
+ASYNC_CLIENT = redis.asyncio.Redis(host="127.0.0.1", port=1)
+SIDES = [(RedisCoordinator, FencedLock, CLIENT), (AsyncRedisCoordinator, AsyncFencedLock, ASYNC_CLIENT)]
+
+both = pytest.mark.parametrize(("coordinator", "lock", "client"), SIDES, ids=["sync", "async"])
+
+
+def refused(error: type[Exception], says: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(error) as caught:
+        function(*args, **kwargs)
+    text = str(caught.value)
+    assert says in text
+    assert "\n" not in text
+
+
+@both
+@pytest.mark.parametrize(
+    ("settings", "error", "says"),
+    [
+        ({"ttl": 0}, ValueError, "ttl lies between"),
+        ({"ttl": -1}, ValueError, "ttl lies between"),
+        ({"ttl": 1e9}, ValueError, "ttl lies between"),
+        ({"ttl": math.nan}, ValueError, "finite"),
+        ({"ttl": math.inf}, ValueError, "finite"),
+        ({"ttl": None}, TypeError, "every lock expires"),
+        ({"ttl": "10"}, TypeError, "number of seconds, not str"),
+        ({"ttl": True}, TypeError, "number of seconds, not bool"),
+        ({"guards": None}, TypeError, "guards is a list of guards"),
+        ({"guards": "guard"}, TypeError, "write guards=[guard]"),
+        ({"guards": [object()]}, TypeError, "it has no claim()"),
+        ({"guards": [MemoryGuard]}, TypeError, "is no guard"),
+        ({"clock_floor": 1}, TypeError, "True or False"),
+        ({"owner": 7}, TypeError, "owner is a str"),
+        ({"owner": ""}, ValueError, "1 to 200 printable"),
+        ({"owner": "two\nlines"}, ValueError, "1 to 200 printable"),
+        ({"owner": "x" * 201}, ValueError, "1 to 200 printable"),
+    ],
+)
+def test_settings(
+    coordinator: Any, lock: Any, client: Any, settings: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    refused(error, says, coordinator, client, **settings)
+    refused(error, says, lock, client, "r", **settings)
+
+
+@both
+@pytest.mark.parametrize("resource", ["", "fencing:x", "x" * 513, None, b"r", 7])
+def test_resource_names(coordinator: Any, lock: Any, client: Any, resource: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="resource name"):
+        lock(client, resource)
+    with pytest.raises((TypeError, ValueError), match="resource name"):
+        coordinator(client).lock(resource)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "error", "says"),
+    [
+        (-1, ValueError, "0 tries once, None waits for ever"),
+        (math.nan, ValueError, "finite"),
+        (math.inf, ValueError, "finite"),
+        ("5", TypeError, "number of seconds"),
+        (False, TypeError, "number of seconds"),
+    ],
+)
+def test_timeouts(timeout: Any, error: type[Exception], says: str) -> None:
+    refused(error, says, FencedLock(CLIENT, "r").acquire, timeout)
+
+
+def test_clients_of_the_wrong_kind() -> None:
+    refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
+    refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
+    refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
+    refused(TypeError, "takes a redis.Redis, not", RedisCoordinator, None)
+    refused(TypeError, "takes an async coordinator", AsyncFencedLock, RedisCoordinator(CLIENT), "r")
+    refused(TypeError, "takes a sync coordinator", FencedLock, AsyncRedisCoordinator(ASYNC_CLIENT), "r")
+
+
+def test_guards_of_the_other_colour() -> None:
+    refused(
+        TypeError, "is a sync guard, this is an async lock", AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()]
+    )
+    refused(TypeError, "is an async guard, this is a sync lock", FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
+
+
+def test_adopting_what_is_no_fence_of_this_lock() -> None:
+    lock = FencedLock(CLIENT, "r")
+    refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
+    refused(ValueError, "the fence is of 'other'", lock.adopt, Fence("other", 1, "a" * 22))
+
+
+def test_no_server_at_the_address() -> None:
+    with pytest.raises(CoordinatorUnavailable) as caught:
+        FencedLock(CLIENT, "r", ttl=1).acquire(timeout=0.1)
+    assert "127.0.0.1:1" in str(caught.value)
+    assert "Connection refused" in str(caught.value)
+    assert "is it running, and is this its address?" in str(caught.value)
+    assert caught.value.address == "127.0.0.1:1"

@@ -1,0 +1,304 @@
+"""The plans, stepped through without any server or clock: what is asked, in which order, within what time."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence, plans
+from fencing.coordinator import Grant, Holder, Settings, Taken
+from fencing.effects import Claim, Plan, Shielded, Sleep
+from fencing.redis_plans import Call, NoReply, RedisPlans
+from storage_guards import MemoryGuard
+
+GUARD = MemoryGuard()
+SETTINGS = Settings(ttl=10.0, owner="me")
+
+
+class Stepper:
+    """Runs a plan; the test answers each effect. Time passes only when the test says so, and in sleeps."""
+
+    def __init__(self) -> None:
+        self.redis = RedisPlans()
+        self.now = 1000.0
+        self.redis.clock = lambda: self.now
+        self.effects: list[Any] = []
+        self.otherwise: Any = None  # the answer when there is no other one
+
+    def run(self, plan: Plan[Any], *answers: Any) -> Any:
+        """Each answer is for one effect that is no sleep: a value to send, an error to throw, or a pair of the seconds
+        that pass first and one of these. Nested plans are run in place."""
+        remaining = list(answers)
+        result = self._run(plan, remaining)
+        assert not remaining, f"not asked for: {remaining}"
+        return result
+
+    def _run(self, plan: Plan[Any], answers: list[Any]) -> Any:
+        send, throw = None, None
+        while True:
+            try:
+                effect = plan.throw(throw) if throw else plan.send(send)
+            except StopIteration as stop:
+                return stop.value
+            send = throw = None
+            if isinstance(effect, Shielded):
+                send = self._run(effect.plan, answers)
+                continue
+            self.effects.append(effect)
+            if isinstance(effect, Sleep):
+                assert effect.seconds >= 0
+                self.now += effect.seconds
+                continue
+            assert answers or self.otherwise, f"asked for more: {effect}"
+            answer = answers.pop(0) if answers else self.otherwise
+            if isinstance(answer, tuple):
+                seconds, answer = answer
+                self.now += seconds
+            if isinstance(answer, BaseException):
+                throw = answer
+            else:
+                send = answer
+
+    def asked(self) -> list[str]:
+        return [effect.script.name if isinstance(effect, Call) else type(effect).__name__ for effect in self.effects]
+
+    def slept(self) -> list[float]:
+        return [effect.seconds for effect in self.effects if isinstance(effect, Sleep)]
+
+
+@pytest.fixture
+def steps() -> Stepper:
+    return Stepper()
+
+
+def no_reply(*, may_have_run: bool = True) -> NoReply:
+    return NoReply(ConnectionError("cut"), may_have_run=may_have_run)
+
+
+GRANTED = [b"granted", b"7"]
+RELEASED = [b"released"]
+GONE = [b"gone"]
+
+
+# The Redis plans
+
+
+def test_the_deadline_counts_from_before_the_request_less_the_drift(steps: Stepper) -> None:
+    plan = steps.redis.plan_acquire("r", "t" * 22, SETTINGS, floor=0, deadline=1100)
+    grant = steps.run(plan, (3.0, GRANTED))
+    assert grant == Grant(Fence("r", 7, "t" * 22), 1000 + 10 * 0.99 - 0.002)
+
+
+def test_the_deadline_of_a_repeated_request_counts_from_the_repetition(steps: Stepper) -> None:
+    plan = steps.redis.plan_acquire("r", "t" * 22, SETTINGS, floor=0, deadline=1100)
+    grant = steps.run(plan, (3.0, no_reply()), (0.5, GRANTED))
+    assert grant.deadline == pytest.approx(1003 + 10 * 0.99 - 0.002)
+
+
+def test_a_request_is_repeated_word_for_word_and_within_its_deadline(steps: Stepper) -> None:
+    plan = steps.redis.plan_acquire("r", "t" * 22, SETTINGS, floor=0, deadline=1001)
+    steps.otherwise = (0.15, no_reply())
+    with pytest.raises(CoordinatorUnavailable) as caught:
+        steps.run(plan)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    calls = [effect for effect in steps.effects if isinstance(effect, Call)]
+    assert len({(call.script, call.keys, call.args) for call in calls}) == 1
+    assert steps.now <= 1001 + 0.15, "no attempt begins after the deadline"
+    assert steps.slept()[0] == 0, "the first repetition comes at once: mostly an idle connection was closed"
+    assert all(0 < call.timeout <= 10 / 3 for call in calls)
+    assert calls[-1].timeout <= 1001 - 1000
+
+
+def test_one_attempt_takes_at_most_a_third_of_the_ttl(steps: Stepper) -> None:
+    with pytest.raises(CoordinatorUnavailable):
+        steps.run(
+            steps.redis.plan_renew(Fence("r", 7, "t" * 22), SETTINGS, deadline=1000 + 2 * 10 / 3),
+            *[(10 / 3, no_reply())] * 2,
+        )
+    assert [effect.timeout for effect in steps.effects if isinstance(effect, Call)] == pytest.approx([10 / 3, 10 / 3])
+
+
+def test_only_the_last_attempt_is_withdrawn(steps: Stepper) -> None:
+    plan = steps.redis.plan_acquire("r", "t" * 22, SETTINGS, floor=0, deadline=1000 + 2 * 10 / 3)
+    with pytest.raises(CoordinatorUnavailable):
+        steps.run(plan, *[(10 / 3, no_reply())] * 2)
+    first, second = (effect for effect in steps.effects if isinstance(effect, Call))
+    assert (first.last, second.last) == (False, True), "an earlier one withdrawn late would free what a later one got"
+    assert second.undo is not None
+    assert second.undo.script.name == "release"
+
+
+@pytest.mark.parametrize(
+    ("answers", "freed"),
+    [
+        ([RELEASED], True),
+        ([GONE], False),
+        ([no_reply(), GONE], True),
+        ([no_reply(may_have_run=False), GONE], False),
+    ],
+)
+def test_release_is_false_only_for_certain(steps: Stepper, answers: list[Any], freed: bool) -> None:
+    assert steps.run(steps.redis.plan_release(Fence("r", 7, "t" * 22), SETTINGS, deadline=1100), *answers) is freed
+
+
+@pytest.mark.parametrize(("said", "believed"), [(b"7", True), (b"", True), (b"8", False)])
+def test_renewal_believes_the_record(steps: Stepper, said: bytes, believed: bool) -> None:
+    grant = steps.run(steps.redis.plan_renew(Fence("r", 7, "t" * 22), SETTINGS, deadline=1100), [b"renewed", said])
+    assert (grant is not None) is believed
+
+
+def test_replies_read(steps: Stepper) -> None:
+    acquire = steps.redis.plan_acquire
+    deadline = 1100.0
+    taken = steps.run(acquire("r", "t" * 22, SETTINGS, floor=0, deadline=deadline), [b"taken", 1500, "ü".encode()])
+    assert taken == Taken(1.5, "ü")
+    assert steps.run(acquire("r", "t" * 22, SETTINGS, floor=0, deadline=deadline), [b"taken", -1, b""]) == Taken(
+        math.inf, None
+    )
+    holder = steps.redis.plan_holder
+    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"free"]) is None
+    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", 500, 250, b"7", b"me"]) == Holder(
+        "me", 7, 0.25, 0.5
+    )
+    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", -1, -1, b"", b""]) == Holder(
+        None, None, None, None
+    )
+
+
+# The lock's plans
+
+
+def settings(*guards: MemoryGuard) -> Settings:
+    return Settings(ttl=10.0, guards=guards, owner="me")
+
+
+def stale(number: int) -> StaleFence:
+    return StaleFence(fence=Fence("r", 7, "t" * 22), mark=Mark(number, "u" * 22))
+
+
+def test_claims_come_after_the_grant_and_before_anything_else(steps: Stepper) -> None:
+    other = MemoryGuard()
+    grant = steps.run(plans.acquire(steps.redis, "r", settings(GUARD, other), 5.0), GRANTED, None, None)
+    assert steps.asked() == ["acquire", "Claim", "Claim"]
+    assert [effect.guard for effect in steps.effects[1:]] == [GUARD, other]
+    assert {effect.fence for effect in steps.effects[1:]} == {grant.fence}
+
+
+@pytest.mark.parametrize(("timeout", "passed", "left"), [(5.0, 2.0, 3.0), (60.0, 2.0, 7.898), (0.0, 2.0, 7.898)])
+def test_a_claim_gets_what_is_left_of_the_timeout_and_of_the_lease(
+    steps: Stepper, timeout: float, passed: float, left: float
+) -> None:
+    steps.run(plans.acquire(steps.redis, "r", settings(GUARD), timeout), (passed, GRANTED), None)
+    claim = steps.effects[-1]
+    assert isinstance(claim, Claim)
+    assert claim.timeout == pytest.approx(left)
+
+
+def test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark(steps: Stepper) -> None:
+    plan = plans.acquire(steps.redis, "r", settings(GUARD), 5.0)
+    grant = steps.run(plan, GRANTED, stale(500), [b"granted", b"501"], None)
+    assert steps.asked() == ["acquire", "Claim", "remint", "Claim"]
+    acquire, _, remint, claim = steps.effects
+    assert remint.args[2] == 500
+    assert remint.args[-1] == acquire.args[0], "only while the lock still holds my token"
+    assert remint.args[0] != acquire.args[0], "under a new token: the same one would get the same number"
+    assert claim.fence == grant.fence == Fence("r", 501, remint.args[0])
+
+
+def test_who_was_merely_late_waits_on_above_the_mark(steps: Stepper) -> None:
+    plan = plans.acquire(steps.redis, "r", settings(GUARD), 5.0)
+    grant = steps.run(plan, GRANTED, stale(500), GONE, [b"granted", b"501"], None)
+    assert steps.asked() == ["acquire", "Claim", "remint", "Sleep", "acquire", "Claim"]
+    assert steps.effects[4].args[2] == 500
+    assert grant.fence.number == 501
+
+
+def test_claims_that_outlast_the_lease_do_not_count(steps: Stepper) -> None:
+    plan = plans.acquire(steps.redis, "r", settings(GUARD), 60.0)
+    grant = steps.run(plan, GRANTED, (11.0, None), GONE, [b"granted", b"8"], None)
+    assert steps.asked() == ["acquire", "Claim", "release", "Sleep", "acquire", "Claim"]
+    assert grant.fence.number == 8
+
+
+def test_five_rounds_then_superseded(steps: Stepper) -> None:
+    answers: list[Any] = [GRANTED]
+    for _ in range(plans.CLAIM_ROUNDS):
+        answers += [stale(500), GRANTED]
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 60.0), *answers[:-1], GRANTED, RELEASED)
+    assert caught.value.reason == "superseded"
+    assert steps.asked().count("Claim") == plans.CLAIM_ROUNDS
+    assert steps.asked()[-1] == "release"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("the guard broke")])
+def test_whatever_stops_a_claim_the_lock_is_given_back(steps: Stepper, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 5.0), GRANTED, error, RELEASED)
+    assert steps.asked() == ["acquire", "Claim", "release"]
+    assert steps.effects[-1].args == (steps.effects[0].args[0],)
+
+
+def test_waiting_is_jittered_grows_and_is_bounded(steps: Stepper) -> None:
+    steps.otherwise = [b"taken", 100_000, b"them"]
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 3.0))
+    assert caught.value.owner == "them"
+    assert caught.value.waited == pytest.approx(3.0)
+    slept = steps.slept()
+    assert 15 <= len(slept) <= 40, "they are 0.1 to 0.2 s apart, but for the first few"
+    assert max(slept) <= plans.LONGEST_POLL_SECONDS
+    assert len(set(slept)) > len(slept) / 2, "jittered"
+
+
+def test_waiting_wakes_when_the_holders_ttl_ends(steps: Stepper) -> None:
+    steps.run(plans.acquire(steps.redis, "r", SETTINGS, 3.0), [b"taken", 1, b""], GRANTED)
+    assert steps.slept()[0] <= 0.001
+
+
+def test_a_last_poll_that_gets_no_reply_in_time_means_held(steps: Stepper) -> None:
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(
+            plans.acquire(steps.redis, "r", SETTINGS, 1.0), (0.5, [b"taken", 100_000, b"them"]), (0.5, no_reply())
+        )
+    assert caught.value.owner == "them"
+
+
+def test_a_first_try_that_gets_no_reply_means_unavailable(steps: Stepper) -> None:
+    with pytest.raises(CoordinatorUnavailable):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 1.0), (1.0, no_reply()))
+
+
+def test_the_time_is_used_to_its_end(steps: Stepper) -> None:
+    steps.otherwise = [b"taken", 100_000, b"them"]
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.5))
+    assert caught.value.waited == pytest.approx(0.5), "neither earlier nor later"
+    assert steps.asked()[-2] == "acquire"
+    assert steps.slept()[-1] == pytest.approx(plans.LAST_POLL_SECONDS)
+
+
+def test_trying_once_tries_once(steps: Stepper) -> None:
+    with pytest.raises(NotAcquired):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.0), [b"taken", 100_000, b""])
+    assert steps.asked() == ["acquire"]
+
+
+def test_force_release_claims_before_it_frees(steps: Stepper) -> None:
+    plan = plans.force_release(steps.redis, "r", settings(GUARD))
+    result = steps.run(plan, [b"held", 500, 250, b"7", b"stuck"], [b"granted", b"8"], None, RELEASED)
+    assert steps.asked() == ["holder", "force_release", "Claim", "release"]
+    assert result.fenced
+    assert result.holder.owner == "stuck"
+    assert result.fence.number == 8
+
+
+def test_adopting_claims_and_never_mints(steps: Stepper) -> None:
+    fence = Fence("r", 7, "t" * 22)
+    grant = steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), [b"renewed", b"7"], None)
+    assert grant.fence == fence
+    with pytest.raises(LeaseLost) as caught:
+        steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), [b"renewed", b"7"], stale(9), RELEASED)
+    assert caught.value.reason == "stale"
