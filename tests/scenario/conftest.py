@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.contract import Contract
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 
 
 class Side(Contract):
@@ -36,3 +40,49 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
     yield side
     for coordinator in side.made:
         side.call(coordinator.close)
+
+
+class Account:
+    """A balance in a real database, guarded and not, through a guard of either colour."""
+
+    def __init__(self, side: Side, url: str) -> None:
+        self.side = side
+        asynchronous_url = url.replace("sqlite:", "sqlite+aiosqlite:")
+        self.engine: Any = create_async_engine(asynchronous_url) if side.asynchronous else create_engine(url)
+        self.guard: Any = (AsyncSQLAlchemyGuard if side.asynchronous else SQLAlchemyGuard)(self.engine)
+        side.call(self.guard.create_tables)
+        self._direct = create_engine(url, isolation_level="AUTOCOMMIT")
+        self.sql("CREATE TABLE account (name VARCHAR(512) PRIMARY KEY, balance INTEGER NOT NULL)")
+        self.sql("INSERT INTO account VALUES ('r', 0)")
+
+    def sql(self, statement: str, **values: Any) -> Any:
+        """One statement past the guard, committed; its first value, if it has one."""
+        with self._direct.connect() as connection:
+            result = connection.execute(text(statement), values)
+            return result.scalar() if result.returns_rows else result.rowcount
+
+    @property
+    def balance(self) -> int:
+        return int(self.sql("SELECT balance FROM account WHERE name = 'r'"))
+
+    def write(self, holder: Any, balance: int, **options: Any) -> int:
+        statement = text("UPDATE account SET balance = :balance WHERE name = 'r'")
+        return int(self.side.call(self.guard.write, holder, statement, {"balance": balance}, **options))
+
+    def mark(self, resource: str = "r") -> Any:
+        return self.side.call(self.guard.mark, resource)
+
+    def close(self) -> None:
+        self.side.call(self.engine.dispose)
+        self._direct.dispose()
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def account(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Account]:
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    else:
+        url = f"sqlite:///{tmp_path / 'account.sqlite'}"
+    account = Account(side, url)
+    yield account
+    account.close()
