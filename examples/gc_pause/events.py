@@ -1,0 +1,101 @@
+"""What happened, as it was recorded: nothing here knows what should happen."""
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened at a moment, or lasted (then it has an end).
+
+    Args:
+        lane: where: a process, a server.
+        kind: what, in one word; a drawing chooses colours by it.
+        text: what, for people.
+        start: seconds of CLOCK_MONOTONIC, which all processes of one machine share.
+        end: seconds too; None: a moment, or not over yet.
+        end_text: how it ended.
+        lasting: whether it is something that lasts.
+        because: the start of the event, in another lane, that this one is the effect of; drawn beside it.
+        act: the part of the run it belongs to.
+        data: details, as JSON has them.
+    """
+
+    lane: str
+    kind: str
+    text: str
+    start: float
+    end: float | None = None
+    end_text: str = ""
+    lasting: bool = False
+    because: float | None = None
+    act: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Recorder:
+    """Keeps events in the order in which they came in, and tells a listener of each."""
+
+    def __init__(self, listener: Callable[[Event], None] = lambda _: None) -> None:
+        self.events: list[Event] = []
+        self.act = ""
+        self._listener = listener
+        self._aliases: dict[int, str] = {}
+        self._wall = time.time() - time.monotonic()
+
+    def begin(self, act: str) -> None:
+        """What comes in from now on belongs to this act."""
+        self.act = act
+        self._aliases = {}
+
+    def alias(self, number: int) -> str:
+        """A short name, in this act, for a fencing number: they have 16 digits."""
+        return self._aliases.setdefault(number, f"#{len(self._aliases) + 1}")
+
+    @property
+    def aliases(self) -> Mapping[int, str]:
+        return self._aliases
+
+    def add(
+        self,
+        lane: str,
+        kind: str,
+        text: str,
+        *,
+        at: float | None = None,
+        because: float | None = None,
+        **data: Any,
+    ) -> Event:
+        """A moment; `at`: now, unless somebody else has looked at the clock."""
+        start = time.monotonic() if at is None else at
+        return self._keep(Event(lane, kind, text, start, because=because, act=self.act, data=data))
+
+    def open(self, lane: str, kind: str, text: str, *, at: float | None = None, **data: Any) -> Event:
+        """The start of something that lasts."""
+        start = time.monotonic() if at is None else at
+        return self._keep(Event(lane, kind, text, start, lasting=True, act=self.act, data=data))
+
+    def close(self, event: Event, text: str, *, at: float | None = None) -> Event:
+        """Its end."""
+        ended = replace(event, end=time.monotonic() if at is None else at, end_text=text)
+        self.events[self.events.index(event)] = ended
+        self._listener(ended)
+        return ended
+
+    def of(self, act: str) -> list[Event]:
+        return [event for event in self.events if event.act == act]
+
+    def write_json(self, path: Path) -> None:
+        """One event a line, with `wall`, its start in seconds of the epoch."""
+        with path.open("w", encoding="utf-8") as file:
+            for event in self.events:
+                print(json.dumps({**asdict(event), "wall": self._wall + event.start}), file=file)
+
+    def _keep(self, event: Event) -> Event:
+        self.events.append(event)
+        self._listener(event)
+        return event

@@ -1,0 +1,101 @@
+"""A worker process, as the director sees it: commands in, reports out, a signal that stops it where it is."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE = 20.0
+"""Seconds after which a worker that does not report is given up."""
+
+
+# A group of its own: Ctrl-C reaches the director alone. But in its session: if the director dies while the worker is
+# stopped, the kernel sends SIGHUP and SIGCONT to the worker's group.
+_GROUP: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
+
+
+class DemoError(RuntimeError):
+    """The demo cannot go on; the text says why."""
+
+
+class WorkerProcess:
+    """A real process, running ``examples.gc_pause.worker``."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._reports: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "examples.gc_pause.worker", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            **_GROUP,
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._reports.put(json.loads(line))
+        self._reports.put(None)
+
+    def send(self, **command: Any) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(command) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise DemoError(f"worker {self.name} is gone (exit status {self._process.wait(5)})") from None
+
+    def report(self, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
+        """The next report; `meanwhile` is called every tenth of a second until it comes."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                report = self._reports.get(timeout=0.1)
+            except queue.Empty:
+                if time.monotonic() > deadline:
+                    raise DemoError(f"worker {self.name} has reported nothing for {PATIENCE:.0f} s") from None
+                meanwhile()
+                continue
+            if report is None:
+                raise DemoError(f"worker {self.name} is gone (exit status {self._process.wait(5)})")
+            if report["kind"] == "failed":
+                raise DemoError(f"worker {self.name} failed: {report['error']}\n{report['trace']}")
+            return report
+
+    def freeze(self) -> None:
+        """SIGSTOP. When it returns, the process has stopped: not one of its threads runs."""
+        self._process.send_signal(signal.SIGSTOP)
+        if hasattr(os, "waitid"):  # not on macOS before Python 3.13
+            deadline = time.monotonic() + PATIENCE
+            flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT  # WNOWAIT: the news is left for Popen
+            while os.waitid(os.P_PID, self.pid, flags) is None:
+                if time.monotonic() > deadline:
+                    raise DemoError(f"worker {self.name} did not stop")
+                time.sleep(0.001)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """End it, frozen or not."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                try:
+                    pipe.close()
+                except BrokenPipeError:
+                    pass  # a command it has not read

@@ -1,0 +1,94 @@
+"""A worker process: makes deposits when told to, and reports what happens, one JSON object a line.
+
+Started by the director as ``python -m examples.gc_pause.worker NAME``. Commands come in on stdin, reports go out on
+stdout.
+"""
+
+import json
+import sys
+import time
+import traceback
+from typing import Any
+
+import redis
+from sqlalchemy import create_engine
+
+from examples.gc_pause.deposits import Deposit, RowHasNewerFence, guarded, lock_only, textbook
+from fencing import FencedLock, Lease, LeaseLost
+from storage_guards import SQLAlchemyGuard
+
+
+def report(kind: str, **data: Any) -> None:
+    print(json.dumps({"kind": kind, "at": time.monotonic(), **data}), flush=True)
+
+
+def command() -> dict[str, Any]:
+    """The next one; the end of the pipe means that the director is gone."""
+    line = sys.stdin.readline()
+    if not line:
+        raise SystemExit
+    message: dict[str, Any] = json.loads(line)
+    return message
+
+
+class Reports:
+    """`Show`, for the director."""
+
+    def acquired(self, lease: Lease) -> None:
+        report("acquired", number=lease.fence.number)
+
+    def think(self, balance: int, amount: int) -> int:
+        report("read", balance=balance, sum=balance + amount)
+        command()  # thinking takes until the director says so
+        return balance + amount
+
+    def wrote(self, balance: int) -> None:
+        report("wrote", balance=balance)
+
+    def refused(self, reason: str) -> None:
+        report("refused", reason=reason)
+
+
+class Worker:
+    def __init__(self, name: str, redis_url: str, database_url: str, ttl: float) -> None:
+        self._name = name
+        self._ttl = ttl
+        self._redis = redis.Redis.from_url(redis_url)
+        self._engine = create_engine(database_url)
+        self._guard = SQLAlchemyGuard(self._engine)
+        self._engine.connect().close()  # so that the first act does not wait for it
+
+    def deposit(self, how: str, resource: str, account: int, amount: int) -> None:
+        deposit, show = Deposit(account, amount), Reports()
+        guards = [self._guard] if how == "guarded" else []
+        lock = FencedLock(self._redis, resource, ttl=self._ttl, owner=self._name, guards=guards)
+        try:
+            if how == "lock_only":
+                lock_only(lock, self._engine, deposit, show)
+            elif how == "textbook":
+                textbook(lock, self._engine, deposit, show)
+            else:
+                guarded(lock, self._engine, self._guard, deposit, show)
+        except RowHasNewerFence:
+            report("refused", reason="the row has a newer fence")
+        except LeaseLost as loss:  # on leaving the block, when all has been written
+            report("told", reason=str(loss))
+        else:
+            report("released")
+        report("done")
+
+
+def main() -> None:
+    try:
+        setup = command()
+        worker = Worker(sys.argv[1], setup["redis"], setup["database"], setup["ttl"])
+        report("ready")
+        while True:
+            worker.deposit(**command())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the director has to hear of it
+        report("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()
