@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if not 0.5 <= options.ttl <= 30:
         parser.error("--ttl lies between 0.5 and 30 seconds")
+    if options.json and not os.access(options.json.parent, os.W_OK):
+        parser.error(f"--json: cannot write to {options.json.parent}")
     screen = Screen()
     recorder = Recorder(story.Narrator(screen))
     try:

@@ -70,8 +70,11 @@ def textbook(lock: FencedLock, engine: Engine, deposit: Deposit, show: Show) -> 
 
 
 def guarded(lock: FencedLock, engine: Engine, guard: SQLAlchemyGuard, deposit: Deposit, show: Show) -> None:
-    """Act 3. The lock, made with `guards=[guard]`, claims its fence in the database before we read; then we write
-    through the guard. Who was refused starts again from the top."""
+    """Act 3. The lock claims its fence in the database before we read, for it was made with the guard:
+    `FencedLock(redis.Redis(), "account:1", ttl=10, guards=[guard])`. We write through the guard.
+
+    Who was refused starts over. Nobody else does: a LeaseLost on leaving the block comes after the write, which counts.
+    """
     for _ in range(3):
         try:
             with lock.hold(timeout=10) as lease:

@@ -205,7 +205,7 @@ class Director:
         """What the row holds after a write, beside what it should hold. Nobody else writes meanwhile."""
         balance, fence = self._row()
         should = OPENING + sum(self._acknowledged.values())
-        text = f"{balance}" + (f" ({self._names[fence]})" if fence else "")
+        text = f"{balance}" + (f" ({self._name(fence)})" if fence else "")
         kind = "written" if balance == should else "damaged"
         if balance != should:
             text += f", not {should}"
@@ -214,7 +214,11 @@ class Director:
     def _mark(self) -> str:
         """Who has claimed the account in the database: "" for nobody."""
         mark = self._guard.mark(self._resource)
-        return self._names[mark.number] if mark else ""
+        return self._name(mark.number) if mark else ""
+
+    def _name(self, number: int) -> str:
+        """Whose fencing number this is; a grant that nobody got to see has only its alias."""
+        return self._names.get(number, self._recorder.alias(number))
 
     def _row(self) -> tuple[int, int]:
         statement = select(accounts.c.balance, accounts.c.fence).where(accounts.c.id == self._account)

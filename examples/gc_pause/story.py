@@ -27,7 +27,8 @@ _SETTING = {
 # Said only where the act came out as claimed.
 _WHY = {
     "1": "To the database A's write was as good as any: it knows nothing of locks.",
-    "2": "The check had nothing to refuse: #1 came before #2. But B had read before A wrote.",
+    "2": "The check had nothing to refuse: #1 came before #2. But B had read before A wrote. "
+    "A has learnt only that its lock is gone; its write had been confirmed.",
     "3a": "B had claimed the row, so A came too late. A started over, from B's balance.",
     "3b": "B had not written yet, but it had claimed: enough to refuse A. A started over.",
 }
