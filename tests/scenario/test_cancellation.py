@@ -144,6 +144,25 @@ def test_cancelling_while_a_guard_claims_gives_the_lock_back(any_redis: RedisSer
     asyncio.run(main())
 
 
+def test_cancelling_again_while_the_lock_is_given_back(any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+    client = any_redis.client()
+
+    async def main() -> None:
+        guard = SlowGuard()
+        connection = redis.asyncio.Redis.from_url(through.url(any_redis.url))
+        async with AsyncRedisCoordinator(connection, guards=[guard], ttl=60) as coordinator:
+            task = asyncio.create_task(coordinator.acquire("r"))
+            await asyncio.wait_for(guard.entered.wait(), 10)
+            loss = through.drop_request_when(lambda request: asks_for(RELEASE, request), times=2)
+            task.cancel()
+            await until(lambda: loss.fired >= 1)
+            await cancel(task, 3)
+            assert client.get("r") is None
+
+    asyncio.run(main())
+
+
 def test_a_time_out_around_acquire_gives_back(any_redis: RedisServer) -> None:
     """asyncio.wait_for cancels: many tasks, each cancelled at another moment, leave no lock behind."""
     client = any_redis.client()

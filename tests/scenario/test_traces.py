@@ -1,6 +1,6 @@
 """The traces that break weaker rules, step by step, on real Redis and a real database: here each is refused.
 
-A step is "A acquires", "A's lease expires", "A reads". Who is late is refused; who is admitted has read what is current.
+A step is "A acquires", "A's lease expires", "A reads". Who is late is refused; who is admitted read what is current.
 """
 
 from __future__ import annotations
