@@ -47,9 +47,14 @@ class Account:
 
     def __init__(self, side: Side, url: str) -> None:
         self.side = side
-        asynchronous_url = url.replace("sqlite:", "sqlite+aiosqlite:")
-        self.engine: Any = create_async_engine(asynchronous_url) if side.asynchronous else create_engine(url)
-        self.guard: Any = (AsyncSQLAlchemyGuard if side.asynchronous else SQLAlchemyGuard)(self.engine)
+        self.engine: Any
+        self.guard: Any
+        if side.asynchronous:
+            self.engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+            self.guard = AsyncSQLAlchemyGuard(self.engine)
+        else:
+            self.engine = create_engine(url)
+            self.guard = SQLAlchemyGuard(self.engine)
         side.call(self.guard.create_tables)
         self._direct = create_engine(url, isolation_level="AUTOCOMMIT")
         self.sql("CREATE TABLE account (name VARCHAR(512) PRIMARY KEY, balance INTEGER NOT NULL)")
