@@ -33,6 +33,7 @@ import unittest
 import uuid
 from collections.abc import Callable
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from fencing.contract import Contract
@@ -137,7 +138,7 @@ class GuardContract(Contract):
         assert self._mark(name) == Mark(5, newer.token, 0)
 
     def test_an_equal_number_with_another_token_is_stale(self) -> None:
-        for first, second in zip(TOKENS, TOKENS[1:], strict=False):
+        for first, second in pairwise(TOKENS):
             name = self._name()
             mine, other = fence(name, 5, first), fence(name, 5, second)
             self._claim(mine)
@@ -348,7 +349,6 @@ class GuardContract(Contract):
                     pass
             return acknowledged
 
-        print(f"FENCING_SEED={seed}")
         acknowledged = sum(self.race([lambda index=index: writer(index) for index in range(WRITERS)]))  # type: ignore[misc]
         final = self.call(self.read, name)
         assert final == acknowledged, f"{acknowledged} increments acknowledged, {final} there; FENCING_SEED={seed}"

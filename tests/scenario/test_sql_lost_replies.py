@@ -1,0 +1,98 @@
+"""The network breaks between a guard and PostgreSQL: unknown is said where it is unknown, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from examples.servers import PostgresServer, Proxy
+from fencing import Fence, GuardUnavailable, OutcomeUnknown
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from tests.scenario.conftest import Side
+
+MINE = Fence("orders:1", 5, "a" * 22)
+ADD = text("UPDATE orders SET total = total + 1")
+
+
+class Path:
+    """A guard of either colour behind a proxy, and the database seen directly."""
+
+    def __init__(self, side: Side, url: str, proxy: Proxy) -> None:
+        self.side, self.proxy = side, proxy
+        self.direct: Engine = create_engine(url)
+        with self.direct.begin() as connection:
+            connection.execute(text("CREATE TABLE orders (total INTEGER NOT NULL)"))
+            connection.execute(text("INSERT INTO orders VALUES (0)"))
+        through = proxy.url(url)
+        self.engine: Any = (create_async_engine if side.asynchronous else create_engine)(through)
+        self.guard: Any = (AsyncSQLAlchemyGuard if side.asynchronous else SQLAlchemyGuard)(self.engine)
+        SQLAlchemyGuard(self.direct).create_tables()
+
+    def scalar(self, statement: str, **values: Any) -> Any:
+        with self.direct.connect() as connection:
+            return connection.execute(text(statement), values).scalar()
+
+
+@pytest.fixture
+def path(
+    side: Side, postgres_url: str, postgres_server: PostgresServer, proxy: Callable[[PostgresServer], Proxy]
+) -> Iterator[Path]:
+    path = Path(side, postgres_url, proxy(postgres_server))
+    yield path
+    side.call(path.engine.dispose)
+    path.direct.dispose()
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_lost_commit_is_unknown(path: Path, lost: str) -> None:
+    path.side.call(path.guard.claim, MINE)
+    drop = path.proxy.drop_reply_when if lost == "reply" else path.proxy.drop_request_when
+    loss = drop(lambda request: b"COMMIT" in request)
+    error = path.side.expect(OutcomeUnknown, path.guard.write, MINE, ADD)
+    assert loss.fired == 1
+    assert (error.fence, error.seq) == (MINE, 1)
+    assert error.transaction is not None
+    happened = lost == "reply"
+    assert path.scalar("SELECT total FROM orders") == happened
+    assert path.scalar("SELECT seq FROM fencing_marks WHERE resource = 'orders:1'") == happened
+    status = path.scalar("SELECT pg_xact_status(CAST(CAST(:xact AS text) AS xid8))", xact=error.transaction)
+    assert status == ("committed" if happened else "aborted")
+    assert path.side.call(path.guard.write, MINE, ADD) == 1
+
+
+@pytest.mark.parametrize("sent", [b"UPDATE fencing_marks", b"COMMIT"])
+def test_a_lost_claim_may_be_repeated(path: Path, sent: bytes) -> None:
+    loss = path.proxy.drop_reply_when(lambda request: sent in request)
+    path.side.expect(GuardUnavailable, path.guard.claim, MINE)
+    assert loss.fired == 1
+    path.side.call(path.guard.claim, MINE)
+    assert path.side.call(path.guard.write, MINE, ADD) == 1
+
+
+def test_a_lost_check_has_written_nothing(path: Path) -> None:
+    path.side.call(path.guard.claim, MINE)
+    path.proxy.drop_reply_when(lambda request: b"seq = seq + 1" in request)
+    path.side.expect(GuardUnavailable, path.guard.write, MINE, ADD)
+    assert path.scalar("SELECT total FROM orders") == 0
+
+
+def test_a_lost_statement_is_the_blocks_own_error(path: Path) -> None:
+    path.side.call(path.guard.claim, MINE)
+    path.proxy.drop_reply_when(lambda request: b"UPDATE orders" in request)
+    path.side.expect(OperationalError, path.guard.write, MINE, ADD)
+    assert path.scalar("SELECT total FROM orders") == 0
+
+
+def test_a_server_that_refuses(path: Path) -> None:
+    path.side.call(path.guard.claim, MINE)
+    path.proxy.refuse()
+    path.side.expect(GuardUnavailable, path.guard.claim, MINE)  # on the pool's broken connection
+    error = path.side.expect(GuardUnavailable, path.guard.claim, MINE)  # on no connection at all
+    assert "did not answer" in str(error)
+    path.proxy.restore()
+    path.side.call(path.guard.claim, MINE)

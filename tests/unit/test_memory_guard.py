@@ -1,0 +1,78 @@
+"""What only the memory guard promises; the rest is the contract of all guards."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from fencing.errors import GuardUnavailable
+from fencing.fence import Fence
+from storage_guards import AsyncMemoryGuard, MemoryGuard
+
+MINE = Fence("orders:1", 5, "a" * 22)
+OTHER = Fence("orders:2", 5, "b" * 22)
+
+
+def test_a_transaction_that_does_not_end_makes_others_give_up() -> None:
+    guard = MemoryGuard(timeout=30.0)
+    inside, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with guard.begin(MINE, claim=True):
+            inside.set()
+            leave.wait(10)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    inside.wait(10)
+    started = time.monotonic()
+    with pytest.raises(GuardUnavailable) as refused:
+        guard.claim(OTHER, timeout=0.05)
+    with pytest.raises(GuardUnavailable):
+        guard.claim(OTHER, timeout=-1)
+    assert refused.value.resource == "orders:2"
+    assert time.monotonic() - started < 5
+    leave.set()
+    holder.join()
+    guard.claim(OTHER)
+
+
+def test_an_asyncio_transaction_that_does_not_end_makes_others_give_up() -> None:
+    async def scenario() -> None:
+        guard = AsyncMemoryGuard(timeout=0.05)
+        async with guard.begin(MINE, claim=True):
+            with pytest.raises(GuardUnavailable):
+                await guard.claim(OTHER)
+        await guard.claim(OTHER)
+
+    asyncio.run(scenario())
+
+
+def test_what_leaves_the_block_has_no_effect_any_more() -> None:
+    guard = MemoryGuard()
+    with guard.begin(MINE, claim=True) as kept:
+        kept["x"] = 1
+    kept["x"] = 2
+    assert dict(guard.data) == {"x": 1}
+
+
+def test_the_data_is_read_only_outside_a_transaction() -> None:
+    data: Any = MemoryGuard().data
+    with pytest.raises(TypeError):
+        data["x"] = 1
+
+
+@pytest.mark.parametrize("timeout", [True, None, "1", b"1"])
+def test_a_timeout_is_a_number(timeout: Any) -> None:
+    with pytest.raises(TypeError, match="number of seconds"):
+        MemoryGuard(timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("inf"), float("nan")])
+def test_a_timeout_is_finite_and_above_zero(timeout: Any) -> None:
+    with pytest.raises(ValueError):
+        MemoryGuard(timeout=timeout)

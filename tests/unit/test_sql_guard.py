@@ -1,0 +1,192 @@
+"""What the SQL guards refuse before they reach a server, and that their statements are the kernel's rule, on SQLite."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, literal, select, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+
+from fencing.errors import GuardNotEnforceable, StaleFence, UnclaimedFence
+from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from storage_guards.sql_marks import FLOOR, Marks
+
+RESOURCE = "orders:1"
+TOKENS = ("a" * 22, "b" * 22)
+
+
+def fence(number: int, token: str = TOKENS[0]) -> Fence:
+    return Fence(RESOURCE, number, token)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = create_engine(f"sqlite:///{tmp_path}/data.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def guard(engine: Engine) -> SQLAlchemyGuard:
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    return guard
+
+
+# The statements against the rule: every mark, floor and fence of a small world
+
+
+def _set_mark(connection: Connection, mark: Mark | None, floor: int) -> None:
+    connection.execute(text("DELETE FROM fencing_marks"))
+    insert = text("INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, :number, :token, :seq)")
+    connection.execute(insert, {"resource": FLOOR, "number": floor, "token": "", "seq": 0})
+    if mark is not None:
+        values = {"resource": RESOURCE, "number": mark.number, "token": mark.token, "seq": mark.seq}
+        connection.execute(insert, values)
+
+
+def _outcome(function: Any, *args: Any) -> Any:
+    try:
+        return function(*args)
+    except (StaleFence, UnclaimedFence) as error:
+        return type(error), vars(error)
+
+
+def test_the_statements_are_the_admission_rule(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    numbers = (1, 2, 3, MAX_NUMBER)
+    marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
+    fences = [fence(number, token) for number in numbers for token in TOKENS]
+    statements = Marks("sqlite")
+    for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
+        with engine.connect() as connection:
+            _set_mark(connection, mark, floor)
+            claimed = _outcome(lambda m=mine, c=connection: statements.claim(c, [m]) and statements.read(c, RESOURCE))
+            assert claimed == _outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
+            if isinstance(claimed, tuple):
+                assert statements.read(connection, RESOURCE) == mark
+            _set_mark(connection, mark, floor)
+            checked = _outcome(lambda m=mine, c=connection: statements.check(c, [m]) and statements.read(c, RESOURCE))
+            assert checked == _outcome(admit_write, mark, mine), (mark, mine)
+
+
+def test_a_pruned_mark_leaves_its_floor(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    with engine.begin() as connection:
+        _set_mark(connection, None, 7)
+    with pytest.raises(StaleFence) as refused:
+        guard.claim(fence(7))
+    assert (refused.value.mark, refused.value.floor) == (None, 7)
+    with pytest.raises(StaleFence), guard.begin(fence(7), claim=True):
+        pass
+    assert guard.mark(RESOURCE) is None
+    guard.claim(fence(8))
+
+
+def test_a_missing_floor_row_is_made_by_the_first_claim(engine: Engine) -> None:
+    guard = SQLAlchemyGuard(engine)
+    guard.metadata.create_all(engine)  # as Alembic makes the table: without rows
+    guard.claim(fence(1))
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT resource, number FROM fencing_marks ORDER BY resource")).all()
+    assert [tuple(row) for row in rows] == [(FLOOR, 0), (RESOURCE, 1)]
+
+
+@pytest.mark.parametrize("number", [0, -1, MAX_NUMBER + 1, "7", "x", 1.5])
+def test_the_table_refuses_impossible_numbers(engine: Engine, guard: SQLAlchemyGuard, number: Any) -> None:
+    values = {"number": number, "token": TOKENS[0]}
+    insert = text("INSERT INTO fencing_marks (resource, number, token, seq) VALUES ('r', :number, :token, 0)")
+    if number == "7":  # column affinity makes an integer of it
+        with engine.begin() as connection:
+            connection.execute(insert, values)
+        assert guard.mark("r") == Mark(7, TOKENS[0], 0)
+    else:
+        with pytest.raises(IntegrityError), engine.begin() as connection:
+            connection.execute(insert, values)
+
+
+# Misuse
+
+
+def test_engines_of_the_other_colour_are_refused(engine: Engine, tmp_path: Path) -> None:
+    asynchronous = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
+    with pytest.raises(TypeError, match="AsyncSQLAlchemyGuard"):
+        SQLAlchemyGuard(asynchronous)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="use SQLAlchemyGuard"):
+        AsyncSQLAlchemyGuard(engine)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="AsyncSQLAlchemyGuard"):
+        SQLAlchemyGuard(asynchronous.sync_engine)
+    for kind in (SQLAlchemyGuard, AsyncSQLAlchemyGuard):
+        with pytest.raises(TypeError, match="str"):
+            kind("sqlite://")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("timeout", [True, None, "5"])
+def test_a_timeout_is_a_number(engine: Engine, timeout: Any) -> None:
+    with pytest.raises(TypeError):
+        SQLAlchemyGuard(engine, timeout=timeout)
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf")])
+def test_a_timeout_is_finite_and_above_zero(engine: Engine, timeout: float) -> None:
+    with pytest.raises(ValueError):
+        SQLAlchemyGuard(engine, timeout=timeout)
+
+
+def test_an_unproved_database_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.dialect, "driver", "pysqlcipher")
+    with pytest.raises(GuardNotEnforceable, match="postgresql\\+psycopg"):
+        SQLAlchemyGuard(engine)
+
+
+def test_a_sqlite_without_returning_is_refused(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine.dialect.dbapi is not None
+    monkeypatch.setattr(engine.dialect.dbapi, "sqlite_version_info", (3, 34, 1))
+    with pytest.raises(GuardNotEnforceable, match=r"3\.35"):
+        SQLAlchemyGuard(engine)
+
+
+def test_a_pool_that_shares_its_connection_is_refused() -> None:
+    with pytest.raises(GuardNotEnforceable, match="share one connection"):
+        SQLAlchemyGuard(create_engine("sqlite://"))
+    with pytest.raises(GuardNotEnforceable, match="share one connection"):
+        AsyncSQLAlchemyGuard(create_async_engine("sqlite+aiosqlite://"))
+
+
+def test_write_takes_statements_that_write(guard: SQLAlchemyGuard) -> None:
+    with pytest.raises(TypeError, match=r"text\(\)"):
+        guard.write(fence(1), "DELETE FROM orders")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="SELECT"):
+        guard.write(fence(1), select(literal(1)))
+    assert guard.mark(RESOURCE) is None
+
+
+def test_write_returns_the_row_count(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id INTEGER PRIMARY KEY, total INTEGER)"))
+    guard.claim(fence(1))
+    rows = [{"id": number} for number in range(5)]
+    assert guard.write(fence(1), text("INSERT INTO orders VALUES (:id, 0)"), rows) == 5
+    assert guard.write(fence(1), text("UPDATE orders SET total = 1 WHERE id < 3")) == 3
+    assert guard.write(fence(1), text("UPDATE orders SET total = 2 WHERE id < 2 RETURNING id")) == 2
+    assert guard.write(fence(1), text("DELETE FROM orders WHERE id = :id"), {"id": 77}) == 0
+
+
+def test_advance_takes_connections_and_sessions_of_its_colour(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    with pytest.raises(TypeError, match="Engine"):
+        guard.advance(engine, fence(1))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="at least one"), Session(engine) as session:
+        guard.advance(session)
+
+
+def test_names_that_do_not_exist_are_attribute_errors() -> None:
+    import storage_guards
+
+    assert "SQLAlchemyGuard" in dir(storage_guards)
+    with pytest.raises(AttributeError, match="PickleGuard"):
+        storage_guards.PickleGuard  # noqa: B018
