@@ -339,6 +339,7 @@ class GuardContract(Contract):
             chance = random.Random(f"{seed}:{index}")  # threads still interleave as they please
             acknowledged = 0
             for _ in range(ATTEMPTS):
+                time.sleep(chance.random() / 100)  # or newer claims would cut short nearly every attempt
                 mark = self._mark(name)
                 number = max(1, (mark.number if mark else 0) + chance.randint(-2, 2))
                 mine = Fence(name, number, f"{chance.getrandbits(128):032x}")

@@ -50,8 +50,8 @@ class SQLGuard:
         return GuardedTransaction(self._marks, (), self._timeout, claim=False)
 
     def _create_tables(self, connection: Connection) -> None:
-        with bounded_waits(connection, self._timeout), connection.begin():
-            self._marks.create(connection)
+        with bounded_waits(connection, self._timeout):
+            self._marks.create(connection, self._timeout)
 
     def _advance(self, target: Connection | Session, holders: Sequence[Fence | HasFence]) -> None:
         transaction = self._transaction(holders, claim=False)

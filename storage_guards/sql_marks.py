@@ -7,10 +7,12 @@ the kernel's :func:`~fencing.fence.admit_claim` and :func:`~fencing.fence.admit_
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, Text, func, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import UserDefinedType
 
@@ -89,7 +91,7 @@ class Admitted(NamedTuple):
 
 
 class Marks:
-    """The marks of one kind of database, on connections that others open, bound and commit."""
+    """The marks of one kind of database, on connections that others open and bound."""
 
     def __init__(self, dialect: str) -> None:
         self.metadata = MetaData()
@@ -100,12 +102,24 @@ class Marks:
             text(statement.format(**_FILL[dialect])) for statement in statements
         )
 
-    def create(self, connection: Connection) -> None:
-        """Create the table and its floor row where they are missing; two processes may do it at once."""
-        if self._postgresql:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _CREATE_LOCK})
-        connection.execute(CreateTable(self.table, if_not_exists=True))
-        connection.execute(self._first_floor, {"resource": FLOOR})
+    def create(self, connection: Connection, seconds: float) -> None:
+        """Create the table and its floor row where they are missing; two processes may do it at once.
+
+        Where two do, SQLite tells one of them at once that the database is locked: IF NOT EXISTS reads before it writes,
+        and waiting then would be a deadlock. So that one tries again, for ``seconds`` at most.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                with connection.begin():
+                    if self._postgresql:
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _CREATE_LOCK})
+                    connection.execute(CreateTable(self.table, if_not_exists=True))
+                    connection.execute(self._first_floor, {"resource": FLOOR})
+                return
+            except OperationalError:
+                if self._postgresql or time.monotonic() > deadline:
+                    raise
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """The mark as it is; locks nothing, so nothing follows from it."""

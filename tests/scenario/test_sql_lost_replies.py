@@ -28,9 +28,14 @@ class Path:
         with self.direct.begin() as connection:
             connection.execute(text("CREATE TABLE orders (total INTEGER NOT NULL)"))
             connection.execute(text("INSERT INTO orders VALUES (0)"))
-        through = proxy.url(url)
-        self.engine: Any = (create_async_engine if side.asynchronous else create_engine)(through)
-        self.guard: Any = (AsyncSQLAlchemyGuard if side.asynchronous else SQLAlchemyGuard)(self.engine)
+        self.engine: Any
+        self.guard: Any
+        if side.asynchronous:
+            self.engine = create_async_engine(proxy.url(url))
+            self.guard = AsyncSQLAlchemyGuard(self.engine)
+        else:
+            self.engine = create_engine(proxy.url(url))
+            self.guard = SQLAlchemyGuard(self.engine)
         SQLAlchemyGuard(self.direct).create_tables()
 
     def scalar(self, statement: str, **values: Any) -> Any:
