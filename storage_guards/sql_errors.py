@@ -23,7 +23,7 @@ _SERVER_GOES = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
 
 
 def explain(error: DBAPIError | PoolTimeoutError, fences: Sequence[Fence], seconds: float) -> Exception:
-    """The error to raise instead of ``error``, which a claim or a check met: nothing was written then.
+    """The error to raise instead of ``error``, which a claim or a check met: no data was written then.
 
     Args:
         error: as SQLAlchemy raised it.
@@ -39,7 +39,7 @@ def explain(error: DBAPIError | PoolTimeoutError, fences: Sequence[Fence], secon
     about = f"the mark of {names}" if len(fences) == 1 else f"the marks of {names}" if fences else f"the table {TABLE}"
 
     def unavailable(text: str) -> FencingError:
-        return GuardUnavailable(f"{text}; nothing was written, retry", resource=resource)
+        return GuardUnavailable(f"{text}; no data was written, retry", resource=resource)
 
     if isinstance(error, PoolTimeoutError):
         return unavailable(f"the engine's pool had no free connection to reach {about}")

@@ -105,7 +105,7 @@ class Marks:
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing; two processes may do it at once.
 
-        Where two do, SQLite tells one of them at once that the database is locked: IF NOT EXISTS reads before it writes,
+        Where two do, SQLite tells one at once that the database is locked: IF NOT EXISTS reads before it writes,
         and waiting then would be a deadlock. So that one tries again, for ``seconds`` at most.
         """
         deadline = time.monotonic() + seconds
