@@ -8,13 +8,16 @@ the effects those plans yield; locks, leases, waiting, claims and repair come fr
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.effects import Plan
 from fencing.fence import Fence
 from fencing.guard import AsyncGuard, Guard, check_guards
+
+if TYPE_CHECKING:
+    from fencing.holding import Holding
 
 __all__ = [
     "AsyncCoordinator",
@@ -46,12 +49,16 @@ class Settings:
     Args:
         ttl: seconds a grant lasts unless it is renewed. None never expires; it is for compatibility layers only.
         guards: the storages at which each grant is claimed before its holder goes on.
+        renew: whether leases are renewed by themselves, from the grant until they end.
+        max_lifetime: seconds after which a lease is not renewed by itself any more; None: no such cap.
         clock_floor: whether the server's clock is a floor for numbers, so that they keep growing after data loss.
         owner: the label that ``holder()`` shows; None: host name and process id.
     """
 
     ttl: float | None = 10.0
     guards: tuple[Guard | AsyncGuard, ...] = ()
+    renew: bool = True
+    max_lifetime: float | None = None
     clock_floor: bool = True
     owner: str | None = None
 
@@ -61,13 +68,16 @@ class Settings:
         *,
         ttl: float,
         guards: Iterable[Guard] | Iterable[AsyncGuard],
+        renew: bool,
+        max_lifetime: float | None,
         clock_floor: bool,
         owner: str | None,
         asynchronous: bool,
     ) -> Settings:
         """Settings from what a user passed; TypeError or ValueError says what is wrong with it."""
-        if not isinstance(clock_floor, bool):
-            raise TypeError(f"clock_floor is True or False, not {clock_floor!r}")
+        for name, value in {"renew": renew, "clock_floor": clock_floor}.items():
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} is True or False, not {value!r}")
         if owner is not None:
             if not isinstance(owner, str):
                 raise TypeError(f"owner is a str, not {type(owner).__name__}")
@@ -78,7 +88,15 @@ class Settings:
             raise ValueError(
                 f"ttl lies between {MIN_TTL} seconds and a year, not {ttl}; it frees the lock of a crashed holder"
             )
-        return cls(seconds, check_guards(guards, asynchronous=asynchronous), clock_floor, owner)
+        if max_lifetime is not None:
+            if not renew:
+                raise ValueError(
+                    "max_lifetime caps automatic renewal, which renew=False switches off; give one of them"
+                )
+            if _check_seconds(max_lifetime, "max_lifetime") < seconds:
+                raise ValueError(f"max_lifetime is at least the ttl ({ttl} s), not {max_lifetime}")
+        checked: tuple[Any, ...] = check_guards(guards, asynchronous=asynchronous)
+        return cls(seconds, checked, renew, max_lifetime, clock_floor, owner)
 
     @property
     def attempt_seconds(self) -> float:
@@ -171,14 +189,23 @@ class CoordinatorPlans(Protocol):
     """
 
     clock: Callable[[], float]
+    max_renewals: int
+
+    def keep(self, grant: Grant, settings: Settings) -> Holding:
+        """Watch a grant, and renew it if its settings say so, until the holding ends. No plan, for it does no I/O."""
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
         """Take the lock if it is free, with a number above every earlier one and above ``floor``."""
 
-    def plan_renew(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[Grant | None]:
-        """Give the fence's lock its full ttl again; None: it is not the fence's any more."""
+    def plan_renew(
+        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[Grant | None]]:
+        """Give each fence's lock its full ttl again, in one request; None: it is not the fence's any more.
+
+        At most ``max_renewals`` fences are given.
+        """
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         """Free the lock if it is the fence's. False: it was not, for certain."""

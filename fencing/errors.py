@@ -99,12 +99,18 @@ class LeaseLost(FencingError):
         fence: the lease's fence.
         reason: ``"released"``, ``"detached"`` (given up here), ``"forked"`` (the parent's), ``"expired"`` (its deadline
             passed), ``"gone"`` (the coordinator no longer has it), ``"stale"`` (a storage has admitted a newer fence).
+        completed: the block under ``hold`` had run to its end when the loss was noticed. Look at what guards
+            acknowledged before doing it again.
     """
 
-    def __init__(self, *, fence: Fence, reason: LossReason) -> None:
+    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False) -> None:
         self.fence = fence
         self.reason = reason
-        super().__init__(f"the lease on {fence.resource!r} (fence {fence.number}) {_LOSS[reason]}")
+        self.completed = completed
+        text = f"the lease on {fence.resource!r} (fence {fence.number}) {_LOSS[reason]}"
+        if completed:
+            text += "; the block had been completed by then, and the writes that guards acknowledged count"
+        super().__init__(text)
 
 
 class StaleFence(FencingError):
@@ -125,7 +131,7 @@ class StaleFence(FencingError):
         elif mark.number == fence.number:
             newer = f"another holder with the same number {mark.number} was admitted first"
         else:
-            newer = f"{mark.number} was admitted"
+            newer = f"a newer one, {mark.number}, was admitted"
         super().__init__(f"fence {fence.number} of {fence.resource!r} is stale: {newer}; stop, and acquire again")
 
 

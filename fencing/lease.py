@@ -1,19 +1,26 @@
-"""One holding of a lock."""
+"""One holding of a lock, as its holder sees it."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import threading
 import warnings
-from typing import Literal
+import weakref
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Literal
 
 from fencing import plans
-from fencing.coordinator import AsyncCoordinator, Coordinator, CoordinatorPlans, Grant, Settings
+from fencing.callbacks import call_in_thread, failed
+from fencing.coordinator import AsyncCoordinator, Coordinator
 from fencing.effects import finish, run, run_async
 from fencing.errors import FencingError, LeaseLost, LossReason, StaleFence
 from fencing.fence import Fence
+from fencing.holding import Holding
 
-__all__ = ["AsyncLease", "Lease"]
+__all__ = ["AsyncLease", "CancelOnLoss", "Lease"]
 
 logger = logging.getLogger("fencing")
 
@@ -21,20 +28,24 @@ logger = logging.getLogger("fencing")
 class _Lease:
     """What both colours share: all that needs no I/O."""
 
-    def __init__(self, coordinator: CoordinatorPlans, settings: Settings, grant: Grant) -> None:
-        self._plans = coordinator
-        self._settings = settings
-        self._deadline = grant.deadline
+    def __init__(self, clock: Callable[[], float], holding: Holding) -> None:
+        self._clock = clock
+        self._holding = holding
         self._pid = os.getpid()
-        self._ended: Literal["released", "detached"] | None = None
         self._freed: bool | None = None
-        self._lost: Literal["gone", "stale"] | None = None
-        self._fence = grant.fence
+        weakly = weakref.WeakMethod(self._tell)  # so that a forgotten lease is collected, and its renewal ends
+
+        def tell() -> None:
+            method = weakly()
+            if method is not None:
+                method()
+
+        holding.listener = tell
 
     @property
     def fence(self) -> Fence:
         """This grant's identity. It stays readable after the end, for logs; guards refuse a lease that has ended."""
-        return self._fence
+        return self._holding.fence
 
     def remaining(self) -> float:
         """Seconds until the lease is believed to expire, 0.0 at the least; counted from before the request was sent.
@@ -42,13 +53,17 @@ class _Lease:
         A hint, never a guarantee: it may be wrong the moment it is read, and a pause may follow. Guards are what is
         safe.
         """
-        return max(0.0, self._deadline - self._plans.clock())
+        return max(0.0, self._holding.deadline - self._clock())
 
     @property
     def ended(self) -> Literal["released", "detached", "forked"] | None:
-        """How the lease ended here, on purpose; None: it did not. In a forked child: ``"forked"``, it is the
-        parent's."""
-        return "forked" if os.getpid() != self._pid else self._ended
+        """How the lease ended here, on purpose; None: it did not. In a forked child ``"forked"``, for it is the parent's."""
+        if os.getpid() != self._pid:
+            return "forked"
+        fate = self._holding.fate
+        if fate == "detached":
+            return "detached"
+        return "released" if fate == "released" or self._freed is not None else None
 
     @property
     def held(self) -> bool:
@@ -63,7 +78,7 @@ class _Lease:
         """
         reason = self._loss()
         if reason is not None:
-            raise LeaseLost(fence=self._fence, reason=reason)
+            raise LeaseLost(fence=self.fence, reason=reason)
 
     def detach(self) -> Fence:
         """End the lease here without freeing the lock, so that another process can go on with it.
@@ -74,53 +89,57 @@ class _Lease:
             LeaseLost: there is nothing left to hand over.
         """
         self.ensure_held()
-        self._ended = "detached"
-        return self._fence
+        if not self._holding.end("detached"):
+            self.ensure_held()
+        return self.fence
+
+    def _tell(self) -> None:
+        """The lease was just lost: set the event, and make the calls."""
+        raise AssertionError("each colour has its own")
 
     def _loss(self) -> LossReason | None:
-        return self.ended or self._lost or ("expired" if self.remaining() <= 0 else None)
+        return self.ended or self._holding.lost or ("expired" if self.remaining() <= 0 else None)
 
     def _check_renewable(self) -> None:
-        reason = self.ended or self._lost
+        reason = self.ended or self._holding.lost
         if reason is not None:
-            raise LeaseLost(fence=self._fence, reason=reason)
-
-    def _renewed(self, grant: Grant) -> None:
-        self._deadline = max(self._deadline, grant.deadline)
+            raise LeaseLost(fence=self.fence, reason=reason)
 
     def _begin_release(self) -> bool:
-        """Whether there is something to release."""
+        """Whether there is something to release. From here on nothing renews it."""
         if self.ended in ("detached", "forked") or self._freed is not None:
             return False
-        self._ended = "released"
+        self._holding.end("released")
         return True
 
     def _note(self, error: BaseException) -> None:
         """What an error that leaves the holder's block says of the lease."""
-        if isinstance(error, StaleFence) and error.fence == self._fence:
-            self._lost = "stale"
+        if isinstance(error, StaleFence) and error.fence == self.fence:
+            self._holding.lose("stale")
 
     def _loss_at_exit(self, freed: bool) -> LeaseLost | None:
         if freed or self.ended in ("detached", "forked"):
             return None
-        return LeaseLost(fence=self._fence, reason=self._lost or "gone")
+        return LeaseLost(fence=self.fence, reason=self._holding.lost or "gone", completed=True)
 
     def _log_unreleased(self, error: FencingError) -> None:
         logger.warning(
             "the lock on %r could not be released and frees itself within %.3g s: %s",
-            self._fence.resource,
-            self._settings.ttl or float("inf"),
+            self.fence.resource,
+            self._holding.settings.ttl or float("inf"),
             error,
         )
 
     def __repr__(self) -> str:
         state = self._loss() or f"{self.remaining():.3g} s left"
-        return f"<{type(self).__name__} of {self._fence.resource!r}, fence {self._fence.number}, {state}>"
+        return f"<{type(self).__name__} of {self.fence.resource!r}, fence {self.fence.number}, {state}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_fence", None) is not None and self.ended is None and self._lost is None:
+        if getattr(self, "_freed", self) is not None or os.getpid() != self._pid:
+            return  # it was released, never finished, or is the parent's
+        if self._holding.end("abandoned"):
             warnings.warn(
-                f"the lease on {self._fence.resource!r} (fence {self._fence.number}) was never released; "
+                f"the lease on {self.fence.resource!r} (fence {self.fence.number}) was never released; "
                 f"use hold(), or release() in a finally; the lock frees itself within {self.remaining():.3g} s",
                 ResourceWarning,
                 stacklevel=2,
@@ -129,17 +148,53 @@ class _Lease:
 
 
 class Lease(_Lease):
-    """One holding of a lock: a fence, a deadline, renewal, release. Made by ``acquire``, ``hold`` and ``adopt``.
+    """One holding of a lock: a fence, a deadline, renewal, loss, release. Made by ``acquire``, ``hold`` and ``adopt``.
 
     Any thread may use it. Threads that share one must put each read-modify-write into one ``guard.begin``.
     """
 
-    def __init__(self, coordinator: Coordinator, settings: Settings, grant: Grant) -> None:
-        super().__init__(coordinator, settings, grant)
+    def __init__(self, coordinator: Coordinator, holding: Holding) -> None:
         self._coordinator = coordinator
+        self._event: threading.Event | None = None
+        self._callbacks: list[Callable[[LeaseLost], Any]] = []
+        super().__init__(coordinator.clock, holding)
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set as soon as the lease is known to be lost: gone at the coordinator, past its deadline, stale at a guard.
+
+        Not set by a release. It is set late after a pause, like all that happens on this side; a guard is not late.
+        """
+        if self._event is None:
+            self._event = threading.Event()
+            if self._holding.lost is not None:
+                self._event.set()
+        return self._event
+
+    def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
+        """Call ``callback`` with the LeaseLost once the lease is lost; at once if it is already.
+
+        It runs on a thread of its own, and may block; at most a few run at a time. What it raises is logged.
+        """
+        self._callbacks.append(callback)
+        if self._holding.lost is not None:
+            self._make_calls()
+
+    def _tell(self) -> None:
+        if self._event is not None:
+            self._event.set()
+        self._make_calls()
+
+    def _make_calls(self) -> None:
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop(0)
+            except IndexError:  # another thread was quicker
+                return
+            call_in_thread(callback, LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
 
     def renew(self) -> None:
-        """Give the lock its full ttl again. The fence stays.
+        """Give the lock its full ttl again, now. The fence stays. Needed with ``renew=False`` only.
 
         Raises:
             LeaseLost: the lock is gone, or the lease was released. Stop.
@@ -147,11 +202,11 @@ class Lease(_Lease):
         """
         self._check_renewable()
         try:
-            grant = run(plans.renew(self._coordinator, self._fence, self._settings), self._coordinator.perform)
+            grant = run(plans.renew(self._coordinator, self.fence, self._holding.settings), self._coordinator.perform)
         except LeaseLost:
-            self._lost = "gone"
+            self._holding.lose("gone")
             raise
-        self._renewed(grant)
+        self._holding.renewed(grant, self._clock())
 
     def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and says the same.
@@ -164,7 +219,7 @@ class Lease(_Lease):
             CoordinatorUnavailable: no answer; the lock frees itself within the ttl, or call again.
         """
         if self._begin_release():
-            plan = plans.release(self._coordinator, self._fence, self._settings)
+            plan = plans.release(self._coordinator, self.fence, self._holding.settings)
             self._freed = run(plan, self._coordinator.perform) or bool(self._freed)
         return bool(self._freed)
 
@@ -185,20 +240,64 @@ class Lease(_Lease):
 class AsyncLease(_Lease):
     """:class:`Lease` for asyncio."""
 
-    def __init__(self, coordinator: AsyncCoordinator, settings: Settings, grant: Grant) -> None:
-        super().__init__(coordinator, settings, grant)
+    def __init__(self, coordinator: AsyncCoordinator, holding: Holding) -> None:
         self._coordinator = coordinator
+        self._event: asyncio.Event | None = None
+        self._callbacks: list[Callable[[LeaseLost], Any]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._cancel: Callable[[], None] | None = None
+        super().__init__(coordinator.clock, holding)
+
+    @property
+    def lost(self) -> asyncio.Event:
+        """See :attr:`Lease.lost`."""
+        if self._event is None:
+            self._event = asyncio.Event()
+            if self._holding.lost is not None:
+                self._event.set()
+        return self._event
+
+    def on_lost(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
+        """Call ``callback`` (``async def`` or not) with the LeaseLost once the lease is lost; at once if it is already.
+
+        It runs in a task of its own. What it raises is logged.
+        """
+        self._callbacks.append(callback)
+        if self._holding.lost is not None:
+            self._make_calls()
+
+    def _tell(self) -> None:
+        if self._event is not None:
+            self._event.set()
+        if self._cancel is not None:
+            self._cancel()
+        self._make_calls()
+
+    def _make_calls(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            task = asyncio.get_running_loop().create_task(self._make(callback))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _make(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
+        try:
+            result = callback(LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
+            if isinstance(result, Awaitable):
+                await result
+        except Exception:  # noqa: BLE001 - whatever a user's function raises is logged
+            failed(callback)
 
     async def renew(self) -> None:
         """See :meth:`Lease.renew`."""
         self._check_renewable()
         try:
-            plan = plans.renew(self._coordinator, self._fence, self._settings)
+            plan = plans.renew(self._coordinator, self.fence, self._holding.settings)
             grant = await run_async(plan, self._coordinator.perform)
         except LeaseLost:
-            self._lost = "gone"
+            self._holding.lose("gone")
             raise
-        self._renewed(grant)
+        self._holding.renewed(grant, self._clock())
 
     async def release(self) -> bool:
         """See :meth:`Lease.release`. Cancelling it, even twice, does not lose the release: it is finished first."""
@@ -207,7 +306,7 @@ class AsyncLease(_Lease):
         return bool(self._freed)
 
     async def _release(self) -> None:
-        plan = plans.release(self._coordinator, self._fence, self._settings)
+        plan = plans.release(self._coordinator, self.fence, self._holding.settings)
         self._freed = await run_async(plan, self._coordinator.perform) or bool(self._freed)
 
     async def leave(self, error: BaseException | None) -> None:
@@ -222,3 +321,37 @@ class AsyncLease(_Lease):
         loss = self._loss_at_exit(freed)
         if loss is not None and error is None:
             raise loss
+
+
+class CancelOnLoss:
+    """Cancels the block of the task that enters it when the lease is lost; then LeaseLost leaves it."""
+
+    def __init__(self, lease: AsyncLease) -> None:
+        self._lease = lease
+        self._task: asyncio.Task[Any] | None = None
+        self._before = 0
+        self._fired = False
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        if self._task is not None and hasattr(self._task, "cancelling"):
+            self._before = self._task.cancelling()
+        self._lease._cancel = self._cancel
+        if self._lease._holding.lost is not None:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._fired = True
+            self._task.cancel()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None
+        self._lease._cancel = None
+        if not self._fired or task is None:
+            return
+        others = hasattr(task, "uncancel") and task.uncancel() > self._before  # somebody else cancels it as well
+        if isinstance(error, asyncio.CancelledError) and not others:
+            raise LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone") from error

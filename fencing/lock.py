@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any
 
 from fencing import plans
@@ -12,7 +12,6 @@ from fencing.coordinator import (
     AsyncCoordinator,
     Coordinator,
     ForcedRelease,
-    Grant,
     Holder,
     Settings,
     check_timeout,
@@ -21,7 +20,8 @@ from fencing.effects import run, run_async
 from fencing.errors import NotAcquired
 from fencing.fence import Fence, check_resource
 from fencing.guard import AsyncGuard, Guard
-from fencing.lease import AsyncLease, Lease
+from fencing.holding import Holding
+from fencing.lease import AsyncLease, CancelOnLoss, Lease
 
 __all__ = ["AsyncFencedLock", "FencedLock"]
 
@@ -62,7 +62,8 @@ class FencedLock:
     Args:
         client_or_coordinator: a ``redis.Redis``, whose locks then share one coordinator, or a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
-        ttl, guards, clock_floor, owner: as of :class:`RedisCoordinator`; what is not given is the coordinator's.
+        ttl, guards, renew, max_lifetime, clock_floor, owner: as of :class:`RedisCoordinator`; what is not given is the
+            coordinator's.
 
     Raises:
         TypeError, ValueError: an argument is of the wrong kind; the message says which.
@@ -75,13 +76,22 @@ class FencedLock:
         *,
         ttl: float | _Unset = _UNSET,
         guards: Iterable[Guard] | _Unset = _UNSET,
+        renew: bool | _Unset = _UNSET,
+        max_lifetime: float | _Unset | None = _UNSET,
         clock_floor: bool | _Unset = _UNSET,
         owner: str | _Unset | None = _UNSET,
     ) -> None:
         self.resource = check_resource(resource)
         self.coordinator: Coordinator = _coordinator(client_or_coordinator, asynchronous=False)
         self._settings = _settings(
-            self.coordinator.settings, asynchronous=False, ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner
+            self.coordinator.settings,
+            asynchronous=False,
+            ttl=ttl,
+            guards=guards,
+            renew=renew,
+            max_lifetime=max_lifetime,
+            clock_floor=clock_floor,
+            owner=owner,
         )
 
     def acquire(self, timeout: float | None = None) -> Lease:
@@ -113,7 +123,8 @@ class FencedLock:
         """Hold the lock for a ``with`` block: acquire, then release however the block is left.
 
         An error of the block comes out as it is. If the block raised none, but the lock turns out to have been lost,
-        LeaseLost comes out: others may have held it meanwhile. What guards acknowledged counts all the same.
+        LeaseLost comes out, with ``completed=True``: others may have held it meanwhile. What guards acknowledged counts
+        all the same, so do not simply do it all again.
 
         Args, Raises: as :meth:`acquire`.
         """
@@ -156,8 +167,8 @@ class FencedLock:
         """
         return run(plans.force_release(self.coordinator, self.resource, self._settings), self.coordinator.perform)
 
-    def _lease(self, grant: Grant) -> Lease:
-        return Lease(self.coordinator, self._settings, grant)
+    def _lease(self, holding: Holding) -> Lease:
+        return Lease(self.coordinator, holding)
 
     def __repr__(self) -> str:
         return f"<FencedLock of {self.resource!r}>"
@@ -173,13 +184,22 @@ class AsyncFencedLock:
         *,
         ttl: float | _Unset = _UNSET,
         guards: Iterable[AsyncGuard] | _Unset = _UNSET,
+        renew: bool | _Unset = _UNSET,
+        max_lifetime: float | _Unset | None = _UNSET,
         clock_floor: bool | _Unset = _UNSET,
         owner: str | _Unset | None = _UNSET,
     ) -> None:
         self.resource = check_resource(resource)
         self.coordinator: AsyncCoordinator = _coordinator(client_or_coordinator, asynchronous=True)
         self._settings = _settings(
-            self.coordinator.settings, asynchronous=True, ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner
+            self.coordinator.settings,
+            asynchronous=True,
+            ttl=ttl,
+            guards=guards,
+            renew=renew,
+            max_lifetime=max_lifetime,
+            clock_floor=clock_floor,
+            owner=owner,
         )
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
@@ -195,11 +215,17 @@ class AsyncFencedLock:
             return None
 
     @asynccontextmanager
-    async def hold(self, timeout: float | None = None) -> AsyncIterator[AsyncLease]:
-        """See :meth:`FencedLock.hold`. Cancelling the holder, even twice, does not lose the release."""
+    async def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncIterator[AsyncLease]:
+        """See :meth:`FencedLock.hold`. Cancelling the holder, even twice, does not lose the release.
+
+        Args:
+            timeout: as of :meth:`FencedLock.acquire`.
+            cancel_on_loss: cancel the block the moment the lease is known to be lost; LeaseLost comes out then.
+        """
         lease = await self.acquire(timeout)
         try:
-            yield lease
+            with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
+                yield lease
         except BaseException as error:
             await lease.leave(error)
             raise
@@ -220,8 +246,8 @@ class AsyncFencedLock:
         plan = plans.force_release(self.coordinator, self.resource, self._settings)
         return await run_async(plan, self.coordinator.perform)
 
-    def _lease(self, grant: Grant) -> AsyncLease:
-        return AsyncLease(self.coordinator, self._settings, grant)
+    def _lease(self, holding: Holding) -> AsyncLease:
+        return AsyncLease(self.coordinator, holding)
 
     def __repr__(self) -> str:
         return f"<AsyncFencedLock of {self.resource!r}>"

@@ -5,16 +5,19 @@ Plans (see ``fencing.effects``): no I/O, so both colours and the tests run these
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fencing.coordinator import CoordinatorPlans, ForcedRelease, Grant, Holder, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
 from fencing.errors import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, StaleFence
 from fencing.fence import Fence
+from fencing.holding import Holding
 
-__all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release", "renew"]
+__all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release", "renew", "renew_all"]
 
 CLAIM_ROUNDS = 5
 """How often a grant is claimed, each time under a new fence, before it is given back as superseded."""
@@ -36,7 +39,7 @@ class _Late:
     floor: int
 
 
-def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, timeout: float) -> Plan[Grant]:
+def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, timeout: float) -> Plan[Holding]:
     """Wait for the lock, take it, claim its fence at every guard.
 
     Args:
@@ -46,11 +49,12 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
     """
     started = now = coordinator.clock()
     give_up = started + timeout
+    by = give_up if 0 < timeout < math.inf else None
     floor = 0
     poll = FIRST_POLL_SECONDS
     owner: str | None = None
     while True:
-        deadline = _deadline(coordinator, settings, give_up if timeout else None)
+        deadline = _deadline(coordinator, settings, by)
         try:
             reply = yield from coordinator.plan_acquire(resource, new_token(), settings, floor=floor, deadline=deadline)
         except CoordinatorUnavailable:
@@ -60,8 +64,9 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
         if isinstance(reply, Taken):
             remaining, owner = reply.remaining, reply.owner
         else:
-            outcome = yield from _claim(coordinator, reply, settings, give_up if timeout else None)
-            if isinstance(outcome, Grant):
+            holding = coordinator.keep(reply, settings)  # renewed from here on, for claims may take their time
+            outcome = yield from _claim(coordinator, holding, settings, by)
+            if isinstance(outcome, Holding):
                 return outcome
             floor, remaining, owner = outcome.floor, 0.0, None
         left = give_up - coordinator.clock()
@@ -76,60 +81,65 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
 
 def _deadline(coordinator: CoordinatorPlans, settings: Settings, give_up: float | None = None) -> float:
     """Until when one request may be repeated: the caller's deadline, where there is one; never for ever."""
-    bound = coordinator.clock() + settings.request_seconds
-    return bound if give_up is None or give_up == float("inf") else give_up
+    return coordinator.clock() + settings.request_seconds if give_up is None else give_up
 
 
 def _claim(
-    coordinator: CoordinatorPlans, grant: Grant, settings: Settings, give_up: float | None
-) -> Plan[Grant | _Late]:
-    """Claim the grant at every guard; where a guard has seen a newer fence, mint one above it and claim again.
+    coordinator: CoordinatorPlans, holding: Holding, settings: Settings, give_up: float | None
+) -> Plan[Holding | _Late]:
+    """Claim the fence at every guard; where a guard has seen a newer one, mint one above it and claim again.
 
     Whatever goes wrong, a cancellation included, the lock is given back first.
     """
     try:
         for _ in range(CLAIM_ROUNDS):
-            newer = yield from _claim_once(coordinator, grant, settings, give_up)
+            newer = yield from _claim_once(coordinator, holding, settings, give_up)
             if newer is None:
-                if coordinator.clock() < grant.deadline:
-                    return grant
+                if holding.lost is None and coordinator.clock() < holding.deadline:
+                    return holding
                 break  # the claims outlasted the lease: give back what may still be ours, and wait for the next
             reminted = yield from coordinator.plan_remint(
-                grant.fence, new_token(), settings, floor=newer, deadline=_deadline(coordinator, settings, give_up)
+                holding.fence, new_token(), settings, floor=newer, deadline=_deadline(coordinator, settings, give_up)
             )
+            holding.end("abandoned")
             if reminted is None:
                 return _Late(newer)
-            grant = reminted
+            holding = coordinator.keep(reminted, settings)
         else:
-            raise NotAcquired(resource=grant.fence.resource, reason="superseded", waited=0.0)
+            raise NotAcquired(resource=holding.fence.resource, reason="superseded", waited=0.0)
     except GeneratorExit:
+        holding.end("abandoned")
         raise
     except BaseException:
-        yield Shielded(_give_back(coordinator, grant.fence, settings))
+        yield Shielded(_give_back(coordinator, holding, settings))
         raise
-    yield Shielded(_give_back(coordinator, grant.fence, settings))
-    return _Late(grant.fence.number)
+    yield Shielded(_give_back(coordinator, holding, settings))
+    return _Late(holding.fence.number)
 
 
 def _claim_once(
-    coordinator: CoordinatorPlans, grant: Grant, settings: Settings, give_up: float | None
+    coordinator: CoordinatorPlans, holding: Holding, settings: Settings, give_up: float | None
 ) -> Plan[int | None]:
     """Claim at every guard; None: all admitted it, else the number that has to be exceeded."""
-    last = grant.deadline if give_up is None else min(grant.deadline, give_up)
     for guard in settings.guards:
+        # Without a deadline of the caller's, a claim may take a ttl, which renewal meanwhile extends.
+        last = coordinator.clock() + (settings.ttl or settings.request_seconds) if give_up is None else give_up
+        if not settings.renew:
+            last = min(last, holding.deadline)
         try:
-            yield Claim(guard, grant.fence, timeout=max(last - coordinator.clock(), 0.001))
+            yield Claim(guard, holding.fence, timeout=max(last - coordinator.clock(), 0.001))
         except StaleFence as stale:
             if stale.mark is not None:
                 return stale.mark.number
-            return stale.floor or grant.fence.number
+            return stale.floor or holding.fence.number
     return None
 
 
-def _give_back(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[None]:
+def _give_back(coordinator: CoordinatorPlans, holding: Holding, settings: Settings) -> Plan[None]:
     """Release what will not be used; where that fails, the lock's ttl frees it."""
+    holding.end("abandoned")
     try:
-        yield from release(coordinator, fence, settings)
+        yield from release(coordinator, holding.fence, settings)
     except FencingError:
         pass
 
@@ -141,20 +151,54 @@ def release(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> 
 
 def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Grant]:
     """Give the lock its full ttl again, or raise LeaseLost."""
-    grant = yield from coordinator.plan_renew(fence, settings, deadline=_deadline(coordinator, settings))
+    deadline = _deadline(coordinator, settings)
+    [grant] = yield from coordinator.plan_renew([fence], settings, deadline=deadline)
     if grant is None:
         raise LeaseLost(fence=fence, reason="gone")
     return grant
 
 
-def adopt(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Grant]:
+def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding]) -> Plan[None]:
+    """Renew the leases that are due, as many as go into one request. Each is renewed, lost, or due again soon."""
+    by_ttl: dict[float | None, list[Holding]] = {}
+    for holding in holdings:
+        by_ttl.setdefault(holding.settings.ttl, []).append(holding)
+    for same in sorted(by_ttl.values(), key=lambda same: same[0].deadline):
+        for start in range(0, len(same), coordinator.max_renewals):
+            batch = [each for each in same[start : start + coordinator.max_renewals] if each.fate is None]
+            if batch:
+                yield from _renew_batch(coordinator, batch)
+
+
+def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding]) -> Plan[None]:
+    settings = batch[0].settings  # of which a renewal looks at the ttl alone
+    once = coordinator.clock() + settings.attempt_seconds
+    try:
+        grants = yield from coordinator.plan_renew([each.fence for each in batch], settings, deadline=once)
+    except CoordinatorUnavailable:
+        for each in batch:
+            each.not_renewed(coordinator.clock())
+        return
+    for each, grant in zip(batch, grants, strict=True):
+        if grant is None:
+            each.lose("gone")
+        else:
+            each.renewed(grant, coordinator.clock())
+
+
+def adopt(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Holding]:
     """Go on with a grant that another process has detached: renew it, and claim it where it was not claimed yet."""
     grant = yield from renew(coordinator, fence, settings)
-    newer = yield from _claim_once(coordinator, grant, settings, None)
+    holding = coordinator.keep(grant, settings)
+    try:
+        newer = yield from _claim_once(coordinator, holding, settings, None)
+    except BaseException:
+        holding.end("abandoned")  # the lock stays the fence's: adopting it can be tried again
+        raise
     if newer is not None:
-        yield Shielded(_give_back(coordinator, fence, settings))
+        yield Shielded(_give_back(coordinator, holding, settings))
         raise LeaseLost(fence=fence, reason="stale")
-    return grant
+    return holding
 
 
 def holder(coordinator: CoordinatorPlans, resource: str, settings: Settings) -> Plan[Holder | None]:
@@ -168,8 +212,9 @@ def force_release(coordinator: CoordinatorPlans, resource: str, settings: Settin
     grant = yield from coordinator.plan_force(
         resource, new_token(), settings, floor=0, deadline=_deadline(coordinator, settings)
     )
-    outcome = yield from _claim(coordinator, grant, settings, None)
+    outcome = yield from _claim(coordinator, coordinator.keep(grant, settings), settings, None)
     if isinstance(outcome, _Late):
         raise LeaseLost(fence=grant.fence, reason="gone")
+    outcome.end("released")
     yield from release(coordinator, outcome.fence, settings)
     return ForcedRelease(holder=former, fence=outcome.fence, fenced=bool(settings.guards))

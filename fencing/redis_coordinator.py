@@ -12,12 +12,14 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from fencing.coordinator import Settings
+from fencing.coordinator import Grant, Settings
 from fencing.guard import AsyncGuard, Guard
+from fencing.holding import Holding
 from fencing.lease import AsyncLease, Lease
 from fencing.lock import AsyncFencedLock, FencedLock
 from fencing.redis_connections import AsyncConnections, Connections
 from fencing.redis_plans import Call, RedisPlans
+from fencing.renewal import AsyncRenewal, Renewal
 
 __all__ = ["AsyncRedisCoordinator", "RedisCoordinator"]
 
@@ -33,6 +35,10 @@ class RedisCoordinator(RedisPlans):
             connections of the coordinator's own; the client's pool is left to the application.
         ttl: seconds after which a lock frees itself unless it is renewed.
         guards: the storages at which every grant is claimed before its holder goes on.
+        renew: whether leases are renewed by themselves, every third of the ttl, from the grant until they are released,
+            lost or garbage-collected.
+        max_lifetime: seconds after which a lease is not renewed by itself any more, so that a body that hangs does not
+            hold its lock for ever; None: no such cap.
         clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
             has lost its data. Safety does not depend on it.
         owner: the label that ``holder()`` shows, up to 200 characters; None: host name and process id.
@@ -47,14 +53,23 @@ class RedisCoordinator(RedisPlans):
         *,
         ttl: float = 10.0,
         guards: Iterable[Guard] = (),
+        renew: bool = True,
+        max_lifetime: float | None = None,
         clock_floor: bool = True,
         owner: str | None = None,
     ) -> None:
         _check_client(client, redis.Redis, "RedisCoordinator")
         self.settings = Settings.checked(
-            ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner, asynchronous=False
+            ttl=ttl,
+            guards=guards,
+            renew=renew,
+            max_lifetime=max_lifetime,
+            clock_floor=clock_floor,
+            owner=owner,
+            asynchronous=False,
         )
         self._connections = Connections(client)
+        self._renewal = Renewal(self)
         self.address = self._connections.address
 
     @classmethod
@@ -83,12 +98,17 @@ class RedisCoordinator(RedisPlans):
         """See :meth:`FencedLock.hold`."""
         return self.lock(resource).hold(timeout)
 
+    def keep(self, grant: Grant, settings: Settings) -> Holding:
+        """Watch a grant, and renew it, until it ends."""
+        return self._renewal.keep(grant, settings)
+
     def perform(self, effect: Call) -> Any:
         """Run one script on Redis."""
         return self._connections.perform(effect)
 
     def close(self) -> None:
-        """Close the connections. Leases that are still held free themselves after their ttl."""
+        """Close the connections, and renew no more. Leases that are still held free themselves after their ttl."""
+        self._renewal.close()
         self._connections.close()
 
     def __enter__(self) -> RedisCoordinator:
@@ -109,14 +129,23 @@ class AsyncRedisCoordinator(RedisPlans):
         *,
         ttl: float = 10.0,
         guards: Iterable[AsyncGuard] = (),
+        renew: bool = True,
+        max_lifetime: float | None = None,
         clock_floor: bool = True,
         owner: str | None = None,
     ) -> None:
         _check_client(client, redis.asyncio.Redis, "AsyncRedisCoordinator")
         self.settings = Settings.checked(
-            ttl=ttl, guards=guards, clock_floor=clock_floor, owner=owner, asynchronous=True
+            ttl=ttl,
+            guards=guards,
+            renew=renew,
+            max_lifetime=max_lifetime,
+            clock_floor=clock_floor,
+            owner=owner,
+            asynchronous=True,
         )
         self._connections = AsyncConnections(client)
+        self._renewal = AsyncRenewal(self)
         self.address = self._connections.address
 
     @classmethod
@@ -141,16 +170,23 @@ class AsyncRedisCoordinator(RedisPlans):
         """See :meth:`FencedLock.try_acquire`."""
         return await self.lock(resource).try_acquire()
 
-    def hold(self, resource: str, timeout: float | None = None) -> AbstractAsyncContextManager[AsyncLease]:
-        """See :meth:`FencedLock.hold`."""
-        return self.lock(resource).hold(timeout)
+    def hold(
+        self, resource: str, timeout: float | None = None, *, cancel_on_loss: bool = False
+    ) -> AbstractAsyncContextManager[AsyncLease]:
+        """See :meth:`AsyncFencedLock.hold`."""
+        return self.lock(resource).hold(timeout, cancel_on_loss=cancel_on_loss)
+
+    def keep(self, grant: Grant, settings: Settings) -> Holding:
+        """See :meth:`RedisCoordinator.keep`."""
+        return self._renewal.keep(grant, settings)
 
     async def perform(self, effect: Call) -> Any:
         """Run one script on Redis."""
         return await self._connections.perform(effect)
 
     async def close(self) -> None:
-        """Close the connections of the running loop. Leases that are still held free themselves after their ttl."""
+        """See :meth:`RedisCoordinator.close`; of the connections, those of the running loop."""
+        self._renewal.close()
         await self._connections.close()
 
     async def __aenter__(self) -> AsyncRedisCoordinator:

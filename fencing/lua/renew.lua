@@ -1,11 +1,17 @@
--- Gives the lock its full ttl again, if the token still holds it. Never takes a lock that is gone, never changes the
--- fence.
--- KEYS: 1 lock, 2 holder record
--- ARGV: 1 token, 2 ttl in ms
--- Returns: {'renewed', number, or '' where its record is lost} | {'gone'}
+-- Gives each lock its full ttl again, if its token still holds it. Never takes a lock that is gone, never changes a fence.
+-- KEYS: lock 1, holder record 1, lock 2, holder record 2 … (at most 250 in all, so that one call is short)
+-- ARGV: 1 ttl in ms, 2 the token of lock 1, 3 that of lock 2 …
+-- Returns: {'renewed', for each lock: its number, or '' where its record is lost, or 'gone'}
 
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'gone'} end
-local number = record_of(KEYS[2], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[2])
-return {'renewed', number or ''}
+local reply = {'renewed'}
+for i = 1, #KEYS / 2 do
+  local lock, holder, token = KEYS[2 * i - 1], KEYS[2 * i], ARGV[i + 1]
+  if redis.call('GET', lock) == token then
+    reply[i + 1] = record_of(holder, token) or ''
+    redis.call('PEXPIRE', lock, ARGV[1])
+    redis.call('PEXPIRE', holder, ARGV[1])
+  else
+    reply[i + 1] = 'gone'
+  end
+end
+return reply

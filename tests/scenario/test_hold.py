@@ -119,7 +119,7 @@ def test_a_used_up_lease_says_what_is_wrong(side: Side, any_redis: RedisServer) 
 
 
 def test_time_running_out_is_seen(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url, ttl=0.2)
+    coordinator = side.coordinator(any_redis.url, ttl=0.2, renew=False)
     lease = side.call(coordinator.acquire, "r")
     first = lease.remaining()
     assert 0 < first <= 0.2

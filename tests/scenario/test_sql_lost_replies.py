@@ -65,8 +65,9 @@ def test_a_lost_commit_is_unknown(path: Path, lost: str) -> None:
     happened = lost == "reply"
     assert path.scalar("SELECT total FROM orders") == happened
     assert path.scalar("SELECT seq FROM fencing_marks WHERE resource = 'orders:1'") == happened
-    status = path.scalar("SELECT pg_xact_status(CAST(CAST(:xact AS text) AS xid8))", xact=error.transaction)
-    assert status == ("committed" if happened else "aborted")
+    status = "SELECT pg_xact_status(CAST(CAST(:xact AS text) AS xid8))"
+    wanted = "committed" if happened else "aborted"
+    path.side.wait_until(lambda: path.scalar(status, xact=error.transaction) == wanted)  # it may be in progress still
     assert path.side.call(path.guard.write, MINE, ADD) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -114,7 +115,7 @@ def test_a_request_is_repeated_word_for_word_and_within_its_deadline(steps: Step
 def test_one_attempt_takes_at_most_a_third_of_the_ttl(steps: Stepper) -> None:
     with pytest.raises(CoordinatorUnavailable):
         steps.run(
-            steps.redis.plan_renew(Fence("r", 7, "t" * 22), SETTINGS, deadline=1000 + 2 * 10 / 3),
+            steps.redis.plan_renew([Fence("r", 7, "t" * 22)], SETTINGS, deadline=1000 + 2 * 10 / 3),
             *[(10 / 3, no_reply())] * 2,
         )
     assert [effect.timeout for effect in steps.effects if isinstance(effect, Call)] == pytest.approx([10 / 3, 10 / 3])
@@ -145,7 +146,7 @@ def test_release_is_false_only_for_certain(steps: Stepper, answers: list[Any], f
 
 @pytest.mark.parametrize(("said", "believed"), [(b"7", True), (b"", True), (b"8", False)])
 def test_renewal_believes_the_record(steps: Stepper, said: bytes, believed: bool) -> None:
-    grant = steps.run(steps.redis.plan_renew(Fence("r", 7, "t" * 22), SETTINGS, deadline=1100), [b"renewed", said])
+    [grant] = steps.run(steps.redis.plan_renew([Fence("r", 7, "t" * 22)], SETTINGS, deadline=1100), [b"renewed", said])
     assert (grant is not None) is believed
 
 
@@ -186,11 +187,16 @@ def test_claims_come_after_the_grant_and_before_anything_else(steps: Stepper) ->
     assert {effect.fence for effect in steps.effects[1:]} == {grant.fence}
 
 
-@pytest.mark.parametrize(("timeout", "passed", "left"), [(5.0, 2.0, 3.0), (60.0, 2.0, 7.898), (0.0, 2.0, 7.898)])
-def test_a_claim_gets_what_is_left_of_the_timeout_and_of_the_lease(
-    steps: Stepper, timeout: float, passed: float, left: float
+@pytest.mark.parametrize(
+    ("renew", "timeout", "left"),
+    [(True, 5.0, 3.0), (True, 60.0, 58.0), (True, 0.0, 10.0), (True, math.inf, 10.0)]
+    + [(False, 5.0, 3.0), (False, 60.0, 7.898), (False, 0.0, 7.898), (False, math.inf, 7.898)],
+)
+def test_a_claim_gets_what_is_left_of_the_timeout_or_one_ttl(
+    steps: Stepper, renew: bool, timeout: float, left: float
 ) -> None:
-    steps.run(plans.acquire(steps.redis, "r", settings(GUARD), timeout), (passed, GRANTED), None)
+    chosen = replace(settings(GUARD), renew=renew)
+    steps.run(plans.acquire(steps.redis, "r", chosen, timeout), (2.0, GRANTED), None)
     claim = steps.effects[-1]
     assert isinstance(claim, Claim)
     assert claim.timeout == pytest.approx(left)

@@ -1,0 +1,66 @@
+"""Calls of users' functions that must not hold up the library: on daemon threads, a bounded number of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["MAX_THREADS", "call_in_thread", "failed"]
+
+logger = logging.getLogger("fencing")
+
+MAX_THREADS = 16
+"""How many callbacks may run, or hang, at the same time. Further ones wait for their turn."""
+
+
+class _Threads:
+    def __init__(self) -> None:
+        self._queue: deque[tuple[Callable[[Any], Any], Any]] = deque()
+        self._places = threading.Semaphore(MAX_THREADS)
+
+    def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
+        self._queue.append((callback, argument))
+        if self._places.acquire(blocking=False):
+            threading.Thread(target=self._work, name="fencing-on-lost", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            while self._queue:
+                try:
+                    callback, argument = self._queue.popleft()
+                except IndexError:
+                    break
+                try:
+                    callback(argument)
+                except Exception:  # noqa: BLE001 - whatever a user's function raises is logged
+                    failed(callback)
+            self._places.release()
+            # what was queued between the last look and the release has found no place, maybe
+            if not self._queue or not self._places.acquire(blocking=False):
+                return
+
+
+_threads = _Threads()
+
+
+def call_in_thread(callback: Callable[[Any], Any], argument: Any) -> None:
+    """Call ``callback(argument)`` on a thread of its own, at once where fewer than MAX_THREADS run."""
+    _threads.call(callback, argument)
+
+
+def failed(callback: Callable[..., Any]) -> None:
+    """Log the exception that is being handled: it came out of a user's callback."""
+    logger.error("the callback %r failed", callback, exc_info=True)
+
+
+def _forget() -> None:
+    global _threads
+    _threads = _Threads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
