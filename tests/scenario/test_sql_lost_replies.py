@@ -14,6 +14,7 @@ from examples.servers import PostgresServer, Proxy
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.scenario.conftest import Side
+from tests.support import wait_until
 
 MINE = Fence("orders:1", 5, "a" * 22)
 ADD = text("UPDATE orders SET total = total + 1")
@@ -62,12 +63,15 @@ def test_a_lost_commit_is_unknown(path: Path, lost: str) -> None:
     assert loss.fired == 1
     assert (error.fence, error.seq) == (MINE, 1)
     assert error.transaction is not None
+
+    def status() -> Any:
+        return path.scalar("SELECT pg_xact_status(CAST(CAST(:xact AS text) AS xid8))", xact=error.transaction)
+
+    wait_until(lambda: status() != "in progress")  # until the server has noticed that the connection is gone
     happened = lost == "reply"
+    assert status() == ("committed" if happened else "aborted")
     assert path.scalar("SELECT total FROM orders") == happened
     assert path.scalar("SELECT seq FROM fencing_marks WHERE resource = 'orders:1'") == happened
-    status = "SELECT pg_xact_status(CAST(CAST(:xact AS text) AS xid8))"
-    wanted = "committed" if happened else "aborted"
-    path.side.wait_until(lambda: path.scalar(status, xact=error.transaction) == wanted)  # it may be in progress still
     assert path.side.call(path.guard.write, MINE, ADD) == 1
 
 
