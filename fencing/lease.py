@@ -57,7 +57,7 @@ class _Lease:
 
     @property
     def ended(self) -> Literal["released", "detached", "forked"] | None:
-        """How the lease ended here, on purpose; None: it did not. In a forked child ``"forked"``, for it is the parent's."""
+        """How it ended here, on purpose; None: it did not. In a forked child ``"forked"``, for it is the parent's."""
         if os.getpid() != self._pid:
             return "forked"
         fate = self._holding.fate
