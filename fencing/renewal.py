@@ -97,6 +97,7 @@ class Renewal(_Renewal):
         self._queue: deque[Holding] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
+        self._awake = False  # the thread will look at the queue again without being told
 
     def keep(self, grant: Grant, settings: Settings) -> Holding:
         if os.getpid() != self._pid:
@@ -107,8 +108,11 @@ class Renewal(_Renewal):
         return timer().call_at(when, callback)
 
     def _submit(self, holding: Holding) -> None:
+        self._queue.append(holding)
+        if self._awake:
+            return
         with self._changed:
-            self._queue.append(holding)
+            self._awake = True
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="fencing-renewal", daemon=True)
                 thread.start()
@@ -128,10 +132,11 @@ class Renewal(_Renewal):
     def _next_batch(self) -> list[Holding]:
         """All that is due; empty: nothing has been due for a while, and the thread ends."""
         with self._changed:
-            if not self._queue:
+            self._awake = False
+            if not self._queue:  # looked at after the line above: who submits in between, wakes
                 self._changed.wait(LINGER_SECONDS)
-            batch = list(self._queue)
-            self._queue.clear()
+            batch = [self._queue.popleft() for _ in range(len(self._queue))]
+            self._awake = bool(batch)
             if not batch:
                 self._thread = None
             return batch
