@@ -1,0 +1,232 @@
+"""Clients that run the library's own plans, as values: what a client does next depends on the answers it got alone.
+
+A generator cannot be copied, so a client is its program, what it carries (a fence, a value read), and the answers its
+running plan has received; the plan is run again from its beginning with these. Each distinct history is run once.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from fencing import plans
+from fencing.coordinator import Settings
+from fencing.effects import Claim, Plan, Shielded, Sleep
+from fencing.errors import FencingError, GuardUnavailable, StaleFence
+from fencing.fence import Fence
+from fencing.redis_plans import Call, NoReply, RedisPlans
+from storage_guards import MemoryGuard
+from tests.explorer.storage import RESOURCE, Refused, Value
+
+__all__ = ["PLANS", "Answered", "Claimed", "Effect", "Local", "Lost", "Program", "answered", "effect_of", "settled"]
+
+Phase = Literal["acquire", "renew", "read", "write", "apply", "release", "force_release", "done", "crashed"]
+
+PLANS: frozenset[Phase] = frozenset({"acquire", "renew", "release", "force_release"})
+
+GUARD = MemoryGuard()  # only named in the effects; what it is asked is done on the exploration's own storage
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a client does in each of its rounds: acquire and claim, then read, write (that many times), release.
+
+    It takes no hint: it never looks at its lease, and goes on however late it is. ``order``: each write carries the seq
+    it saw. ``write``: "guarded"; "unguarded", "claiming" and "two steps" each leave a rule. ``forces``: it takes the
+    lock away from others instead.
+    """
+
+    rounds: int = 1
+    writes: int = 1
+    claims: bool = True
+    renews: bool = False
+    order: bool = False
+    write: Literal["guarded", "unguarded", "claiming", "two steps"] = "guarded"
+    forces: bool = False
+    timeout: float = math.inf
+    clock_floor: bool = False
+    plans: type[RedisPlans] = RedisPlans
+    same_tokens: bool = False
+
+    @property
+    def settings(self) -> Settings:
+        guards = (GUARD,) if self.claims else ()
+        return Settings(ttl=10.0, guards=guards, clock_floor=self.clock_floor, owner="explorer")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A script's reply."""
+
+    values: tuple[bytes | int, ...]
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The guard admitted the claim, after so many seconds."""
+
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """No reply; it may have been done."""
+
+    seconds: float
+
+
+Answer = Answered | Claimed | Refused | Lost
+Effect = Call | Claim
+
+
+class Local(NamedTuple):
+    """A client. What is of no more use is cleared, so that equal situations are equal values."""
+
+    phase: Phase = "acquire"
+    round: int = 1
+    fence: Fence | None = None
+    base: Value = frozenset()
+    seq: int = 0
+    unknown: bool = False
+    writes: int = 0
+    tokens: int = 0
+    history: tuple[Answer, ...] = ()
+    rejected: int = 0
+
+
+class Ended(NamedTuple):
+    """The plan's end: what it returned, or the error it raised, and the tokens it drew."""
+
+    result: Any
+    error: FencingError | None
+    tokens: int
+
+
+_followed: dict[Any, tuple[Effect | None, Ended | None]] = {}
+
+
+def token_of(client: int, index: int, program: Program) -> str:
+    return f"{'X' if program.same_tokens else 'ABCDEFGH'[client]}-{0 if program.same_tokens else index:020d}"
+
+
+def effect_of(client: int, program: Program, local: Local) -> Effect | None:
+    """What the client's plan asks for; None where it runs none."""
+    return _follow(client, program, local)[0] if local.phase in PLANS else None
+
+
+def answered(client: int, program: Program, local: Local, answer: Answer) -> Local:
+    """The client after an answer, at the next thing it asks for."""
+    rejected = local.rejected + isinstance(answer, Refused)
+    return settled(client, program, local._replace(history=(*local.history, answer), rejected=rejected))
+
+
+def settled(client: int, program: Program, local: Local) -> Local:
+    """Go through whatever needs no answer: ends of plans and of rounds."""
+    while local.phase in PLANS:
+        _, ended = _follow(client, program, local)
+        if ended is None:
+            return local
+        local = local._replace(history=(), tokens=local.tokens + ended.tokens)
+        if local.phase == "acquire" and ended.error is None:
+            local = local._replace(phase="renew" if program.renews else "read", fence=ended.result.fence)
+        elif local.phase == "renew":
+            local = local._replace(phase="read")
+        elif local.round < program.rounds:
+            first: Phase = "force_release" if program.forces else "acquire"
+            local = Local(phase=first, round=local.round + 1, tokens=local.tokens, rejected=local.rejected)
+        else:
+            return Local(phase="done", round=local.round, rejected=local.rejected)
+    return local
+
+
+def _follow(client: int, program: Program, local: Local) -> tuple[Effect | None, Ended | None]:
+    key = (client, program, local.phase, local.fence, local.tokens, local.history)
+    found = _followed.get(key)
+    if found is None:
+        found = _followed[key] = _replay(client, program, local)
+    return found
+
+
+def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None, Ended | None]:
+    """Run the plan with the answers so far, up to the effect that has none yet, or to its end."""
+    now = 0.0
+    drawn = 0
+
+    def new_token() -> str:
+        nonlocal drawn
+        drawn += 1
+        return token_of(client, local.tokens + drawn, program)
+
+    coordinator = program.plans()
+    coordinator.clock = lambda: now
+    remaining = list(local.history)
+    with _deterministic(new_token):
+        stack = [_plan(program, coordinator, local)]
+        send: Any = None
+        throw: BaseException | None = None
+        while True:
+            try:
+                effect = stack[-1].throw(throw) if throw is not None else stack[-1].send(send)
+            except StopIteration as stop:
+                send, throw = stop.value, None
+                stack.pop()
+                if not stack:
+                    return None, Ended(send, None, drawn)
+                continue
+            except FencingError as error:
+                send, throw = None, error
+                stack.pop()
+                if not stack:
+                    return None, Ended(None, error, drawn)
+                continue
+            send = throw = None
+            if isinstance(effect, Shielded):
+                stack.append(effect.plan)
+            elif not isinstance(effect, Sleep):  # a sleeper can only go on; when, the scheduler chooses
+                assert isinstance(effect, (Call, Claim)), effect
+                if not remaining:
+                    for plan in reversed(stack):
+                        plan.close()
+                    return effect, None
+                answer = remaining.pop(0)
+                now += getattr(answer, "seconds", 0.0)
+                send, throw = _meaning(effect, answer)
+
+
+def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
+    if local.phase == "acquire":
+        return plans.acquire(coordinator, RESOURCE, program.settings, program.timeout)
+    if local.phase == "force_release":
+        return plans.force_release(coordinator, RESOURCE, program.settings)
+    assert local.fence is not None
+    if local.phase == "renew":
+        return plans.renew(coordinator, local.fence, program.settings)
+    return plans.release(coordinator, local.fence, program.settings)
+
+
+def _meaning(effect: Effect, answer: Answer) -> tuple[Any, BaseException | None]:
+    if isinstance(effect, Claim):
+        if isinstance(answer, Refused):
+            return None, StaleFence(fence=effect.fence, mark=answer.mark, floor=answer.floor)
+        return None, GuardUnavailable("no reply") if isinstance(answer, Lost) else None
+    if isinstance(answer, Lost):
+        return None, NoReply(ConnectionError("no reply"), may_have_run=True)
+    assert isinstance(answer, Answered)
+    return list(answer.values), None
+
+
+@contextmanager
+def _deterministic(new_token: Any) -> Iterator[None]:
+    """Tokens by number, and no chance in the pauses."""
+    before = plans.new_token, random.uniform
+    plans.new_token = new_token
+    random.uniform = lambda low, high: high  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        plans.new_token, random.uniform = before

@@ -1,0 +1,58 @@
+"""What goes wrong at Redis and at the storage, whoever is at work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
+from tests.explorer.state import KEYS, STUCK, Scenario, State, Step, allowed, counted
+
+__all__ = ["mark_faults", "redis_faults", "time_passes"]
+
+
+def redis_faults(scenario: Scenario, state: State) -> Iterator[Step]:
+    """The lock runs out, or Redis loses all it has."""
+    if allowed(scenario, state, "expiries") and SimulatedRedis(state.redis).get(KEYS.lock) is not None:
+        yield _expiry(state)
+    if allowed(scenario, state, "resets") and state.redis.entries:
+        # A second passes, which is more than were minted meanwhile: the server's clock has not gone back.
+        empty = Snapshot((), state.redis.clock_us + 1_000_000)
+        yield Step("Redis loses its data", counted(state._replace(redis=empty), "resets"))
+
+
+def _expiry(state: State) -> Step:
+    redis = SimulatedRedis(state.redis)
+    holder = (redis.get(KEYS.lock) or b"?").decode()[0]
+    redis.delete(KEYS.lock, KEYS.holder)
+    return Step(f"{holder}'s lease expires", counted(state._replace(redis=redis.snapshot()), "expiries"))
+
+
+def mark_faults(scenario: Scenario, state: State) -> Iterator[Step]:
+    """What a storage must not do to a mark; and pruning, which it may."""
+    storage = state.storage
+    mark = storage.mark
+    if mark is None:
+        return
+    if allowed(scenario, state, "marks_lost"):
+        lost = state._replace(storage=storage._replace(mark=None))
+        yield Step("the mark is lost", counted(lost, "marks_lost"))
+    if allowed(scenario, state, "marks_restored"):
+        if storage.backup is None:
+            yield Step("the mark is backed up", state._replace(storage=storage._replace(backup=mark)))
+        elif storage.backup != mark:
+            restored = state._replace(storage=storage._replace(mark=storage.backup))
+            yield Step("the mark is restored without its data", counted(restored, "marks_restored"))
+    if allowed(scenario, state, "marks_pruned"):
+        pruned = state._replace(storage=storage._replace(mark=None, floor=max(storage.floor, mark.number)))
+        yield Step("the mark is pruned, under a floor", counted(pruned, "marks_pruned"))
+
+
+def time_passes(state: State) -> Iterator[Step]:
+    """Everybody waits: a lock whose holder has crashed frees itself in time; that it comes to this for any other
+    reason, unless a request landed late, is a lock held by nobody."""
+    if SimulatedRedis(state.redis).get(KEYS.lock) is None:
+        yield Step("nobody can go on", state, (STUCK,))
+    else:
+        step = _expiry(state)
+        excused = state.faults.crashes or state.faults.late
+        yield step if excused else Step("nothing but the end of its ttl frees the lock", step.state, (STUCK,))

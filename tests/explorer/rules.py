@@ -1,0 +1,274 @@
+"""The rules of docs/safety.md, each switched off: what the explorer then has to find, and in how many steps.
+
+The seams are here alone: another function in the place of the kernel's rule, another program, another script, a plan
+that forgets a part. Nothing in the library can be switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fencing.coordinator import Grant, Settings, Taken
+from fencing.effects import Plan
+from fencing.errors import StaleFence
+from fencing.fence import Fence, Mark, admit_claim
+from fencing.redis_plans import RedisPlans
+from tests.explorer.clients import Program
+from tests.explorer.simulated_redis import Reply, SimulatedRedis
+from tests.explorer.state import (
+    CLAIM_BACK,
+    LOST_UPDATE,
+    REPAIR,
+    SAME_FENCE,
+    STUCK,
+    SUPERSEDED,
+    Bounds,
+    Scenario,
+)
+from tests.explorer.storage import MemoryBackend
+
+__all__ = ["RULES", "Rule"]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule, and what happens without it.
+
+    Args:
+        name: what is switched off.
+        scenario: with the rule off.
+        violates: the property the explorer has to find violated.
+        length: of the shortest trace it finds.
+        known: the length that a model of the protocol gave (docs/safety.md), where it did.
+        note: why the two differ, or what the trace shows.
+    """
+
+    name: str
+    scenario: Scenario
+    violates: str
+    length: int
+    known: int | None = None
+    note: str = ""
+
+
+# The kernel's two functions, weakened
+
+
+def anything(mark: Mark | None, fence: Fence) -> Mark:
+    """No fencing."""
+    return Mark(fence.number, fence.token)
+
+
+def newest_write(mark: Mark | None, fence: Fence) -> Mark:
+    """The textbook: reject what is older than the newest write."""
+    if mark is not None and fence.number < mark.number:
+        raise StaleFence(fence=fence, mark=mark)
+    return Mark(fence.number, fence.token)
+
+
+def claim_by_number(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
+    """The claim without the token."""
+    return newest_write(mark, fence)
+
+
+def write_by_number(mark: Mark | None, fence: Fence) -> Mark:
+    """The write without the token."""
+    if mark is None or mark.number != fence.number:
+        raise StaleFence(fence=fence, mark=mark)
+    return Mark(mark.number, mark.token, mark.seq + 1)
+
+
+def not_older(mark: Mark | None, fence: Fence) -> Mark:
+    """``>=`` in the place of equality."""
+    if mark is None or fence.number < mark.number:
+        raise StaleFence(fence=fence, mark=mark)
+    return Mark(mark.number, mark.token, mark.seq + 1)
+
+
+def claim_above_no_floor(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
+    """The claim that does not look at the floor of pruned marks."""
+    return admit_claim(mark, fence)
+
+
+# Scripts and plans, weakened
+
+
+class NotIdempotent(SimulatedRedis):
+    """An acquire that is SET NX: it takes its own lock for somebody else's."""
+
+    def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        if self.get(keys[0]) is not None:
+            return [b"taken", self.pttl(keys[0]), b""]
+        return self._mint(keys, args)
+
+
+class NoLock(SimulatedRedis):
+    """Everybody is granted at once: safety is the guard's, so it must hold without any lock."""
+
+    def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        return self._mint(keys, args)
+
+
+class NoRepair(RedisPlans):
+    """Plans that forget what the refusal said: the next number is just the next."""
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        return (yield from super().plan_acquire(resource, token, settings, floor=0, deadline=deadline))
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        return (yield from super().plan_remint(fence, token, settings, floor=0, deadline=deadline))
+
+
+class SameTokenRepair(RedisPlans):
+    """A remint under the old token: idempotent, so it gives the old number again."""
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        return (yield from super().plan_remint(fence, fence.token, settings, floor=floor, deadline=deadline))
+
+
+class NotWithdrawn(RedisPlans):
+    """Requests that are not withdrawn when their caller gives up."""
+
+    def _ask(self, *args: Any, **kwargs: Any) -> Plan[Any]:
+        return (yield from super()._ask(*args[:6]))
+
+
+def _scenario(*programs: Program, backend: MemoryBackend | None = None, **bounds: int) -> Scenario:
+    return Scenario("", programs, Bounds(**bounds), backend or MemoryBackend())
+
+
+HOLDER = Program()
+UNCLAIMING = Program(claims=False)
+CLAIMING = Program(write="claiming")
+
+RULES = [
+    Rule(
+        "all fencing",
+        _scenario(UNCLAIMING, UNCLAIMING, backend=MemoryBackend(admit_write=anything), expiries=1),
+        LOST_UPDATE,
+        7,
+        7,
+    ),
+    Rule(
+        "claim before read",
+        _scenario(UNCLAIMING, UNCLAIMING, backend=MemoryBackend(admit_write=newest_write), expiries=1),
+        LOST_UPDATE,
+        7,
+        7,
+    ),
+    Rule(
+        "the token is compared",
+        _scenario(HOLDER, HOLDER, backend=MemoryBackend(claim_by_number, write_by_number), resets=1),
+        LOST_UPDATE,
+        9,
+        9,
+    ),
+    Rule(
+        "check and write are atomic",
+        _scenario(*[Program(write="two steps")] * 2, expiries=1),
+        LOST_UPDATE,
+        11,
+        11,
+    ),
+    Rule(
+        "check and write are atomic",
+        _scenario(*[Program(write="two steps")] * 2, expiries=1),
+        SUPERSEDED,
+        8,
+    ),
+    Rule(
+        "a write needs equality with the mark",
+        _scenario(HOLDER, UNCLAIMING, backend=MemoryBackend(admit_write=not_older), expiries=1),
+        LOST_UPDATE,
+        8,
+        8,
+    ),
+    Rule(
+        "the mark is durable (lost), no lock",
+        Scenario("", (CLAIMING, CLAIMING), Bounds(marks_lost=1), redis=NoLock),
+        LOST_UPDATE,
+        9,
+        9,
+    ),
+    Rule(
+        "the mark is durable (lost)",
+        _scenario(CLAIMING, CLAIMING, expiries=1, marks_lost=1),
+        LOST_UPDATE,
+        10,
+        9,
+        "the lease's expiry is a step",
+    ),
+    Rule(
+        "the mark is durable (restored without its data), no lock",
+        Scenario("", (HOLDER, HOLDER), Bounds(marks_restored=1), redis=NoLock),
+        LOST_UPDATE,
+        10,
+        10,
+    ),
+    Rule(
+        "the mark is durable (restored without its data)",
+        _scenario(HOLDER, HOLDER, expiries=1, marks_restored=1),
+        LOST_UPDATE,
+        11,
+        10,
+        "the lease's expiry is a step",
+    ),
+    Rule(
+        "every writer uses the guard",
+        _scenario(HOLDER, Program(write="unguarded"), expiries=1),
+        LOST_UPDATE,
+        9,
+        9,
+    ),
+    Rule(
+        "the writes of one grant are in order",
+        _scenario(Program(writes=2), late_writes=1),
+        LOST_UPDATE,
+        9,
+        9,
+    ),
+    Rule(
+        "a claim on a pruned mark exceeds the floor",
+        _scenario(HOLDER, HOLDER, backend=MemoryBackend(claim_above_no_floor), expiries=1, marks_pruned=1),
+        CLAIM_BACK,
+        6,
+    ),
+    Rule(
+        "a token belongs to one grant",
+        _scenario(*[Program(same_tokens=True)] * 2),
+        SAME_FENCE,
+        4,
+    ),
+    Rule(
+        "acquire is idempotent for its token",
+        Scenario("", (HOLDER, HOLDER), Bounds(lost=1), redis=NotIdempotent),
+        STUCK,
+        2,
+    ),
+    Rule(
+        "a given-up acquire is withdrawn",
+        _scenario(*[Program(plans=NotWithdrawn)] * 2, lost=2),
+        STUCK,
+        3,
+    ),
+    Rule(
+        "a refused claim is repaired above the mark",
+        Scenario("", (Program(plans=NoRepair),) * 2, Bounds(resets=1), earlier=4),
+        REPAIR,
+        7,
+    ),
+    Rule(
+        "a repair has a new token",
+        Scenario("", (Program(plans=SameTokenRepair),) * 2, Bounds(resets=1), earlier=4),
+        REPAIR,
+        7,
+    ),
+]

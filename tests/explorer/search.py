@@ -1,0 +1,100 @@
+"""Breadth first through everything that can happen; so the first violation found is a shortest one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from tests.explorer.state import Scenario, State
+from tests.explorer.world import World
+
+__all__ = ["Result", "Violation", "explore"]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A shortest way to violate a property."""
+
+    kind: str
+    trace: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.trace)
+
+    def __str__(self) -> str:
+        return f"TRACE {len(self)}: {', '.join(self.trace)}: {self.kind}"
+
+
+@dataclass
+class Result:
+    """What was found. ``exhausted``: there is no state within the bounds that was not visited."""
+
+    scenario: Scenario
+    states: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    exhausted: bool = False
+    most_refusals: int = 0
+    depth: int = 0
+    violations: dict[str, Violation] = field(default_factory=dict)
+    world: World | None = None
+
+    def __str__(self) -> str:
+        verdict = "exhausted" if self.exhausted else "stopped"
+        if self.exhausted and not self.violations:
+            verdict = "SAFE"
+        return (
+            f"{self.scenario.name}: {verdict} {self.states:,} states, {self.steps:,} steps, depth {self.depth}, "
+            f"at most {self.most_refusals} claims of a client refused, {self.seconds:.1f} s"
+        )
+
+
+def explore(scenario: Scenario, *, until: Collection[str] | None = None, limit: int = 10_000_000) -> Result:
+    """Visit every state of a scenario.
+
+    Args:
+        until: stop at the first violation of one of these properties; None: of any. The first violations of others
+            are noted on the way.
+        limit: stop after so many states.
+    """
+    started = time.perf_counter()
+    world = World(scenario)
+    result = Result(scenario, world=world)
+    start = world.start()
+    came_from: dict[State, tuple[State, str] | None] = {start: None}
+    level = [start]
+    try:
+        while level and len(came_from) < limit:
+            following: list[State] = []
+            for state in level:
+                for step in world.steps(state):
+                    result.steps += 1
+                    for kind in step.violated:
+                        if kind not in result.violations:
+                            trace = (*_trace(came_from, state), step.label)
+                            result.violations[kind] = Violation(kind, trace)
+                        if until is None or kind in until:
+                            return result
+                    if step.state not in came_from:
+                        came_from[step.state] = (state, step.label)
+                        following.append(step.state)
+            if following:
+                result.depth += 1
+            level = following
+        result.exhausted = not level
+        return result
+    finally:
+        result.states = len(came_from)
+        result.most_refusals = world.most_refusals
+        result.seconds = time.perf_counter() - started
+
+
+def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    labels: list[str] = []
+    before = came_from[state]
+    while before is not None:
+        state, label = before
+        labels.append(label)
+        before = came_from[state]
+    return tuple(reversed(labels))

@@ -1,0 +1,131 @@
+"""A whole run as one value: Redis, the storage, the clients, what is under way, and what has gone wrong so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from fencing.fence import Mark
+from fencing.redis_keys import keys_of
+from fencing.redis_plans import Call
+from tests.explorer.clients import Local, Program
+from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
+from tests.explorer.storage import RESOURCE, Backend, MemoryBackend, Operation, Storage, Value
+
+__all__ = [
+    "CLAIM_BACK",
+    "KEYS",
+    "LOST_UPDATE",
+    "NAMES",
+    "REPAIR",
+    "SAME_FENCE",
+    "STALE_READ",
+    "STUCK",
+    "SUPERSEDED",
+    "Bounds",
+    "Faults",
+    "Hanging",
+    "Scenario",
+    "State",
+    "Step",
+    "allowed",
+    "counted",
+    "with_client",
+]
+
+NAMES = "ABCDEFGH"
+KEYS = keys_of(RESOURCE)
+
+LOST_UPDATE = "an acknowledged update is lost"
+STALE_READ = "a write is accepted that builds on a value no longer current"
+SUPERSEDED = "a write of a superseded claim is accepted"
+CLAIM_BACK = "a claim is admitted that is older than one admitted before"
+SAME_FENCE = "two grants have the same number and token"
+STUCK = "the lock is held by nobody, and all wait"
+REPAIR = "more claims of one client are refused than the repair may take"
+
+
+class Faults(NamedTuple):
+    """How much has gone wrong so far; as bounds: how much may.
+
+    ``lost``: replies lost, of what was done. ``late``: requests to Redis, and claims, that hang, and land at any later
+    time or never; ``late_writes``: the same of writes. ``slow``: claims whose answer outlasts the lease. ``gave_up``:
+    acquirers whose time is up. ``polls``: acquirers told that the lock is taken; the others just wait. ``takeovers``
+    are counted, and have no bound here.
+    """
+
+    expiries: int = 0
+    lost: int = 0
+    late: int = 0
+    slow: int = 0
+    crashes: int = 0
+    resets: int = 0
+    gave_up: int = 0
+    polls: int = 0
+    late_writes: int = 0
+    takeovers: int = 0
+    marks_lost: int = 0
+    marks_restored: int = 0
+    marks_pruned: int = 0
+
+
+Bounds = Faults
+
+
+class Hanging(NamedTuple):
+    """Requests of one client on one connection, sent and not yet executed."""
+
+    client: int
+    requests: tuple[Call | Operation, ...]
+
+
+class State(NamedTuple):
+    redis: Snapshot
+    storage: Storage
+    clients: tuple[Local, ...]
+    faults: Faults = Faults()
+    hanging: tuple[Hanging, ...] = ()
+    acknowledged: Value = frozenset()
+    newest: Mark | None = None  # of all claims ever admitted, the last: what the storage's mark should be
+
+
+class Step(NamedTuple):
+    """One step: in words, where it leads, and which properties it violates."""
+
+    label: str
+    state: State
+    violated: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Who runs what, and how much may go wrong.
+
+    Args:
+        earlier: the number that the last holder before had; 0: the storage is new.
+        repair: how many claims of one client may be refused beyond one for each expiry, reset and takeover, short of
+            the number of clients: N - repair.
+    """
+
+    name: str
+    programs: tuple[Program, ...]
+    bounds: Bounds
+    backend: Backend = field(default_factory=MemoryBackend)
+    redis: type[SimulatedRedis] = SimulatedRedis
+    earlier: int = 0
+    repair: int = 1
+
+
+def allowed(scenario: Scenario, state: State, fault: str) -> bool:
+    """Whether one more of these faults lies within the bounds."""
+    return bool(getattr(state.faults, fault) < getattr(scenario.bounds, fault))
+
+
+def counted(state: State, fault: str) -> State:
+    """The state with one more of these faults."""
+    return state._replace(faults=state.faults._replace(**{fault: getattr(state.faults, fault) + 1}))
+
+
+def with_client(state: State, client: int, local: Local) -> State:
+    """The state with this client changed."""
+    return state._replace(clients=(*state.clients[:client], local, *state.clients[client + 1 :]))

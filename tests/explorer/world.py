@@ -1,0 +1,331 @@
+"""All that can happen next in a state: what clients do, what arrives late, what goes wrong, and what that violates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fencing.effects import Claim
+from fencing.fence import Fence, Mark
+from fencing.redis_plans import Call
+from tests.explorer import clients, faults
+from tests.explorer.clients import Answered, Claimed, Local, Lost
+from tests.explorer.simulated_redis import Entry, Snapshot
+from tests.explorer.state import (
+    CLAIM_BACK,
+    KEYS,
+    LOST_UPDATE,
+    NAMES,
+    REPAIR,
+    SAME_FENCE,
+    STALE_READ,
+    SUPERSEDED,
+    Hanging,
+    Scenario,
+    State,
+    Step,
+    allowed,
+    counted,
+    with_client,
+)
+from tests.explorer.storage import (
+    Accepted,
+    Answer,
+    ClaimOperation,
+    Conflict,
+    Operation,
+    Refused,
+    Storage,
+    WriteOperation,
+)
+
+__all__ = ["World"]
+
+
+class World:
+    """The steps of a scenario."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.programs = scenario.programs
+        self.most_refusals = 0
+        self.most_excess = -100
+        self.calls: dict[tuple[Snapshot, Call], tuple[tuple[bytes | int, ...], Snapshot]] = {}
+        self.operations: dict[tuple[Storage, Operation], tuple[Storage, Answer]] = {}
+
+        self._start = tuple(
+            clients.settled(client, program, Local(phase="force_release" if program.forces else "acquire"))
+            for client, program in enumerate(self.programs)
+        )
+        earlier = [self.programs[:client] for client in range(len(self.programs))]
+        self._twin = [
+            max((other for other, program in enumerate(before) if program == self.programs[client]), default=None)
+            for client, before in enumerate(earlier)
+        ]
+
+    def start(self) -> State:
+        earlier = self.scenario.earlier
+        entries = (Entry(KEYS.counter, b"%d" % earlier, None),) if earlier else ()
+        mark = Mark(earlier, "Z" * 22) if earlier else None
+        return State(Snapshot(entries, 1_000_000), Storage(mark), self._start, newest=mark)
+
+    def steps(self, state: State) -> Iterator[Step]:
+        """All that can happen next."""
+        moved = False
+        for client in range(len(self.programs)):
+            for step in self._client_steps(state, client):
+                moved = True
+                yield step
+        for index, hanging in enumerate(state.hanging):
+            moved = True
+            yield self._land(state, index, hanging)
+        yield from self._crashes(state)
+        yield from faults.redis_faults(self.scenario, state)
+        yield from faults.mark_faults(self.scenario, state)
+        if not moved and any(local.phase not in ("done", "crashed") for local in state.clients):
+            yield from faults.time_passes(state)
+
+    # What a client does
+
+    def _client_steps(self, state: State, client: int) -> Iterator[Step]:
+        if not self._may_begin(state, client):
+            return
+        local, name = state.clients[client], NAMES[client]
+        effect = clients.effect_of(client, self.programs[client], local)
+        if isinstance(effect, Call):
+            yield from self._call(state, client, name, effect)
+        elif isinstance(effect, Claim):
+            yield from self._claim(state, client, name, ClaimOperation(effect.fence))
+        elif local.phase == "read":
+            yield self._read(state, client, name)
+        elif local.phase == "write":
+            yield from self._write(state, client, name)
+        elif local.phase == "apply":
+            yield self._accepted(state, client, name, state.storage, self._write_of(state, client, "unguarded"))
+
+    def _may_begin(self, state: State, client: int) -> bool:
+        """Of clients that run the same program and have done nothing yet, the first goes first: they differ by their
+        names alone, so whatever another one could begin with, it could too."""
+        before = self._twin[client]
+        return before is None or state.clients[before] != self._start[before]
+
+    def _call(self, state: State, client: int, name: str, call: Call) -> Iterator[Step]:
+        reply, redis = self._redis(state.redis, call)
+        answer = partial(self._answer, client=client)
+        if reply[0] == b"taken":  # it changes nothing: who has been told, waits
+            if allowed(self.scenario, state, "gave_up") and self.programs[client].timeout < float("inf"):
+                given_up = answer(state, answer=Answered(reply, self.programs[client].timeout))
+                yield Step(f"{name} gives up", counted(given_up, "gave_up"))
+            if allowed(self.scenario, state, "polls"):
+                yield Step(f"{name} is told: taken", counted(answer(state, answer=Answered(reply)), "polls"))
+            return
+        said = _said(name, call, reply)
+        if call.script.name == "force_release":
+            state = counted(state, "takeovers")
+        after = answer(state._replace(redis=redis), answer=Answered(reply))
+        yield Step(said, after, self._same_fences(state, after, client))
+        if allowed(self.scenario, state, "lost"):
+            undone, withdrawn = redis, ""
+            if call.last and call.undo is not None:
+                _, undone = self._redis(redis, call.undo)
+                withdrawn = " and it is withdrawn"
+            after = answer(state._replace(redis=undone), answer=Lost(call.timeout))
+            yield Step(f"{said}, the reply is lost{withdrawn}", counted(after, "lost"))
+        if allowed(self.scenario, state, "late"):
+            requests = (call, call.undo) if call.last and call.undo is not None else (call,)
+            after = answer(self._hang(state, client, *requests), answer=Lost(call.timeout))
+            yield Step(f"{name}'s {call.script.name} hangs", counted(after, "late"))
+
+    def _claim(self, state: State, client: int, name: str, claim: ClaimOperation) -> Iterator[Step]:
+        storage, verdict = self._storage(state.storage, claim)
+        answer = partial(self._answer, client=client)
+        if isinstance(verdict, Refused):
+            after = answer(state, answer=verdict)
+            refusals = after.clients[client].rejected
+            self.most_refusals = max(self.most_refusals, refusals)
+            causes = state.faults.resets + state.faults.expiries + state.faults.takeovers
+            self.most_excess = max(self.most_excess, refusals - causes)
+            beyond = refusals > causes + len(self.programs) - self.scenario.repair
+            yield Step(f"{name}'s claim is refused", after, (REPAIR,) if beyond else ())
+            return
+        claimed, violated = self._claimed(state, storage, claim.fence)
+        after = answer(claimed, answer=Claimed())
+        yield Step(f"{name} claims", after, violated + self._same_fences(state, after, client))
+        if allowed(self.scenario, state, "lost"):
+            after = counted(answer(claimed, answer=Lost(0.0)), "lost")
+            yield Step(f"{name} claims, the reply is lost", after, violated)
+        if allowed(self.scenario, state, "slow"):
+            after = counted(answer(claimed, answer=Claimed(10.0)), "slow")
+            yield Step(f"{name} claims, but that outlasts the lease", after, violated)
+        if allowed(self.scenario, state, "late"):
+            after = counted(answer(self._hang(state, client, claim), answer=Lost(0.0)), "late")
+            yield Step(f"{name}'s claim hangs", after)
+
+    def _read(self, state: State, client: int, name: str) -> Step:
+        local, value = state.clients[client], state.storage.value
+        seq = state.storage.mark.seq if state.storage.mark else 0
+        label = f"{name} reads {len(value)}"
+        if local.unknown and self._update(client, local) in value:
+            done = state._replace(acknowledged=state.acknowledged | {self._update(client, local)})
+            return Step(f"{label}: its write has landed", self._wrote(done, client))
+        return Step(label, with_client(state, client, local._replace(phase="write", base=value, seq=seq)))
+
+    def _write(self, state: State, client: int, name: str) -> Iterator[Step]:
+        program, local = self.programs[client], state.clients[client]
+        form = "check" if program.write == "two steps" else program.write
+        write = self._write_of(state, client, form)
+        storage, verdict = self._storage(state.storage, write)
+        if isinstance(verdict, Refused):
+            yield Step(f"{name}'s write is refused", self._leave(state, client))
+        elif isinstance(verdict, Conflict):
+            yield Step(f"{name}'s write is refused: seq", with_client(state, client, _again(local)))
+        elif form == "check":
+            after = with_client(state._replace(storage=storage), client, local._replace(phase="apply"))
+            yield Step(f"{name}'s check is passed", after)
+        else:
+            accepted = self._accepted(state, client, name, storage, write)
+            yield accepted
+            if allowed(self.scenario, state, "lost"):
+                unknown = with_client(
+                    accepted.state._replace(acknowledged=state.acknowledged), client, _again(local, unknown=True)
+                )
+                lost = [kind for kind in accepted.violated if kind != LOST_UPDATE or self._loses(unknown)]
+                yield Step(f"{accepted.label}, the reply is lost", counted(unknown, "lost"), tuple(lost))
+        if allowed(self.scenario, state, "late_writes"):
+            after = with_client(self._hang(state, client, write), client, _again(local, unknown=True))
+            yield Step(f"{name}'s write of {len(local.base) + 1} hangs", counted(after, "late_writes"))
+
+    # What its requests do at the other end
+
+    def _accepted(self, state: State, client: int, name: str, storage: Storage, write: WriteOperation) -> Step:
+        """The write is done and acknowledged."""
+        if write.form == "unguarded":
+            storage, _ = self._storage(state.storage, write)
+        violated = self._write_violations(state, write)
+        if write.form == "claiming":
+            state, more = self._claimed(state, storage, write.fence)
+            violated += more
+        after = state._replace(storage=storage, acknowledged=state.acknowledged | {write.update})
+        if self._loses(after):
+            violated += (LOST_UPDATE,)
+        return Step(f"{name} writes {len(write.base) + 1}", self._wrote(after, client), violated)
+
+    def _write_violations(self, state: State, write: WriteOperation) -> tuple[str, ...]:
+        violated: tuple[str, ...] = ()
+        if state.newest is None or not state.newest.is_of(write.fence):
+            violated += (SUPERSEDED,)
+        if write.base != state.storage.value:
+            violated += (STALE_READ,)
+        return violated
+
+    def _claimed(self, state: State, storage: Storage, fence: Fence) -> tuple[State, tuple[str, ...]]:
+        newest, mark = state.newest, Mark(fence.number, fence.token)
+        back = newest is not None and not newest.is_of(fence) and newest.number >= fence.number
+        return state._replace(storage=storage, newest=mark), (CLAIM_BACK,) if back else ()
+
+    def _land(self, state: State, index: int, hanging: Hanging) -> Step:
+        """A request that hung is executed at last; nobody reads the reply."""
+        name, (request, *rest) = NAMES[hanging.client], hanging.requests
+        left = list(state.hanging)
+        left[index : index + 1] = [Hanging(hanging.client, tuple(rest))] if rest else []
+        state = state._replace(hanging=tuple(left))
+        if isinstance(request, Call):
+            reply, redis = self._redis(state.redis, request)
+            said = reply[0].decode() if isinstance(reply[0], bytes) else ""
+            return Step(f"{name}'s {request.script.name} lands: {said}", state._replace(redis=redis))
+        storage, verdict = self._storage(state.storage, request)
+        if not isinstance(verdict, Accepted):
+            return Step(f"{name}'s old request lands and is refused", state)
+        if isinstance(request, ClaimOperation):
+            after, violated = self._claimed(state, storage, request.fence)
+            return Step(f"{name}'s old claim lands", after, violated)
+        violated = self._write_violations(state, request)
+        after = state._replace(storage=storage)
+        if self._loses(after):
+            violated += (LOST_UPDATE,)
+        return Step(f"{name}'s old write of {len(request.base) + 1} lands", after, violated)
+
+    # What goes wrong
+
+    def _crashes(self, state: State) -> Iterator[Step]:
+        if allowed(self.scenario, state, "crashes"):
+            for client, local in enumerate(state.clients):
+                if local.phase not in ("done", "crashed") and self._may_begin(state, client):
+                    crashed = with_client(state, client, Local(phase="crashed", rejected=local.rejected))
+                    yield Step(f"{'ABCDEFGH'[client]} crashes", counted(crashed, "crashes"))
+
+    # Small changes to a state
+
+    def _answer(self, state: State, client: int, answer: clients.Answer) -> State:
+        local = clients.answered(client, self.programs[client], state.clients[client], answer)
+        return with_client(state, client, local)
+
+    def _hang(self, state: State, client: int, *requests: Call | Operation) -> State:
+        return state._replace(hanging=(*state.hanging, Hanging(client, requests)))
+
+    def _update(self, client: int, local: Local) -> tuple[int, int]:
+        return client, (local.round - 1) * self.programs[client].writes + local.writes
+
+    def _write_of(self, state: State, client: int, form: str) -> WriteOperation:
+        local = state.clients[client]
+        assert local.fence is not None
+        seq = local.seq if self.programs[client].order and form == "guarded" else None
+        return WriteOperation(local.fence, self._update(client, local), local.base, seq, form)  # type: ignore[arg-type]
+
+    def _wrote(self, state: State, client: int) -> State:
+        local = state.clients[client]
+        if local.writes + 1 < self.programs[client].writes:
+            return with_client(state, client, _again(local, writes=local.writes + 1))
+        return self._leave(state, client)
+
+    def _leave(self, state: State, client: int) -> State:
+        local = state.clients[client]
+        after = Local("release", local.round, local.fence, tokens=local.tokens, rejected=local.rejected)
+        return with_client(state, client, clients.settled(client, self.programs[client], after))
+
+    def _loses(self, state: State) -> bool:
+        return not state.acknowledged <= state.storage.value
+
+    def _same_fences(self, before: State, after: State, client: int) -> tuple[str, ...]:
+        fence = after.clients[client].fence
+        if fence is None or before.clients[client].fence is not None:
+            return ()
+        others = [local.fence for index, local in enumerate(after.clients) if index != client]
+        return (SAME_FENCE,) if fence in others else ()
+
+    def _redis(self, snapshot: Snapshot, call: Call) -> tuple[tuple[bytes | int, ...], Snapshot]:
+        key = (snapshot, call)
+        found = self.calls.get(key)
+        if found is None:
+            redis = self.scenario.redis(snapshot)
+            reply = tuple(redis.run(call.script.name, call.keys, call.args))
+            found = self.calls[key] = (reply, redis.snapshot())
+        return found
+
+    def _storage(self, storage: Storage, operation: Operation) -> tuple[Storage, Answer]:
+        key = (storage, operation)
+        found = self.operations.get(key)
+        if found is None:
+            found = self.operations[key] = self.scenario.backend.run(storage, operation)
+        return found
+
+
+def _again(local: Local, *, unknown: bool = False, writes: int | None = None) -> Local:
+    return local._replace(
+        phase="read", base=frozenset(), seq=0, unknown=unknown, writes=local.writes if writes is None else writes
+    )
+
+
+def _said(name: str, call: Call, reply: tuple[bytes | int, ...]) -> str:
+    """A step at Redis in words."""
+    number = reply[1].decode() if reply[0] == b"granted" and isinstance(reply[1], bytes) else ""
+    if call.script.name == "acquire":
+        return f"{name} acq {number}"
+    if call.script.name == "remint" and number:
+        return f"{name} remints {number}"
+    if call.script.name == "force_release":
+        return f"{name} takes the lock away {number}"
+    if call.script.name == "release":
+        return f"{name} releases" if reply[0] == b"released" else f"{name}'s release is too late"
+    said = reply[0].decode() if isinstance(reply[0], bytes) else ""
+    return f"{name}'s {call.script.name}: {said}"
