@@ -14,10 +14,10 @@ import redis
 from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from examples.drawing.events import Recorder
 from examples.gc_pause import story
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS, Director
-from examples.gc_pause.events import Recorder
 from examples.gc_pause.process import DemoError, WorkerProcess
 from examples.gc_pause.screen import Screen
 from examples.servers import ServerError, start_postgres, start_redis

@@ -10,11 +10,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Engine, insert, select
 
+from examples.drawing.events import Event, Lane, Recorder
 from examples.gc_pause.deposits import accounts
-from examples.gc_pause.events import Event, Recorder
 from examples.gc_pause.process import PATIENCE, DemoError, WorkerProcess
 from examples.gc_pause.screen import Screen
-from examples.gc_pause.timeline import Lane
 from fencing import FencedLock
 from storage_guards import SQLAlchemyGuard
 

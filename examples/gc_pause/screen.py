@@ -7,7 +7,7 @@ import sys
 import textwrap
 from typing import TextIO
 
-from examples.gc_pause.timeline import Look
+from examples.drawing.terminal import Look
 
 WIDEST = 100
 

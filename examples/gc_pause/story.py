@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from examples.drawing.events import Event, Recorder
+from examples.drawing.terminal import draw
 from examples.gc_pause.director import AMOUNTS, LANES, OPENING, Act, Outcome
-from examples.gc_pause.events import Event, Recorder
 from examples.gc_pause.screen import Screen
-from examples.gc_pause.timeline import draw
 
 ACTS = (
     Act("1", "only a lock that expires", "lock_only", wakes_early=False, loses=True),

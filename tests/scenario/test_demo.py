@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from examples.drawing.events import Event, Lane
+from examples.drawing.terminal import Look, draw
 from examples.gc_pause.director import Outcome
-from examples.gc_pause.events import Event
 from examples.gc_pause.story import ACTS
-from examples.gc_pause.timeline import Lane, Look, draw
 from examples.servers import PostgresServer, RedisServer
 from tests.support import wait_until
 

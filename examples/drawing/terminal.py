@@ -1,4 +1,4 @@
-"""Draws recorded events as a timeline for the terminal: a column for each lane, time running downwards.
+"""Draws recorded events for the terminal: a column for each lane, time running downwards.
 
 Every row is a moment at which something was recorded. What lasts is a bar from its start to its end.
 """
@@ -8,18 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from examples.gc_pause.events import Event
+from examples.drawing.events import Event, Lane
 
 LONG_SILENCE = 0.3
 MOST_SILENCES = 3
 """A row without events stands for about so many seconds in which nothing happened; so many rows at the most."""
 
 GAP = "  "
-
-
-class Lane(NamedTuple):
-    name: str
-    title: str
 
 
 class Style(NamedTuple):

@@ -5,7 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Lane(NamedTuple):
+    name: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,12 @@ class Event:
         lasting: whether it is something that lasts.
         because: the start of the event, in another lane, that this one is the effect of; drawn beside it.
         act: the part of the run it belongs to.
-        data: details, as JSON has them.
+        data: details, as JSON has them. Those that a drawing knows:
+            source, target: the lane that an arrow comes from, or goes to; its other end is the event's own lane.
+            label: what the arrow carries.
+            holder: the lane in whose colour what lasts is drawn.
+            flag: what must not be overlooked.
+            reason: the long text of it.
     """
 
     lane: str
