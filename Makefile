@@ -1,8 +1,8 @@
 # Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | test | check | clean        make test ARGS="-k proxy"        make PYTHON=python3.12 test
+#   make demo | test | check | wheel | clean        make test ARGS="-k proxy"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo test check clean
+.PHONY: demo test check wheel clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -31,8 +31,20 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/unit/test_layers.py
 
+# The wheel is what users get: built, installed where the sources are out of reach, and put through tests and type checkers.
+wheel: .venv/.dev
+	@rm -rf .wheel && mkdir -p .wheel/away
+	@$(BIN)/python -m pip --disable-pip-version-check --quiet wheel --no-deps --wheel-dir .wheel .
+	@$(BIN)/python -m venv .wheel/venv
+	@.wheel/venv/bin/python -m pip --disable-pip-version-check --quiet install "fencing[dev] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
+	@cp -R tests examples pyproject.toml README.md .wheel/away/
+	@cd .wheel/away && ../venv/bin/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
+	cd .wheel/away && ../venv/bin/mypy --strict tests/typing/user_program.py
+	cd .wheel/away && ../venv/bin/pyright --pythonpath ../venv/bin/python tests/typing/user_program.py
+	cd .wheel/away && ../venv/bin/python -m pytest -q tests/contract $(ARGS)
+
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .wheel build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.python:

@@ -1,0 +1,51 @@
+"""Five thousand leases at a ttl of three seconds in one process: none is lost, and there is time left for work."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+import redis.asyncio
+
+from examples.servers import RedisServer
+from fencing import AsyncRedisCoordinator, RedisCoordinator
+
+LEASES = 5000
+TTL = 3.0
+SECONDS = 5.0
+
+
+def report(capsys: pytest.CaptureFixture[str], colour: str, busy: float) -> None:
+    with capsys.disabled():
+        print(f"\n{LEASES} leases of {TTL} s ({colour}): renewing took {busy:.1%} of a core", end=" ")
+
+
+def test_threads(any_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    with RedisCoordinator(any_redis.client(), ttl=TTL) as coordinator:
+        leases = [coordinator.acquire(f"r{number}") for number in range(LEASES)]
+        before = time.process_time()
+        time.sleep(SECONDS)
+        busy = (time.process_time() - before) / SECONDS
+        assert [lease for lease in leases if not lease.held] == []
+        assert all(lease.release() for lease in leases)
+    report(capsys, "threads", busy)
+    assert busy < 0.5
+
+
+def test_asyncio(any_redis: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> float:
+        client = redis.asyncio.Redis.from_url(any_redis.url)
+        async with AsyncRedisCoordinator(client, ttl=TTL) as coordinator:
+            leases = [await coordinator.acquire(f"r{number}") for number in range(LEASES)]
+            before = time.process_time()
+            await asyncio.sleep(SECONDS)
+            busy = (time.process_time() - before) / SECONDS
+            assert [lease for lease in leases if not lease.held] == []
+            for lease in leases:
+                assert await lease.release()
+        return busy
+
+    busy = asyncio.run(main())
+    report(capsys, "asyncio", busy)
+    assert busy < 0.5

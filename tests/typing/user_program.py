@@ -1,0 +1,96 @@
+"""A user's program, as type checkers see it: `make wheel` holds it against the installed package. It is never run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import redis
+import redis.asyncio
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from sqlalchemy.orm import Session
+from typing_extensions import assert_type
+
+from fencing import (
+    AsyncFencedLock,
+    AsyncLease,
+    AsyncRedisCoordinator,
+    Fence,
+    FencedLock,
+    ForcedRelease,
+    Holder,
+    Lease,
+    LeaseLost,
+    Mark,
+    NotAcquired,
+    OutcomeUnknown,
+    RedisCoordinator,
+    StaleFence,
+)
+from storage_guards import AsyncMemoryGuard, AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
+
+
+def work() -> int:
+    engine = create_engine("postgresql+psycopg://localhost/shop")
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    with RedisCoordinator(redis.Redis(), ttl=10, guards=[guard, MemoryGuard()], max_lifetime=60) as coordinator:
+        assert_type(coordinator.lock("r"), FencedLock)
+        assert_type(coordinator.try_acquire("r"), Lease | None)
+        with coordinator.hold("r", timeout=5) as lease:
+            assert_type(lease, Lease)
+            assert_type(lease.lost, threading.Event)
+            assert_type(lease.fence.number, int)
+            lease.on_lost(report)
+            with guard.begin(lease) as connection:
+                assert_type(connection, Connection)
+            assert_type(guard.write(lease, text("UPDATE t SET a = :a"), {"a": 1}), int)
+            assert_type(guard.mark("r"), Mark | None)
+            with Session(engine) as session:
+                guard.advance(session, lease)
+                session.commit()
+    lock = FencedLock(redis.Redis(), "r", ttl=3, guards=[guard], renew=False)
+    try:
+        lease = lock.acquire(timeout=0)
+    except NotAcquired as error:
+        assert_type(error.owner, str | None)
+        return 1
+    assert_type(lock.holder(), Holder | None)
+    assert_type(lock.force_release(), ForcedRelease)
+    text_of_fence = str(lease.detach())
+    adopted = lock.adopt(Fence.parse(text_of_fence))
+    try:
+        guard.claim(adopted.fence)
+    except StaleFence as error:
+        assert_type(error.mark, Mark | None)
+    except OutcomeUnknown as error:
+        assert_type(error.seq, int)
+    assert_type(adopted.release(), bool)
+    return 0
+
+
+def report(error: LeaseLost) -> None:
+    print(error.reason, error.fence)
+
+
+async def work_async() -> None:
+    guard = AsyncSQLAlchemyGuard(create_async_engine("postgresql+psycopg://localhost/shop"))
+    await guard.create_tables()
+    client = redis.asyncio.Redis()
+    async with AsyncRedisCoordinator(client, guards=[guard, AsyncMemoryGuard()]) as coordinator:
+        async with coordinator.hold("r", timeout=5, cancel_on_loss=True) as lease:
+            assert_type(lease, AsyncLease)
+            assert_type(lease.lost, asyncio.Event)
+            async with guard.begin(lease, claim=True) as connection:
+                assert_type(connection, AsyncConnection)
+            assert_type(await guard.write(lease, text("UPDATE t SET a = 1")), int)
+        lock = AsyncFencedLock(client, "r")
+        async with lock.hold() as lease:
+            await lease.renew()
+        assert_type(await lock.try_acquire(), AsyncLease | None)
+
+
+if __name__ == "__main__":
+    asyncio.run(work_async())
+    raise SystemExit(work())
