@@ -1,8 +1,9 @@
 # Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | test | check | wheel | clean        make test ARGS="-k proxy"        make PYTHON=python3.12 test
+#   make demo | test | explore | check | wheel | clean
+#   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo test check wheel clean
+.PHONY: demo test explore check wheel clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -24,6 +25,9 @@ demo: .venv/.demo
 
 test: .venv/.dev
 	@$(BIN)/python -m pytest $(ARGS)
+
+explore: .venv/.dev
+	@$(BIN)/python -m tests.explorer $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -16,6 +16,7 @@ from fencing.errors import StaleFence
 from fencing.fence import Fence, Mark, admit_claim
 from fencing.redis_plans import RedisPlans
 from tests.explorer.clients import Program
+from tests.explorer.scenarios import NoLock
 from tests.explorer.simulated_redis import Reply, SimulatedRedis
 from tests.explorer.state import (
     CLAIM_BACK,
@@ -51,6 +52,9 @@ class Rule:
     length: int
     known: int | None = None
     note: str = ""
+
+    def __str__(self) -> str:
+        return self.name
 
 
 # The kernel's two functions, weakened
@@ -101,13 +105,6 @@ class NotIdempotent(SimulatedRedis):
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         if self.get(keys[0]) is not None:
             return [b"taken", self.pttl(keys[0]), b""]
-        return self._mint(keys, args)
-
-
-class NoLock(SimulatedRedis):
-    """Everybody is granted at once: safety is the guard's, so it must hold without any lock."""
-
-    def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         return self._mint(keys, args)
 
 

@@ -115,6 +115,9 @@ class Scenario:
     earlier: int = 0
     repair: int = 1
 
+    def __str__(self) -> str:
+        return self.name
+
 
 def allowed(scenario: Scenario, state: State, fault: str) -> bool:
     """Whether one more of these faults lies within the bounds."""

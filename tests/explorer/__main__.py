@@ -1,0 +1,93 @@
+"""``make explore``: the deeper explorations; with arguments, one of your own.
+
+make explore                                                        all of them, some minutes
+make explore ARGS="--rules"                                         what happens with each rule off
+make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from tests.explorer.clients import Program
+from tests.explorer.rules import RULES
+from tests.explorer.scenarios import DEEP, SAFE, NoLock
+from tests.explorer.search import Result, explore
+from tests.explorer.sqlite_storage import SQLiteBackend
+from tests.explorer.state import Bounds, Scenario
+
+MOST_CLIENTS = 8
+FAULTS = [name for name in Bounds._fields if not name.startswith("marks_") and name != "takeovers"]
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="make explore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
+    parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
+    parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
+    parser.add_argument("--writes", type=int, default=1, help="how often each writes under one grant")
+    parser.add_argument("--earlier", type=int, default=0, help="the number that a holder before had; 0: none")
+    parser.add_argument("--renews", action="store_true", help="each client renews once")
+    parser.add_argument("--clock-floor", action="store_true", help="the server's clock is a floor for numbers")
+    parser.add_argument("--timeout", type=float, default=float("inf"), help="of acquire, in seconds")
+    parser.add_argument("--no-lock", action="store_true", help="everybody is granted at once")
+    parser.add_argument("--storage", choices=["memory", "sqlite"], default="memory")
+    parser.add_argument("--limit", type=int, default=3_000_000, help="stop after so many states (some 2 KB each)")
+    for fault in FAULTS:
+        parser.add_argument(f"--{fault.replace('_', '-')}", type=int, default=0, metavar="N", help="at most so many")
+    options = parser.parse_args(arguments)
+    if options.rules:
+        return _rules()
+    own = [option for option in vars(options) if getattr(options, option) != parser.get_default(option)]
+    if not set(own) - {"storage", "limit"}:
+        return max([_one(scenario, options.limit, options.storage) for scenario in [*SAFE.values(), *DEEP.values()]])
+    bounds = Bounds(**{fault: getattr(options, fault) for fault in FAULTS})
+    program = Program(
+        rounds=options.rounds,
+        writes=options.writes,
+        order=options.late_writes > 0,
+        renews=options.renews,
+        clock_floor=options.clock_floor,
+        timeout=options.timeout,
+    )
+    scenario = Scenario(f"{options.clients} clients", (program,) * options.clients, bounds, earlier=options.earlier)
+    if options.no_lock:
+        scenario = replace(scenario, redis=NoLock, repair=SAFE["3 clients without a lock"].repair)
+    return _one(scenario, options.limit, options.storage)
+
+
+def _one(scenario: Scenario, limit: int, storage: str) -> int:
+    if storage == "memory" or any(program.order for program in scenario.programs):
+        return _report(explore(scenario, limit=limit))
+    with tempfile.TemporaryDirectory() as folder:
+        backend = SQLiteBackend(Path(folder) / "explored.db")
+        try:
+            return _report(explore(replace(scenario, backend=backend), limit=limit))
+        finally:
+            backend.close()
+
+
+def _report(result: Result) -> int:
+    print(result, flush=True)
+    for violation in result.violations.values():
+        print(f"    {violation}", flush=True)
+    return 1 if result.violations else 0
+
+
+def _rules() -> int:
+    missing = 0
+    for rule in RULES:
+        found = explore(rule.scenario, until={rule.violates}).violations.get(rule.violates)
+        missing += found is None
+        print(f"without {rule}:\n    {found or 'nothing was found!'}")
+    return min(missing, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

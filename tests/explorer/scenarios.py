@@ -1,0 +1,84 @@
+"""What is explored with all rules on: nothing may be found, and everything within the bounds is visited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.explorer.clients import Program
+from tests.explorer.simulated_redis import Reply, SimulatedRedis
+from tests.explorer.state import Bounds, Scenario
+
+__all__ = ["DEEP", "SAFE", "NoLock"]
+
+
+class NoLock(SimulatedRedis):
+    """Everybody is granted at once: safety is the guard's, so it must hold without any lock."""
+
+    def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        return self._mint(keys, args)
+
+
+HOLDER = Program()
+NO_BOUND = -100
+
+_QUICK = [
+    Scenario(
+        "2 clients, most faults",
+        (HOLDER, HOLDER),
+        Bounds(expiries=1, lost=1, late=1, crashes=1, resets=1),
+    ),
+    Scenario("2 clients, slow claims", (HOLDER, HOLDER), Bounds(expiries=1, slow=2, polls=1), earlier=4),
+    Scenario("2 clients, new storage", (HOLDER, HOLDER), Bounds(expiries=2, lost=1), repair=2),
+    Scenario("2 clients, twice refused", (HOLDER, HOLDER), Bounds(expiries=1, lost=1, resets=2), earlier=4),
+    Scenario("2 clients, two rounds", (Program(rounds=2),) * 2, Bounds(expiries=1, resets=1), earlier=4),
+    Scenario(
+        "2 clients, server's clock as a floor",
+        (Program(clock_floor=True),) * 2,
+        Bounds(expiries=1, lost=1, late=1, resets=1),
+    ),
+    Scenario(
+        "2 clients with a timeout",
+        (Program(timeout=5.0),) * 2,
+        Bounds(expiries=1, lost=2, late=1, gave_up=1),
+    ),
+    Scenario("2 clients that renew", (Program(renews=True),) * 2, Bounds(expiries=2, lost=1, resets=1)),
+    Scenario(
+        "2 clients, two writes each, in order by seq",
+        (Program(writes=2, order=True),) * 2,
+        Bounds(expiries=1, late_writes=1, lost=1),
+    ),
+    Scenario(
+        "2 clients, and one that takes the lock away",
+        (HOLDER, HOLDER, Program(forces=True)),
+        Bounds(expiries=1, lost=1),
+    ),
+    Scenario(
+        "2 clients, one that forgets to claim",
+        (HOLDER, Program(claims=False)),
+        Bounds(expiries=2, lost=1, late=1, resets=1),
+    ),
+    Scenario("3 clients, new storage", (HOLDER,) * 3, Bounds(expiries=2, resets=1), repair=2),
+    Scenario("3 clients", (HOLDER,) * 3, Bounds(expiries=2, resets=1), earlier=4),
+    Scenario("3 clients, lost and late", (HOLDER,) * 3, Bounds(expiries=1, lost=1, late=1)),
+    Scenario("3 clients, crashes", (HOLDER,) * 3, Bounds(expiries=1, crashes=1, slow=1)),
+    Scenario("3 clients without a lock", (HOLDER,) * 3, Bounds(resets=1), redis=NoLock, repair=NO_BOUND),
+]
+
+_DEEP = [
+    Scenario(
+        "2 clients, all faults",
+        (HOLDER, HOLDER),
+        Bounds(expiries=1, lost=1, late=1, slow=1, crashes=1, resets=1, polls=1),
+    ),
+    Scenario("2 clients, each fault twice", (HOLDER, HOLDER), Bounds(expiries=2, lost=2, resets=2), earlier=4),
+    Scenario("2 clients, three rounds", (Program(rounds=3),) * 2, Bounds(expiries=2, resets=1), earlier=4),
+    Scenario("3 clients, two rounds", (Program(rounds=2),) * 3, Bounds(expiries=1, resets=1), earlier=4),
+    Scenario("3 clients, most faults", (HOLDER,) * 3, Bounds(expiries=1, lost=1, resets=1, crashes=1)),
+    Scenario("4 clients", (HOLDER,) * 4, Bounds(expiries=2, resets=1)),
+]
+
+SAFE = {scenario.name: scenario for scenario in _QUICK}
+"""Explored by each test run, in seconds."""
+
+DEEP = {scenario.name: scenario for scenario in _DEEP}
+"""Explored by ``make explore``, in minutes."""

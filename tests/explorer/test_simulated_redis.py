@@ -1,0 +1,210 @@
+"""The simulated Redis against real ones: random calls, reply by reply and key by key; and the explorer's own calls."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import redis
+
+from examples.servers import RedisServer
+from fencing import redis_scripts
+from fencing.redis_keys import keys_of
+from fencing.redis_plans import Call
+from fencing.redis_scripts import Script
+from tests.explorer.scenarios import SAFE
+from tests.explorer.search import explore
+from tests.explorer.simulated_redis import Entry, Reply, ScriptError, SimulatedRedis, Snapshot
+from tests.explorer.state import KEYS
+
+CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1000"))
+
+SCRIPTS = {script.name: script for script in vars(redis_scripts).values() if isinstance(script, Script)}
+RESOURCES = ["{a}1", "{a}2"]  # of one slot, so they share a counter
+TOKENS = [letter * 22 for letter in "ABC"]
+OWNERS = ["host:1", "a label with blanks", "ü\n", ""]
+TTLS: list[str | int] = ["", 60_000, 100_000]
+NUMBERS = [0, 1, 7, 1000, 2**50, 2**50 + 1, 2**51, 2**53 - 3, 2**53 - 2, 2**53 - 1, 2**53, 2**53 + 1, 2**60, 10**15]
+COUNTERS = [b"abc", b"007", b"007", b"0070", b"-5", b"5 ", b"1e5", b"", b"5\n", b"9" * 20, b"9" * 400]
+HOLDERS = [b"", b"7", b"x 5 %s me", b"7 5 %s me", b"7 5 %s ", b"7 5  %s me", b"7 5 %s\nme", b"007 5 %s a b"]
+
+
+class RealRedis:
+    """A server behind the simulation's own operations."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self.client = redis.Redis.from_url(server.url)
+        self.shas = {name: self.client.script_load(script.text) for name, script in SCRIPTS.items()}
+
+    def clock_us(self) -> int:
+        seconds, microseconds = self.client.time()
+        return int(seconds) * 1_000_000 + int(microseconds)
+
+    def run(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Reply:
+        try:
+            return list(self.client.evalsha(self.shas[script], len(keys), *keys, *args))
+        except redis.ResponseError as error:
+            raise ScriptError(str(error)) from None
+
+    def load(self, snapshot: Snapshot) -> None:
+        self.client.flushall()
+        for entry in snapshot.entries:
+            self.set(entry.key, entry.value)
+            if entry.expires_ms is not None:
+                self.client.pexpire(entry.key, entry.expires_ms - snapshot.clock_us // 1000)
+
+    def set(self, key: str, value: bytes | None) -> None:
+        if value is None:
+            self.client.delete(key)
+            self.client.rpush(key, "x")
+        else:
+            self.client.set(key, value)
+
+    def snapshot(self, clock_us: int) -> Snapshot:
+        """All keys, their ttls as moments of the given clock."""
+        keys = sorted(str(key, "utf-8") for key in self.client.scan_iter(count=100))
+        pipeline = self.client.pipeline(transaction=True)
+        for key in keys:
+            pipeline.get(key)
+            pipeline.pttl(key)
+        answers = pipeline.execute(raise_on_error=False)
+        entries = []
+        for index, key in enumerate(keys):
+            value, left = answers[2 * index : 2 * index + 2]
+            expires_ms = None if left < 0 else clock_us // 1000 + left
+            entries.append(Entry(key, None if isinstance(value, Exception) else value, expires_ms))
+        return Snapshot(tuple(entries), clock_us)
+
+
+@pytest.fixture
+def real(redis_server: RedisServer) -> Iterator[RealRedis]:
+    if redis_server.external:
+        pytest.skip("needs a server of its own: it looks at all keys")
+    connected = RealRedis(redis_server)
+    yield connected
+    connected.client.close()
+
+
+def attempt(run: Callable[[], Reply]) -> Reply:
+    """The reply; of an error, its first words and what it is about."""
+    try:
+        return run()
+    except ScriptError as error:
+        text = str(error)
+        return [next(kind for kind in ("WRONGTYPE", "FENCING", "not an integer") if kind in text).encode()]
+
+
+def alike(real: bytes | int, early: bytes | int, late: bytes | int) -> bool:
+    """Whether a value of a reply, or a word of a stored string, is what it must be at some moment between."""
+    if real in (early, late):
+        return True
+    if isinstance(real, int) and isinstance(early, int) and isinstance(late, int):
+        return early - 50 <= real <= late + 50  # ms
+    texts = [real, early, late]
+    if not all(isinstance(text, bytes) and text.isdigit() for text in texts):
+        return False
+    number, low, high = (float(text) for text in texts)
+    return low <= number <= high  # microseconds
+
+
+def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
+    assert [entry.key for entry in real.entries] == [entry.key for entry in early.entries], said
+    for entry, low, high in zip(real.entries, early.entries, late.entries, strict=True):
+        if entry.value is None or low.value is None or high.value is None:
+            assert (entry.value, low.value, high.value) == (None, None, None), (said, entry, low)
+        else:
+            words = [text.split(b" ") for text in (entry.value, low.value, high.value)]
+            assert all(map(alike, *words)), (said, entry, low, high)
+            assert len({len(each) for each in words}) == 1, (said, entry, low)
+        assert (entry.expires_ms is None) == (low.expires_ms is None), (said, entry, low)
+        if entry.expires_ms is not None and low.expires_ms is not None and high.expires_ms is not None:
+            assert low.expires_ms - 1000 <= entry.expires_ms <= high.expires_ms + 1000, (said, entry, low)
+
+
+def random_arguments(chance: random.Random, script: str) -> tuple[list[str], list[str | int]]:
+    keys = keys_of(chance.choice(RESOURCES))
+    token, ttl = chance.choice(TOKENS), chance.choice(TTLS)
+    if script == "renew":
+        many = [keys_of(chance.choice(RESOURCES)) for _ in range(chance.randint(1, 3))]
+        tokens = [chance.choice(TOKENS) for _ in many]
+        return [key for its in many for key in (its.lock, its.holder)], [chance.choice(TTLS[1:]), *tokens]
+    if script == "release":
+        return [keys.lock, keys.holder], [token]
+    if script == "holder":
+        return [keys.lock, keys.holder], []
+    floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
+    args = [token, ttl, floor, chance.choice("0001"), chance.choice(OWNERS)]
+    if script == "remint":
+        args.append(chance.choice(TOKENS))
+    return [keys.lock, keys.holder, keys.counter], args
+
+
+def tampering(chance: random.Random) -> tuple[str, bytes | None] | None:
+    """What else may happen to the keys: None deletes nothing; a value of None is one that is no string."""
+    keys = keys_of(chance.choice(RESOURCES))
+    token = chance.choice(TOKENS).encode()
+    kind = chance.random()
+    if kind < 0.3:
+        return keys.lock, chance.choice([token, token, b"a foreign holder's value", b"", None])
+    if kind < 0.6:
+        return keys.holder, chance.choice([None, *(each.replace(b"%s", token) for each in HOLDERS)])
+    return keys.counter, chance.choice([None, *COUNTERS, *(b"%d" % number for number in NUMBERS)])
+
+
+def test_random_calls(real: RealRedis) -> None:
+    seed = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
+    print(f"FENCING_SEED={seed}, {CALLS} calls")
+    chance = random.Random(seed)
+    simulated = SimulatedRedis(Snapshot((), real.clock_us()))
+    replies: dict[bytes | int, int] = {}
+    for index in range(CALLS):
+        said = f"FENCING_SEED={seed}, call {index}"
+        before = simulated.snapshot()
+        if chance.random() < 0.25:
+            key = chance.choice([entry.key for entry in before.entries] or ["nothing"])
+            simulated.delete(key)
+            real.client.delete(key)
+        elif chance.random() < 0.15 and (change := tampering(chance)):
+            simulated.set(*change)
+            real.set(*change)
+        else:
+            script = chance.choice(sorted(SCRIPTS))
+            keys, args = random_arguments(chance, script)
+            said = f"{said}: {script} {keys} {args} on {before.entries}"
+            early, answer = _at(before, real.clock_us(), script, keys, args)
+            reply = attempt(lambda: real.run(script, keys, args))  # noqa: B023 - called at once
+            late, last = _at(before, real.clock_us(), script, keys, args)
+            replies[reply[0]] = replies.get(reply[0], 0) + 1
+            assert len(reply) == len(answer) == len(last), (said, reply, answer)
+            assert all(map(alike, reply, answer, last)), (said, reply, answer, last)
+            state = real.snapshot(late.clock_us)
+            compare(said, state, early, late)
+            simulated = SimulatedRedis(state)  # which has the real clock's numbers
+    print(replies)
+    assert set(replies) >= {b"granted", b"taken", b"implausible", b"renewed", b"released", b"gone", b"held", b"free"}
+
+
+def _at(before: Snapshot, clock_us: int, script: str, keys: list[str], args: list[str | int]) -> tuple[Snapshot, Reply]:
+    simulated = SimulatedRedis(before._replace(clock_us=clock_us))
+    reply = attempt(lambda: simulated.run(script, keys, args))
+    return simulated.snapshot(), reply
+
+
+def test_every_call_the_explorer_made(real: RealRedis) -> None:
+    """Not a sample: each distinct script call on each distinct state of a small exploration, on the real server."""
+    result = explore(SAFE["2 clients, twice refused"])
+    assert result.world is not None
+    calls: dict[tuple[Snapshot, Call], tuple[tuple[bytes | int, ...], Snapshot]] = result.world.calls
+    for (before, call), (reply, after) in calls.items():
+        real.load(before)
+        said = f"{call} on {before}"
+        answer = real.run(call.script.name, call.keys, call.args)
+        assert len(answer) == len(reply), said
+        assert all(alike(mine, theirs, theirs) for mine, theirs in zip(answer, reply, strict=True)), (said, answer)
+        state = real.snapshot(after.clock_us)
+        assert [each.key for each in state.entries] == [each.key for each in after.entries], said
+        for mine, theirs in zip(state.entries, after.entries, strict=True):
+            assert mine.key == KEYS.holder or mine.value == theirs.value, said  # which has the time of the grant
+    print(f"{len(calls)} distinct calls")
