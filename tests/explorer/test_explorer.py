@@ -15,7 +15,7 @@ from tests.explorer.rules import RULES, Rule
 from tests.explorer.scenarios import SAFE
 from tests.explorer.search import explore
 from tests.explorer.sqlite_storage import SQLiteBackend
-from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, STALE_READ, Bounds, Scenario
+from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, REPAIR, STALE_READ, Bounds, Scenario
 
 Say = Callable[[object], None]
 
@@ -107,3 +107,19 @@ def test_the_explorer_leaves_the_guard_as_it_was() -> None:
     guard = MemoryGuard()
     guard.claim(Fence("r", 2, "t" * 22))
     assert guard.mark("r") is not None
+
+
+def test_on_a_storage_with_history_the_repair_may_take_one_more() -> None:
+    """Redis loses its data while a grant is under way; its claim comes between the refusal and the repair."""
+    scenario = Scenario("used", (Program(),) * 2, Bounds(resets=1), earlier=4, repair=2)
+    assert explore(scenario).violations[REPAIR].trace == (
+        "A acq 5",
+        "Redis loses its data",
+        "B acq 1",
+        "B's claim is refused",  # the mark is 4
+        "A claims",
+        "B remints 5",  # above 4, and A has 5 meanwhile
+        "B's claim is refused",  # the next remint gives 6
+    )
+    assert not explore(replace(scenario, repair=1)).violations
+    assert not explore(replace(scenario, earlier=0)).violations
