@@ -158,8 +158,12 @@ def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Pl
     return grant
 
 
-def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding]) -> Plan[None]:
-    """Renew the leases that are due, as many as go into one request. Each is renewed, lost, or due again soon."""
+def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
+    """Renew the leases that are due, as many as go into one request. Each is renewed, lost, or due again soon.
+
+    Args:
+        attempt_seconds: how long one request may take, so that one without reply does not use up the others' time.
+    """
     by_ttl: dict[float | None, list[Holding]] = {}
     for holding in holdings:
         by_ttl.setdefault(holding.settings.ttl, []).append(holding)
@@ -167,12 +171,12 @@ def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding]) -> Pla
         for start in range(0, len(same), coordinator.max_renewals):
             batch = [each for each in same[start : start + coordinator.max_renewals] if each.fate is None]
             if batch:
-                yield from _renew_batch(coordinator, batch)
+                yield from _renew_batch(coordinator, batch, attempt_seconds)
 
 
-def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding]) -> Plan[None]:
+def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
     settings = batch[0].settings  # of which a renewal looks at the ttl alone
-    once = coordinator.clock() + settings.attempt_seconds
+    once = coordinator.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
         grants = yield from coordinator.plan_renew([each.fence for each in batch], settings, deadline=once)
     except CoordinatorUnavailable:

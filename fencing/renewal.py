@@ -26,6 +26,9 @@ __all__ = ["AsyncRenewal", "Renewal"]
 
 logger = logging.getLogger("fencing")
 
+LEAST_ATTEMPT_SECONDS = 0.1
+"""What one request gets at the least, however short some lock's ttl is."""
+
 
 class _Renewal:
     """What both colours share: the calendar of a holding."""
@@ -33,6 +36,7 @@ class _Renewal:
     def __init__(self, coordinator: CoordinatorPlans) -> None:
         self._clock = coordinator.clock
         self._closed = False
+        self._attempt_seconds = float("inf")  # a third of the shortest ttl that was ever kept
 
     def close(self) -> None:
         """Renew no more. The deadlines of what is held are still watched."""
@@ -40,6 +44,7 @@ class _Renewal:
 
     def keep(self, grant: Grant, settings: Settings) -> Holding:
         """Watch a grant from now on, and renew it, until it ends."""
+        self._attempt_seconds = min(self._attempt_seconds, max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS))
         holding = Holding(grant, settings, self._clock())
         self._schedule(holding)
         return holding
@@ -123,7 +128,7 @@ class Renewal(_Renewal):
     def _work(self) -> None:
         while batch := self._next_batch():
             try:
-                run(plans.renew_all(self._coordinator, batch), self._coordinator.perform)
+                run(plans.renew_all(self._coordinator, batch, self._attempt_seconds), self._coordinator.perform)
             except BaseException:  # noqa: BLE001 - it is logged, and the thread goes on
                 self._failed(batch)
             finally:
@@ -167,7 +172,8 @@ class AsyncRenewal(_Renewal):
             while mine.due:
                 batch, mine.due = mine.due, []
                 try:
-                    await run_async(plans.renew_all(self._coordinator, batch), self._coordinator.perform)
+                    plan = plans.renew_all(self._coordinator, batch, self._attempt_seconds)
+                    await run_async(plan, self._coordinator.perform)
                 except Exception:  # noqa: BLE001 - it is logged, and the task goes on
                     self._failed(batch)
                 finally:
