@@ -5,6 +5,7 @@ Plans (see ``fencing.effects``): no I/O, so both colours and the tests run these
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import secrets
@@ -168,10 +169,9 @@ def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding], attemp
     for holding in holdings:
         by_ttl.setdefault(holding.settings.ttl, []).append(holding)
     for same in sorted(by_ttl.values(), key=lambda same: same[0].deadline):
-        for start in range(0, len(same), coordinator.max_renewals):
-            batch = [each for each in same[start : start + coordinator.max_renewals] if each.fate is None]
-            if batch:
-                yield from _renew_batch(coordinator, batch, attempt_seconds)
+        alive = (each for each in same if each.fate is None)  # looked at when its request is made
+        while batch := list(itertools.islice(alive, coordinator.max_renewals)):
+            yield from _renew_batch(coordinator, batch, attempt_seconds)
 
 
 def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:

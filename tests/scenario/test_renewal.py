@@ -20,7 +20,7 @@ import redis
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncFencedLock, AsyncRedisCoordinator, FencedLock, LeaseLost, RedisCoordinator, clock
+from fencing import AsyncRedisCoordinator, FencedLock, LeaseLost, RedisCoordinator, clock
 from fencing import callbacks as callbacks_module
 from fencing import timer as timer_module
 from fencing.fence import Fence, HasFence
@@ -162,25 +162,6 @@ def test_the_deadline_is_watched_while_the_worker_is_stuck(
         assert lease.lost.wait(3 * TTL)
         unstick.set()
         lease.release()
-
-
-def test_a_long_lease_without_reply_does_not_use_up_a_short_ones_time(
-    side: Side, any_redis: RedisServer, proxy: ProxyFactory
-) -> None:
-    through = proxy(any_redis)
-    coordinator = side.coordinator(through.url(any_redis.url), ttl=3)  # alone, an attempt for it may take a second
-    long = side.call(coordinator.acquire, "long")
-    lock = (AsyncFencedLock if side.asynchronous else FencedLock)(coordinator, "short", ttl=TTL)
-    short = side.call(lock.acquire)
-    outlast(0.7, lambda: short.held)
-    through.silence()
-    side.wait_until(lambda: not short.held)
-    through.restore()
-    side.call(short.release)
-    short = side.call(lock.acquire, timeout=5)
-    outlast(1.5, lambda: short.held and long.held)
-    side.call(short.release)
-    side.call(long.release)
 
 
 def test_a_lost_reply_to_a_renewal_is_no_loss(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:

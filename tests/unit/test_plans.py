@@ -11,6 +11,7 @@ import pytest
 from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence, plans
 from fencing.coordinator import Grant, Holder, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
+from fencing.holding import Holding
 from fencing.redis_plans import Call, NoReply, RedisPlans
 from storage_guards import MemoryGuard
 
@@ -310,3 +311,42 @@ def test_adopting_claims_and_never_mints(steps: Stepper) -> None:
     with pytest.raises(LeaseLost) as caught:
         steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), [b"renewed", b"7"], stale(9), RELEASED)
     assert caught.value.reason == "stale"
+
+
+# Renewal in batches
+
+
+def holding(steps: Stepper, name: str, ttl: float) -> Holding:
+    return steps.redis.keep(Grant(Fence(name, 7, "t" * 22), steps.now + ttl), Settings(ttl=ttl))
+
+
+def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: Stepper) -> None:
+    steps.redis.max_renewals = 2
+    holdings = [holding(steps, name, ttl) for name, ttl in [("long", 60), ("a", 3), ("b", 3), ("c", 3)]]
+    holdings[1].end("released")
+    answers = [[b"renewed", b"7", b"gone"], [b"renewed", b"7"]]
+    steps.run(plans.renew_all(steps.redis, holdings, 1.0), answers[0], answers[1])
+    first, second = steps.effects
+    assert [key for key in first.keys if ":" not in key] == ["b", "c"], "who has ended is not asked for"
+    assert [key for key in second.keys if ":" not in key] == ["long"]
+    assert [each.fate for each in holdings] == [None, "released", None, "gone"]
+    assert holdings[0].deadline == pytest.approx(1000 + 60 * 0.99 - 0.002)
+
+
+def test_a_request_without_reply_does_not_use_up_the_others_time(steps: Stepper) -> None:
+    long, short = holding(steps, "long", 60), holding(steps, "short", 3)
+    steps.run(plans.renew_all(steps.redis, [long, short], 1.0), (1.0, no_reply()), (1.0, no_reply()))
+    assert [effect.timeout for effect in steps.effects] == [1.0, 1.0]
+    for each in (long, short):
+        assert each.fate is None
+        assert each.due is not None
+        assert each.due < steps.now + each.settings.attempt_seconds / 2, "tried again soon"
+
+
+def test_renewals_are_due_at_a_third_of_the_ttl_on_a_grid(steps: Stepper) -> None:
+    dues = [holding(steps, "r", 60).due for _ in range(200)]
+    shares = [(due - steps.now) / 60 for due in dues if due is not None]
+    assert len(shares) == 200
+    assert min(shares) > 0.29
+    assert max(shares) < 0.39
+    assert 2 < len(set(dues)) <= 8, "jittered, and yet in company"
