@@ -5,7 +5,7 @@
     ├── LeaseLost                stop: the lease is over, on this side
     ├── StaleFence               stop: the storage has admitted a newer holder
     ├── UnclaimedFence           pass guards=[guard] to the lock, or claim first
-    ├── OutcomeUnknown           the write may or may not have happened: look before writing again
+    ├── OutcomeUnknown           the write may or may not have happened: guard.landed(error) says which
     ├── CoordinatorUnavailable   retry: what mints fences did not answer
     ├── GuardUnavailable         retry: the storage did not answer, or its mark stayed locked
     ├── GuardNotEnforceable      change the set-up: this storage, used so, cannot enforce the rules
@@ -157,21 +157,26 @@ class UnclaimedFence(FencingError):
 
 
 class OutcomeUnknown(FencingError):
-    """The reply to a write or its commit was lost: it may have happened, or not. Read before writing again.
+    """The reply to a write or its commit was lost: it may have happened, or not. Ask ``guard.landed(error)``; where
+    that is None, read the data under a lease before writing again.
 
     Attributes:
         fence: under which the write was sent.
-        seq: the sequence number the storage gave it; the mark reaches it iff the write happened.
-        transaction: the database's transaction id, where it has one.
+        seq: the sequence number the storage gave it. If the write did not happen, the next one gets the same number:
+            so a mark that has reached it proves nothing.
+        transaction: the database's transaction id, where it has one. For logs: a PostgreSQL that crashed or failed
+            over gives the ids of what it lost to other transactions.
+        recent_writes: what the mark would remember of its last writes, this one first, if it happened. For ``landed``.
     """
 
-    def __init__(self, *, fence: Fence, seq: int, transaction: str | None = None) -> None:
+    def __init__(self, *, fence: Fence, seq: int, transaction: str | None = None, recent_writes: str = "") -> None:
         self.fence = fence
         self.seq = seq
         self.transaction = transaction
+        self.recent_writes = recent_writes
         super().__init__(
-            f"the reply to a write under fence {fence.number} of {fence.resource!r} was lost: "
-            f"it may have happened; read the data under a lease before writing it again"
+            f"the reply to a write under fence {fence.number} of {fence.resource!r} was lost: it may have happened; "
+            f"ask guard.landed(error), or read the data under a lease before writing it again"
         )
 
 

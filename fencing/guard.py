@@ -14,8 +14,8 @@ __all__ = ["AsyncGuard", "Guard", "check_guards"]
 class Guard(Protocol):
     """The storage side of a lock: keeps one mark per resource, beside the data, and refuses stale fences.
 
-    ``storage_guards.conformance`` has the contract every implementation passes; writing and reading are each
-    storage's own.
+    ``storage_guards.conformance`` has the contract every implementation passes, which asks for ``landed``, too;
+    writing and reading are each storage's own.
     """
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

@@ -1,4 +1,5 @@
-"""How long a guard may wait: never without a bound, and never longer than the lease it works for."""
+"""The arguments that all guards share: above all how long one may wait, never without a bound, and never longer than
+the lease it works for."""
 
 from __future__ import annotations
 
@@ -6,9 +7,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence
 
-__all__ = ["check_timeout", "wait_seconds"]
+__all__ = ["check_timeout", "check_unknown", "wait_seconds"]
 
 LEAST_SECONDS = 0.001
 """The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
@@ -40,6 +42,16 @@ def wait_seconds(holders: Iterable[Fence | HasFence], own: float, timeout: objec
         return min(own, max(_number(timeout, "timeout"), LEAST_SECONDS))
     leases: list[Any] = [holder for holder in holders if callable(getattr(holder, "remaining", None))]
     return min([own, *(max(float(lease.remaining()), LEAST_LEASE_SECONDS) for lease in leases)])
+
+
+def check_unknown(error: object) -> OutcomeUnknown:
+    """Return ``error`` if it is what ``landed`` takes; TypeError otherwise."""
+    if isinstance(error, OutcomeUnknown):
+        return error
+    hint = ""
+    if isinstance(error, BaseException) and isinstance(error.__cause__, OutcomeUnknown):
+        hint = "; pass its __cause__"
+    raise TypeError(f"landed takes an OutcomeUnknown, not {type(error).__name__}{hint}")
 
 
 def _number(value: object, what: str) -> float:

@@ -37,7 +37,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from fencing.contract import Contract
-from fencing.errors import GuardUnavailable, LeaseLost, StaleFence, UnclaimedFence
+from fencing.errors import GuardUnavailable, LeaseLost, OutcomeUnknown, StaleFence, UnclaimedFence
 from fencing.fence import MAX_NUMBER, Fence, Mark
 
 __all__ = ["GuardContract"]
@@ -235,6 +235,19 @@ class GuardContract(Contract):
         self._write(new, 9)
         self._write(old, 1)
         assert (self.call(self.read, old.resource), self.call(self.read, new.resource)) == (1, 9)
+
+    def test_of_a_write_that_is_not_its_own_it_knows_nothing(self) -> None:
+        mine, absent = fence(self._name(), 5), fence(self._name(), 5)
+        self._claim(mine)
+        self._write(mine, 1)
+        before = self._mark(mine.resource)
+        for one in (mine, absent):
+            for recent_writes in ("", "x" * 12, "x" * 12 + " " + "y" * 12):
+                unknown = OutcomeUnknown(fence=one, seq=1, transaction="1", recent_writes=recent_writes)
+                assert self.call(self.guard.landed, unknown) is None
+        assert (self._mark(mine.resource), self._mark(absent.resource)) == (before, None)
+        self.expect(TypeError, self.guard.landed, StaleFence(fence=mine, mark=None))
+        self.expect(TypeError, self.guard.landed, mine)
 
     def test_claim_and_write_at_once(self) -> None:
         self._needs("claim_and_write")

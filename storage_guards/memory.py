@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from fencing.errors import GuardUnavailable
+from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
-from storage_guards.bounds import check_timeout, wait_seconds
+from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
 __all__ = ["AsyncMemoryGuard", "MemoryGuard"]
 
@@ -74,6 +74,16 @@ class MemoryGuard(_Memory):
         """See :meth:`fencing.guard.Guard.mark`."""
         return self._marks.get(check_resource(resource))
 
+    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """Whether a write happened whose outcome was unknown. Here always None: no outcome is unknown in memory, so
+        ``error`` comes from another guard.
+
+        Raises:
+            TypeError: it is no OutcomeUnknown.
+        """
+        check_unknown(error)
+        return None
+
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[dict[Any, Any]]:
         """One transaction: checked first, alone on the guard until its end, undone by an exception.
@@ -127,6 +137,11 @@ class AsyncMemoryGuard(_Memory):
     async def mark(self, resource: str) -> Mark | None:
         """See :meth:`fencing.guard.Guard.mark`."""
         return self._marks.get(check_resource(resource))
+
+    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """See :meth:`MemoryGuard.landed`."""
+        check_unknown(error)
+        return None
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[dict[Any, Any]]:

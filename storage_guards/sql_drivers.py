@@ -11,7 +11,12 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from fencing.errors import GuardNotEnforceable
 
-__all__ = ["bounded_waits", "check_engine", "limit_transaction", "require_open_transaction"]
+__all__ = ["AUTOCOMMIT", "bounded_waits", "check_engine", "hang_up", "limit_transaction", "require_open_transaction"]
+
+AUTOCOMMIT = (
+    "the engine is in autocommit: each statement commits by itself, so a check would not hold until the write. Make it "
+    'without isolation_level="AUTOCOMMIT" and without the driver\'s own autocommit, or make a second one for the guard'
+)
 
 _SUPPORTED = {("postgresql", "psycopg"), ("sqlite", "pysqlite"), ("sqlite", "aiosqlite")}
 _RETURNING_SINCE = (3, 35, 0)
@@ -70,11 +75,23 @@ def bounded_waits(connection: Connection, seconds: float) -> Iterator[None]:
                 raise
 
 
-def limit_transaction(connection: Connection, seconds: float) -> None:
-    """Bound each lock wait and each statement of this PostgreSQL transaction, in one round trip. Nothing on SQLite."""
+def limit_transaction(connection: Connection, seconds: float, *, read_committed: bool = False) -> None:
+    """Bound each lock wait and each statement of this PostgreSQL transaction, in one round trip. Nothing on SQLite.
+
+    With ``read_committed`` a statement that has waited sees what it waited for, whatever the engine's isolation level.
+    """
     if connection.dialect.name == "postgresql":
         limit = _milliseconds(seconds)
-        connection.exec_driver_sql(f"SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}")
+        level = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; " if read_committed else ""
+        connection.exec_driver_sql(f"{level}SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}")
+
+
+def hang_up(connection: Connection | None) -> None:
+    """Close PostgreSQL's socket under whatever waits for it, without a word to the server. Nothing on SQLite, where
+    there is no server to wait for."""
+    if connection is not None and connection.dialect.name == "postgresql" and not connection.invalidated:
+        driver: Any = connection.connection.driver_connection
+        driver.pgconn.finish()
 
 
 def _pragma(connection: Connection, statement: str) -> Any:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, ProgrammingError
+from sqlalchemy.exc import (
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.errors import FencingError, GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence
 from storage_guards.sql_marks import TABLE
 
-__all__ = ["explain", "reply_was_lost"]
+__all__ = ["commit_was_refused", "explain"]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _UNDEFINED_TABLE = "42P01"
@@ -20,15 +27,23 @@ _WAITED_TOO_LONG = {"55P03", "57014"}  # lock_not_available, query_canceled (sta
 _LOST_A_RACE = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _CONNECTION_EXCEPTION = "08"
 _SERVER_GOES = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
+_COMPLETION_UNKNOWN = "40003"
 
 
-def explain(error: DBAPIError | PoolTimeoutError, fences: Sequence[Fence], seconds: float) -> Exception:
+def explain(
+    error: DBAPIError | PoolTimeoutError,
+    fences: Sequence[Fence],
+    seconds: float,
+    *,
+    then: str = "no data was written, retry",
+) -> Exception:
     """The error to raise instead of ``error``, which a claim or a check met: no data was written then.
 
     Args:
         error: as SQLAlchemy raised it.
         fences: what was claimed or checked; may be empty.
         seconds: how long the statement was allowed to wait.
+        then: what follows from an error that may pass.
 
     Returns:
         ``GuardUnavailable`` (retry) or ``GuardNotEnforceable`` (change the set-up); ``error`` itself where neither is
@@ -39,7 +54,7 @@ def explain(error: DBAPIError | PoolTimeoutError, fences: Sequence[Fence], secon
     about = f"the mark of {names}" if len(fences) == 1 else f"the marks of {names}" if fences else f"the table {TABLE}"
 
     def unavailable(text: str) -> FencingError:
-        return GuardUnavailable(f"{text}; no data was written, retry", resource=resource)
+        return GuardUnavailable(f"{text}; {then}", resource=resource)
 
     if isinstance(error, PoolTimeoutError):
         return unavailable(f"the engine's pool had no free connection to reach {about}")
@@ -61,13 +76,17 @@ def explain(error: DBAPIError | PoolTimeoutError, fences: Sequence[Fence], secon
     return error
 
 
-def reply_was_lost(error: DBAPIError) -> bool:
-    """Whether the connection broke, so that a COMMIT under way may have happened; else the database refused it."""
+def commit_was_refused(error: DBAPIError) -> bool:
+    """Whether the database itself said no to the COMMIT; else (the connection broke, the disk failed) it may have
+    happened."""
+    if error.connection_invalidated:  # whatever was said last
+        return False
     state = _sqlstate(error)
     if state is not None:
-        return state.startswith((_CONNECTION_EXCEPTION, _SERVER_GOES))
-    from_libpq = hasattr(error.orig, "sqlstate") and isinstance(error, OperationalError)  # no server spoke
-    return error.connection_invalidated or from_libpq
+        return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN))
+    if hasattr(error.orig, "sqlstate"):  # psycopg speaks, not the server
+        return False
+    return isinstance(error, IntegrityError) or "is locked" in _first_line(error)  # SQLite
 
 
 def _sqlstate(error: DBAPIError) -> str | None:

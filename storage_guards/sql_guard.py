@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, MetaData, Select
 from sqlalchemy.engine import CursorResult
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
 from fencing.fence import Fence, HasFence, sorted_fences
-from storage_guards.bounds import check_timeout, wait_seconds
+from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.sql_drivers import bounded_waits, check_engine
 from storage_guards.sql_marks import Marks
+from storage_guards.sql_outcome import Inquiry
 from storage_guards.sql_transaction import GuardedTransaction
 
-__all__ = ["COUNT_ROWS", "InGreenlet", "Parameters", "SQLGuard", "affected", "check_writes"]
+__all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes"]
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -49,6 +48,9 @@ class SQLGuard:
     def _without_fence(self) -> GuardedTransaction:
         return GuardedTransaction(self._marks, (), self._timeout, claim=False)
 
+    def _inquiry(self, error: object, timeout: float | None) -> Inquiry:
+        return Inquiry(self._marks, check_unknown(error), wait_seconds((), self._timeout, timeout))
+
     def _create_tables(self, connection: Connection) -> None:
         with bounded_waits(connection, self._timeout):
             self._marks.create(connection, self._timeout)
@@ -73,27 +75,6 @@ class SQLGuard:
                 transaction.admit(connection)
         if session is not None:
             session.expire_all()
-
-
-class InGreenlet:
-    """Runs the two ends of a context manager on a plain connection for the asyncio connection that wraps it."""
-
-    def __init__(
-        self, connection: AsyncConnection, open_: Callable[[Connection], AbstractContextManager[Connection]]
-    ) -> None:
-        self._connection = connection
-        self._open = open_
-
-    async def __aenter__(self) -> None:
-        self._manager = await self._connection.run_sync(self._enter)
-
-    async def __aexit__(self, *error: Any) -> bool | None:
-        return await self._connection.run_sync(lambda _: self._manager.__exit__(*error))
-
-    def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
-        manager = self._open(connection)
-        manager.__enter__()
-        return manager
 
 
 def check_writes(statement: object) -> None:

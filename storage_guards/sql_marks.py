@@ -3,12 +3,15 @@
 Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert): it takes the mark's row lock, compares, and answers
 in one step, and the lock is kept until the transaction ends. Only a refusal reads the mark again, to say why; there
 the kernel's :func:`~fencing.fence.admit_claim` and :func:`~fencing.fence.admit_write` speak.
+
+A mark also remembers its last writes, newest first, each by a random id: see ``sql_outcome.py`` for what that is for.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, Text, func, text
@@ -19,7 +22,7 @@ from sqlalchemy.types import UserDefinedType
 from fencing.errors import GuardUnavailable
 from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
 
-__all__ = ["FLOOR", "TABLE", "Admitted", "Marks"]
+__all__ = ["FLOOR", "TABLE", "Admitted", "Marks", "Settled"]
 
 TABLE = "fencing_marks"
 
@@ -32,44 +35,58 @@ _ROUNDS = 3
 _CREATE_LOCK = 7_236_273_601
 """Arbitrary: the advisory lock under which PostgreSQL creates the table, as IF NOT EXISTS fails where two race."""
 
+_REMEMBERED = 16
+"""How many writes a mark remembers: enough for whoever asks soon, and 208 bytes at most."""
+
+_WRITE_BYTES = 9
+_REMEMBERED_CHARACTERS = _REMEMBERED * (_WRITE_BYTES * 4 // 3 + 1)
+
+_REMEMBER = f"substr(CAST(:write AS text) || ' ' || fencing_marks.recent_writes, 1, {_REMEMBERED_CHARACTERS})"
+
 # Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
-_RAISE = """
+_RAISE = f"""
     number = :number,
     token = :token,
-    seq = CASE WHEN fencing_marks.number = :number THEN fencing_marks.seq ELSE 0 END + :writes,{xact}
+    seq = CASE WHEN fencing_marks.number = :number THEN fencing_marks.seq ELSE 0 END + :writes,{{xact}}
+    recent_writes = CASE WHEN :writes = 0 THEN fencing_marks.recent_writes ELSE {_REMEMBER} END,
     claimed_at = CURRENT_TIMESTAMP
 """
 _ADMITS = """
     (fencing_marks.number < :number OR (fencing_marks.number = :number AND fencing_marks.token = :token))
 """
-_RAISE_MARK = f"UPDATE fencing_marks SET {_RAISE} WHERE resource = :resource AND {_ADMITS} RETURNING seq{{reply}}"
+_RAISE_MARK = f"UPDATE fencing_marks SET {_RAISE} WHERE resource = :resource AND {_ADMITS} RETURNING {{reply}}"
 _FIRST_MARK = (
-    "INSERT INTO fencing_marks (resource, number, token, seq{column}) "
-    "VALUES (:resource, :number, :token, :writes{value}) "
-    f"ON CONFLICT (resource) DO UPDATE SET {_RAISE} WHERE {_ADMITS} RETURNING seq{{reply}}"
+    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes{column}) "
+    "VALUES (:resource, :number, :token, :writes, CAST(:write AS text) || ' ' || CAST(:table AS text){value}) "
+    f"ON CONFLICT (resource) DO UPDATE SET {_RAISE} WHERE {_ADMITS} RETURNING {{reply}}"
 )
 _CHECK_MARK = (
-    "UPDATE fencing_marks SET{xact} seq = seq + 1 "
-    "WHERE resource = :resource AND number = :number AND token = :token RETURNING seq{reply}"
+    f"UPDATE fencing_marks SET{{xact}} seq = seq + 1, recent_writes = {_REMEMBER} "
+    "WHERE resource = :resource AND number = :number AND token = :token RETURNING {reply}"
 )
 _READ_MARK = "SELECT number, token, seq FROM fencing_marks WHERE resource = :resource"
-_READ_FLOOR = "SELECT number FROM fencing_marks WHERE resource = :resource{share}"
+_READ_FLOOR = "SELECT number, recent_writes FROM fencing_marks WHERE resource = :resource{share}"
 _FIRST_FLOOR = (
-    "INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, 0, '', 0) "
+    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes) VALUES (:resource, 0, '', 0, :table) "
     "ON CONFLICT (resource) DO NOTHING"
+)
+_LOCK_MARK = "UPDATE fencing_marks SET seq = seq WHERE resource = :resource RETURNING recent_writes"
+_LOCK_ABSENCE = (
+    "INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, :number, :token, 0) "
+    "ON CONFLICT (resource) DO NOTHING RETURNING resource"
 )
 
 _FILL = {
-    # xact: the transaction that last wrote the mark, for checks inside the database and for asking how a commit went.
+    # xact: the transaction that last wrote the mark, for checks inside the database.
     "postgresql": {
         "xact": " xact = pg_current_xact_id(),",
         "column": ", xact",
         "value": ", pg_current_xact_id()",
-        "reply": ", xact::text",
+        "reply": "seq, recent_writes, xact::text",
         "share": " FOR SHARE",
     },
     # SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
-    "sqlite": {"xact": "", "column": "", "value": "", "reply": "", "share": ""},
+    "sqlite": {"xact": "", "column": "", "value": "", "reply": "seq, recent_writes", "share": ""},
 }
 
 
@@ -87,7 +104,23 @@ class Admitted(NamedTuple):
 
     fence: Fence
     seq: int
+    recent_writes: str
     transaction: str | None
+
+
+class Settled(NamedTuple):
+    """What is known of a resource's mark while it is locked, and so while no transaction that wrote it is open.
+
+    Args:
+        recent_writes: of the mark; None: there is no mark.
+        table: the id of this very table, from its floor row: the oldest entry of each mark that remembers all of its
+            writes. "" where it has none.
+        floor: the highest number among marks that were pruned.
+    """
+
+    recent_writes: str | None
+    table: str
+    floor: int
 
 
 class Marks:
@@ -97,10 +130,15 @@ class Marks:
         self.metadata = MetaData()
         self.table = _define(self.metadata, dialect)
         self._postgresql = dialect == "postgresql"
-        statements = (_RAISE_MARK, _FIRST_MARK, _CHECK_MARK, _READ_MARK, _READ_FLOOR, _FIRST_FLOOR)
-        self._raise, self._first, self._check, self._read, self._floor, self._first_floor = (
-            text(statement.format(**_FILL[dialect])) for statement in statements
-        )
+        fill = _FILL[dialect]
+        self._raise = text(_RAISE_MARK.format(**fill))
+        self._first = text(_FIRST_MARK.format(**fill))
+        self._check = text(_CHECK_MARK.format(**fill))
+        self._read = text(_READ_MARK)
+        self._floor = text(_READ_FLOOR.format(**fill))
+        self._first_floor = text(_FIRST_FLOOR)
+        self._lock = text(_LOCK_MARK)
+        self._lock_absence = text(_LOCK_ABSENCE)
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing; two processes may do it at once.
@@ -115,7 +153,7 @@ class Marks:
                     if self._postgresql:
                         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _CREATE_LOCK})
                     connection.execute(CreateTable(self.table, if_not_exists=True))
-                    connection.execute(self._first_floor, {"resource": FLOOR})
+                    self._make_floor(connection)
                 return
             except OperationalError:
                 if self._postgresql or time.monotonic() > deadline:
@@ -134,14 +172,35 @@ class Marks:
         """Admit a write under each fence; StaleFence or UnclaimedFence where the rule refuses one."""
         return [self._check_one(connection, fence) for fence in fences]
 
+    def settle(self, connection: Connection, fence: Fence, require_open: Callable[[], None]) -> Settled:
+        """Lock the mark of the fence's resource, or its absence; roll the transaction back afterwards.
+
+        Args:
+            connection: in a transaction of its own, READ COMMITTED.
+            fence: whose resource it is.
+            require_open: called after the first statement, which changes nothing; raises where no transaction is open.
+        """
+        for _ in range(_ROUNDS):
+            row = _one(connection, self._lock, {"resource": fence.resource})
+            require_open()
+            # A mark that an open transaction is about to insert is not there yet: inserting it, too, waits for that.
+            if row is not None or _one(connection, self._lock_absence, _values(fence)) is not None:
+                floor = _one(connection, self._floor, {"resource": FLOOR})
+                return Settled(
+                    recent_writes=None if row is None else row.recent_writes,
+                    table="" if floor is None else floor.recent_writes,
+                    floor=MAX_NUMBER if floor is None else floor.number,
+                )
+        raise _moving(fence)
+
     def _claim_one(self, connection: Connection, fence: Fence, writes: int) -> Admitted:
-        values = {**_values(fence), "writes": writes}
+        values = {**_values(fence), "writes": writes, "write": _new_id()}
         for _ in range(_ROUNDS):
             row = _one(connection, self._raise, values)
             if row is None:
-                floor = self._shared_floor(connection)
+                floor, table = self._shared_floor(connection)
                 if fence.number > floor:
-                    row = _one(connection, self._first, values)
+                    row = _one(connection, self._first, {**values, "table": table})
                 if row is None:
                     admit_claim(self.read(connection, fence.resource), fence, floor)
                     continue
@@ -149,22 +208,26 @@ class Marks:
         raise _moving(fence)
 
     def _check_one(self, connection: Connection, fence: Fence) -> Admitted:
+        values = {**_values(fence), "write": _new_id()}
         for _ in range(_ROUNDS):
-            row = _one(connection, self._check, _values(fence))
+            row = _one(connection, self._check, values)
             if row is not None:
                 return Admitted(fence, *_answer(row))
             admit_write(self.read(connection, fence.resource), fence)
         raise _moving(fence)
 
-    def _shared_floor(self, connection: Connection) -> int:
-        """The floor, which nobody can raise before this transaction ends."""
+    def _shared_floor(self, connection: Connection) -> tuple[int, str]:
+        """The floor, which nobody can raise before this transaction ends, and the table's id."""
         row = _one(connection, self._floor, {"resource": FLOOR})
         if row is None:
-            connection.execute(self._first_floor, {"resource": FLOOR})
+            self._make_floor(connection)
             row = _one(connection, self._floor, {"resource": FLOOR})
         if row is None:
             raise GuardUnavailable("the floor row of fencing_marks is being replaced; retry")
-        return int(row[0])
+        return row.number, row.recent_writes
+
+    def _make_floor(self, connection: Connection) -> None:
+        connection.execute(self._first_floor, {"resource": FLOOR, "table": _new_id()})
 
 
 def _define(metadata: MetaData, dialect: str) -> Table:
@@ -178,6 +241,7 @@ def _define(metadata: MetaData, dialect: str) -> Table:
         Column("number", BigInteger, CheckConstraint(numbers, name="fencing_marks_number"), nullable=False),
         Column("token", exact, nullable=False),
         Column("seq", BigInteger, CheckConstraint("seq >= 0", name="fencing_marks_seq"), nullable=False),
+        Column("recent_writes", exact, server_default="", nullable=False),
         Column("claimed_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
     )
     if postgresql:
@@ -196,8 +260,12 @@ def _values(fence: Fence) -> dict[str, Any]:
     return {"resource": fence.resource, "number": fence.number, "token": fence.token}
 
 
-def _answer(row: Row[Any]) -> tuple[int, str | None]:
-    return row.seq, getattr(row, "xact", None)
+def _answer(row: Row[Any]) -> tuple[int, str, str | None]:
+    return row.seq, row.recent_writes, getattr(row, "xact", None)
+
+
+def _new_id() -> str:
+    return secrets.token_urlsafe(_WRITE_BYTES)
 
 
 def _moving(fence: Fence) -> GuardUnavailable:

@@ -13,18 +13,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from fencing.errors import OutcomeUnknown
+from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence
-from storage_guards.sql_drivers import bounded_waits, limit_transaction, require_open_transaction
-from storage_guards.sql_errors import explain, reply_was_lost
+from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
+from storage_guards.sql_errors import commit_was_refused, explain
 from storage_guards.sql_marks import Admitted, Marks
 
 __all__ = ["GuardedTransaction"]
 
-_AUTOCOMMIT = (
-    "the engine is in autocommit: each statement commits by itself, so a check would not hold until the write. Make it "
-    'without isolation_level="AUTOCOMMIT" and without the driver\'s own autocommit, or make a second one for the guard'
-)
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
     "(then nothing was written; put connection.begin_nested() around what may fail), or it sent COMMIT or ROLLBACK as "
@@ -51,19 +47,24 @@ class GuardedTransaction:
         self._writes = writes
         self._admitted: list[Admitted] | None = None
         self._body_error: BaseException | None = None
+        self._committing = False
+        self._committed = False
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
         """The whole transaction: begun and admitted on entry, committed or rolled back on exit."""
-        with bounded_waits(connection, self.seconds), connection.begin():
-            self.admit(connection)
-            try:
-                yield connection
-            except BaseException as error:
-                self._body_error = error
-                raise
-            if connection.in_transaction():  # else the block ended it through SQLAlchemy, which refuses what follows
-                require_open_transaction(connection, _ENDED_INSIDE)
+        with bounded_waits(connection, self.seconds):
+            with connection.begin():
+                self.admit(connection)
+                try:
+                    yield connection
+                    if connection.in_transaction():  # else the block ended it by SQLAlchemy, which refuses what follows
+                        require_open_transaction(connection, _ENDED_INSIDE)
+                except BaseException as error:
+                    self._body_error = error
+                    raise
+                self._committing = True
+            self._committed = True
 
     def admit(self, connection: Connection) -> None:
         """Claim or check, as the first statements of a transaction or at a later point of the caller's own."""
@@ -72,26 +73,42 @@ class GuardedTransaction:
             admitted = self._marks.claim(connection, self._fences, writes=self._writes)
         else:
             admitted = self._marks.check(connection, self._fences)
-        require_open_transaction(connection, _AUTOCOMMIT)
+        require_open_transaction(connection, AUTOCOMMIT)
         self._admitted = admitted
 
     @contextmanager
     def explained(self) -> Iterator[None]:
-        """Around all of it, connecting included: give database errors the meaning they have at the point reached."""
+        """Around all of it, connecting included: give database errors the meaning they have at the point reached.
+
+        An interruption (CancelledError, KeyboardInterrupt) stays what it is. If it came during the commit, so that the
+        outcome is not known, its ``__cause__`` says so.
+        """
         try:
             yield
         except (DBAPIError, PoolTimeoutError) as error:
-            meaning = self._meaning(error)
+            meaning = self.meaning(error)
             if meaning is error:
                 raise
-            raise meaning from error
+            if meaning is not None:
+                raise meaning from error
+        except Exception:
+            raise
+        except BaseException as interruption:
+            if self._committing and not self._committed and self._writes and interruption.__cause__ is None:
+                raise interruption from self.meaning(interruption)
+            raise
 
-    def _meaning(self, error: DBAPIError | PoolTimeoutError) -> BaseException:
+    def meaning(self, error: BaseException) -> BaseException | None:
+        """What ``error``, which ended the transaction, says of it; None: nothing, for it is committed."""
+        if self._committed:
+            return None
         if self._body_error is not None:
             return self._body_error  # a rollback that failed after it changes nothing: the transaction is gone
         if self._admitted is None or not self._writes:
-            return explain(error, self._fences, self.seconds)
-        if isinstance(error, DBAPIError) and reply_was_lost(error):
-            fence, seq, transaction = self._admitted[0]
-            return OutcomeUnknown(fence=fence, seq=seq, transaction=transaction)
+            if isinstance(error, (DBAPIError, PoolTimeoutError)):
+                return explain(error, self._fences, self.seconds)
+            return GuardUnavailable("the database did not answer a claim in time; no data was written, retry")
+        if self._committing and not (isinstance(error, DBAPIError) and commit_was_refused(error)):
+            fence, seq, recent_writes, transaction = self._admitted[0]
+            return OutcomeUnknown(fence=fence, seq=seq, transaction=transaction, recent_writes=recent_writes)
         return error

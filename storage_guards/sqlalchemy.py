@@ -9,8 +9,10 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
+from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
-from storage_guards.sql_guard import COUNT_ROWS, InGreenlet, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sql_asyncio import InGreenlet
+from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
 
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
 
@@ -86,6 +88,32 @@ class SQLAlchemyGuard(SQLGuard):
         with self._without_fence().explained(), self._engine.connect() as connection:
             return self._marks.read(connection, resource)
 
+    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """Whether the write whose outcome was unknown happened, at this guard's database. Changes nothing there.
+
+        It does **not** say whether it still stands: others may have written since. True and False are never wrong, also
+        after a crash, a failover or a restore of the database: they are said of the data that are there now. Ask soon:
+        a mark remembers its last 16 writes. The answer may be had by another process; the error can be pickled.
+
+        Args:
+            error: as :meth:`begin` or :meth:`write` raised it; after a cancellation the ``__cause__`` of that.
+            timeout: seconds to wait for a transaction that is still under way, at most the guard's own, which is the
+                default.
+
+        Returns:
+            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
+            holds. None: it cannot be known here any more (many writes came after it, or it was sent to another
+            database); read the data under a lease.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown.
+            GuardUnavailable: no answer, or the transaction, or another one, still holds the mark. Ask again.
+            GuardNotEnforceable: as :meth:`claim`.
+        """
+        inquiry = self._inquiry(error, timeout)
+        with inquiry.explained(), self._engine.connect() as connection:
+            return inquiry.ask(connection)
+
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
         """One transaction: the marks are checked and locked by its first statement, and stay so until its commit.
@@ -104,7 +132,7 @@ class SQLAlchemyGuard(SQLGuard):
         Raises:
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
-            OutcomeUnknown: the connection broke during the commit. Look at the data under a lease before writing again.
+            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
             GuardUnavailable: no answer, or a mark stayed locked; the block has not run. Retry.
             GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
                 by itself. The text says what to do.
@@ -187,7 +215,7 @@ class AsyncSQLAlchemyGuard(SQLGuard):
         """See :meth:`SQLAlchemyGuard.claim`."""
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
         with transaction.explained():
-            async with self._engine.connect() as connection, InGreenlet(connection, transaction.on):
+            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
                 pass
 
     async def mark(self, resource: str) -> Mark | None:
@@ -197,12 +225,21 @@ class AsyncSQLAlchemyGuard(SQLGuard):
             async with self._engine.connect() as connection:
                 return await connection.run_sync(self._marks.read, resource)
 
+    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """See :meth:`SQLAlchemyGuard.landed`."""
+        inquiry = self._inquiry(error, timeout)
+        with inquiry.explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(inquiry.ask)
+
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
-        """See :meth:`SQLAlchemyGuard.begin`."""
+        """See :meth:`SQLAlchemyGuard.begin`, but for cancellation: the commit is carried to its answer first, within
+        the guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
+        database refused it, that error; if it has none, the block is committed or was never finished."""
         transaction = self._transaction(holders, claim=claim)
         with transaction.explained():
-            async with self._engine.connect() as connection, InGreenlet(connection, transaction.on):
+            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
                 yield connection
 
     async def write(
