@@ -317,7 +317,7 @@ def test_adopting_claims_and_never_mints(steps: Stepper) -> None:
 
 
 def holding(steps: Stepper, name: str, ttl: float) -> Holding:
-    return steps.redis.keep(Grant(Fence(name, 7, "t" * 22), steps.now + ttl), Settings(ttl=ttl))
+    return steps.redis.keep(Grant(Fence(name, 7, "t" * 22), steps.now + 0.9 * ttl), Settings(ttl=ttl))
 
 
 def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: Stepper) -> None:
