@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 class Lane(NamedTuple):
     name: str
     title: str
+    hue: int = 0
+    """Which colour of its own it has in pictures, as do its arrows and what it holds: 1, 2, 3; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from examples.gc_pause import story
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS, Director
 from examples.gc_pause.process import DemoError, WorkerProcess
+from examples.gc_pause.report import write_report
 from examples.gc_pause.screen import Screen
 from examples.servers import ServerError, start_postgres, start_redis
 from fencing import FencingError
@@ -31,15 +32,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--act", choices=["1", "2", "3"], help="play this act only")
     parser.add_argument("--ttl", type=float, default=1.5, help="seconds the lock lives (default 1.5)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the recorded events there, one a line")
+    parser.add_argument("--html", type=Path, metavar="PATH", help="write the drawing there (default: a temporary file)")
     options = parser.parse_args(arguments)
     if not 0.5 <= options.ttl <= 30:
         parser.error("--ttl lies between 0.5 and 30 seconds")
-    if options.json and not os.access(options.json.parent, os.W_OK):
-        parser.error(f"--json: cannot write to {options.json.parent}")
+    for name, path in (("--json", options.json), ("--html", options.html)):
+        if path and not os.access(path.parent, os.W_OK):
+            parser.error(f"{name}: cannot write to {path.parent}")
     screen = Screen()
     recorder = Recorder(story.Narrator(screen))
     try:
-        return play(screen, recorder, options.act or "", options.ttl)
+        status = play(screen, recorder, options.act or "", options.ttl)
+        drawn = write_report(options.html, " ".join(story.introduction(options.ttl)), recorder.events)
+        screen.draw(["", screen.look.plain(f"Drawn: {drawn}")])  # a path is not wrapped
+        return status
     except KeyboardInterrupt:
         screen.say("Interrupted; processes and servers are stopped.")
         return 130
@@ -56,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def play(screen: Screen, recorder: Recorder, only: str, ttl: float) -> int:
-    story.introduce(screen, ttl)
+    for sentence in story.introduction(ttl):
+        screen.say(sentence)
     outcomes = []
     with signals_as_exceptions() as quiet, ExitStack() as stack:
         try:

@@ -21,9 +21,9 @@ OPENING = 100
 AMOUNTS = {"A": 10, "B": 5}
 
 LANES = (
-    Lane("A", f"A adds {AMOUNTS['A']}"),
+    Lane("A", f"A adds {AMOUNTS['A']}", hue=1),
     Lane("lock", "LOCK (Redis)"),
-    Lane("B", f"B adds {AMOUNTS['B']}"),
+    Lane("B", f"B adds {AMOUNTS['B']}", hue=2),
     Lane("row", "ROW (PostgreSQL)"),
 )
 
@@ -33,6 +33,8 @@ class Act(NamedTuple):
     title: str
     how: str
     """The function in deposits.py."""
+    fenced: bool
+    """Its writes carry the fencing number."""
     wakes_early: bool
     """A wakes when B has read and not yet written; else when B is done."""
     loses: bool
@@ -119,6 +121,8 @@ class Director:
         self._lock = FencedLock(self._redis, self._resource, ttl=self._ttl)
         self._leases: dict[str, Event] = {}
         self._names: dict[int, str] = {}
+        self._sent: dict[str, dict[str, Any]] = {}
+        """By worker: the fencing number that its writes carry, if they carry one."""
         self._sums: dict[str, int] = {}
         self._acknowledged: dict[str, int] = {}
         self._refused: list[str] = []
@@ -175,45 +179,56 @@ class Director:
             self._record_grant(name, at, report["number"])
         elif kind == "read":
             self._sums[name] = report["sum"]
-            add(name, kind, f"reads {report['balance']}", at=at, balance=report["balance"], sum=report["sum"])
+            add(
+                name,
+                kind,
+                f"reads {report['balance']}",
+                at=at,
+                source="row",
+                balance=report["balance"],
+                sum=self._sums[name],
+            )
         elif kind == "wrote":
             self._acknowledged[name] = AMOUNTS[name]
-            add(name, kind, f"writes {report['balance']}", at=at, balance=report["balance"])
+            sent = self._sent[name]
+            add(name, kind, f"writes {report['balance']}", at=at, target="row", balance=report["balance"], **sent)
             self._record_row(name, at)
         elif kind == "refused":
             self._refused.append(report["reason"])
-            late = self._sums[name]
-            add(name, "tried", f"tries to write {late}", at=at, sum=late, reason=report["reason"])
-            mark = self._mark()
-            add("row", kind, "REFUSED" + (f", {mark} claimed" if mark else ""), because=at)
+            late, sent, reason = self._sums[name], self._sent[name], report["reason"]
+            add(name, "tried", f"tries to write {late}", at=at, target="row", sum=late, reason=reason, **sent)
+            mark = self._guard.mark(self._resource)
+            add("row", kind, "REFUSED" + (f", {self._name(mark.number)} claimed" if mark else ""), because=at)
         elif kind == "told":
             add(name, kind, "is told: lock lost", at=at, reason=report["reason"])
         elif kind == "released":
-            add(name, kind, "frees the lock", at=at)
+            add(name, kind, "frees the lock", at=at, target="lock")
             self._recorder.close(self._leases.pop(name), "free", at=at)
 
     def _record_grant(self, name: str, at: float, number: int) -> None:
-        label = self._names[number] = f"{name} {self._recorder.alias(number)}"
-        self._recorder.add(name, "acquired", "takes the lock", at=at, number=number)
+        alias = self._recorder.alias(number)
+        fence: dict[str, Any] = {"number": number, "label": alias}
+        label = self._names[number] = f"{name} {alias}"
+        self._sent[name] = fence if self._act.fenced else {}
+        self._recorder.add(name, "acquired", "takes the lock", at=at, source="lock", **fence)
         self._leases[name] = self._recorder.open("lock", "held", label, at=at, holder=name, number=number)
-        mark = self._mark()
-        if mark:
-            self._recorder.add("row", "claimed", f"claimed: {mark}", because=at)
+        mark = self._guard.mark(self._resource)
+        if mark:  # in the database: that it was claimed, and by whom
+            fence = {"number": mark.number, "label": self._recorder.alias(mark.number)}
+            text = f"claimed: {self._name(mark.number)}"
+            self._recorder.add("row", "claimed", text, because=at, source=name, **fence)
 
     def _record_row(self, name: str, at: float) -> None:
         """What the row holds after a write, beside what it should hold. Nobody else writes meanwhile."""
         balance, fence = self._row()
         should = OPENING + sum(self._acknowledged.values())
         text = f"{balance}" + (f" ({self._name(fence)})" if fence else "")
-        kind = "written" if balance == should else "damaged"
-        if balance != should:
-            text += f", not {should}"
-        self._recorder.add("row", kind, text, because=at, balance=balance, should=should, by=name)
-
-    def _mark(self) -> str:
-        """Who has claimed the account in the database: "" for nobody."""
-        mark = self._guard.mark(self._resource)
-        return self._name(mark.number) if mark else ""
+        data: dict[str, Any] = {"balance": balance, "should": should, "by": name}
+        if balance == should:
+            self._recorder.add("row", "written", text, because=at, **data)
+        else:
+            flag = f"LOST UPDATE: {should - balance}"
+            self._recorder.add("row", "damaged", f"{text}, not {should}", because=at, flag=flag, **data)
 
     def _name(self, number: int) -> str:
         """Whose fencing number this is; a grant that nobody got to see has only its alias."""

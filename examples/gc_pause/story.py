@@ -8,10 +8,10 @@ from examples.gc_pause.director import AMOUNTS, LANES, OPENING, Act, Outcome
 from examples.gc_pause.screen import Screen
 
 ACTS = (
-    Act("1", "only a lock that expires", "lock_only", wakes_early=False, loses=True),
-    Act("2", "textbook fencing of writes", "textbook", wakes_early=True, loses=True),
-    Act("3a", "this library, paused as in act 1", "guarded", wakes_early=False, loses=False),
-    Act("3b", "this library, paused as in act 2", "guarded", wakes_early=True, loses=False),
+    Act("1", "only a lock that expires", "lock_only", fenced=False, wakes_early=False, loses=True),
+    Act("2", "textbook fencing of writes", "textbook", fenced=True, wakes_early=True, loses=True),
+    Act("3a", "this library, paused as in act 1", "guarded", fenced=True, wakes_early=False, loses=False),
+    Act("3b", "this library, paused as in act 2", "guarded", fenced=True, wakes_early=True, loses=False),
 )
 
 _SETTING = {
@@ -36,12 +36,14 @@ _WHY = {
 _LOCK_ENDS = {"expires": "has expired; it does not know that A is only frozen", "free": "is free again"}
 
 
-def introduce(screen: Screen, ttl: float) -> None:
+def introduction(ttl: float) -> list[str]:
     deposits = " and ".join(f"{name} adds {amount}" for name, amount in AMOUNTS.items())
     right = OPENING + sum(AMOUNTS.values())
-    screen.say(f"An account holds {OPENING}. Of two processes {deposits}: {right} would be right.")
-    screen.say("Each takes a lock in Redis, reads the balance in PostgreSQL, writes back the sum.")
-    screen.say(f"But A is frozen for longer than its lock lives ({ttl:g} s), as in a long GC pause.")
+    return [
+        f"An account holds {OPENING}. Of two processes {deposits}: {right} would be right.",
+        "Each takes a lock in Redis, reads the balance in PostgreSQL, writes back the sum.",
+        f"But A is frozen for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
+    ]
 
 
 def open_act(screen: Screen, act: Act) -> None:
@@ -82,9 +84,20 @@ def _sentence(event: Event) -> str:
 
 def close_act(screen: Screen, recorder: Recorder, outcome: Outcome) -> None:
     screen.wipe()
-    outcome_of = {"expected": outcome.expected, "final": outcome.final, "lost": outcome.lost}
-    recorder.add("outcome", "measured", outcome.act.title, **outcome_of, as_claimed=outcome.as_claimed)
     events = recorder.of(outcome.act.key)
+    recorder.add(
+        "outcome",
+        "measured",
+        outcome.act.title,
+        expected=outcome.expected,
+        final=outcome.final,
+        lost=outcome.lost,
+        loser=outcome.loser,
+        as_claimed=outcome.as_claimed,
+        setting=_SETTING[outcome.act.key],
+        verdict=verdict(outcome, events),
+        why=_WHY[outcome.act.key] if outcome.as_claimed else _not_as_claimed(outcome),
+    )
     screen.draw(draw(events, LANES, width=screen.width, look=screen.look))
     screen.say("  ".join(f"{alias} = {number}" for number, alias in recorder.aliases.items()), "2")
     for reason in outcome.refused:
@@ -121,5 +134,9 @@ def summarize(screen: Screen, outcomes: Sequence[Outcome]) -> None:
         screen.say(line, "31" if outcome.lost else "32")
     for outcome in outcomes:
         if not outcome.as_claimed:
-            claim = "a deposit is lost" if outcome.act.loses else "a late write is refused and nothing is lost"
-            screen.say(f"Act {outcome.act.key} did NOT come out as claimed ({claim}).", "1;31")
+            screen.say(_not_as_claimed(outcome), "1;31")
+
+
+def _not_as_claimed(outcome: Outcome) -> str:
+    claim = "a deposit is lost" if outcome.act.loses else "a late write is refused and nothing is lost"
+    return f"Act {outcome.act.key} did NOT come out as claimed ({claim})."

@@ -1,0 +1,204 @@
+"""Where everything goes in a picture of recorded events: a column for each lane, a row for each moment.
+
+Nothing may cover anything else: each row has the height and each column the width that its texts need, and what an
+arrow carries has a place of its own at the right end of the arrow. Times are not to scale, and a break stands for a
+long one.
+"""
+
+import textwrap
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from examples.drawing.events import Event, Lane
+
+BREAK = 0.25
+"""Seconds without an event after which a break is drawn; what is shorter takes the height of a row."""
+
+FONT = 13.0
+LINE = 17.0
+"""Pixels: the size of the letters, from one line to the next."""
+
+WRAP = 26
+"""Characters."""
+
+TIMES = 76.0
+HEAD = 44.0
+ROW = 19.0
+BREAK_HEIGHT = 62.0
+BAR = 14.0
+BAR_STEP = 18.0
+INDENT = 15.0
+"""From a lane's line to its texts."""
+
+
+def text_width(text: str, size: float = FONT) -> float:
+    """Pixels that a text takes at the most, in a sans-serif font as wide as DejaVu Sans or Verdana, in bold."""
+    return sum(_advance(letter) for letter in text) * size
+
+
+def _advance(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 1.05
+    if letter in "ijlI.,:;'|! ()[]frt-":
+        return 0.49
+    if letter in "mwMW@%#" or ord(letter) > 0x2000:
+        return 1.05
+    return 0.84 if letter.isupper() else 0.73
+
+
+class Entry(NamedTuple):
+    """An event in a row: its start, or its end."""
+
+    event: Event
+    is_end: bool
+
+    @property
+    def lines(self) -> list[str]:
+        return textwrap.wrap(self.event.end_text if self.is_end else self.event.text, WRAP)
+
+    @property
+    def flag(self) -> str:
+        return "" if self.is_end else str(self.event.data.get("flag", ""))
+
+    @property
+    def height(self) -> float:
+        return (len(self.lines) + bool(self.flag)) * LINE
+
+    @property
+    def width(self) -> float:
+        return max((text_width(line) for line in [*self.lines, self.flag]), default=0) + 12
+
+
+class Arrow(NamedTuple):
+    event: Event
+    source: str
+    target: str
+    label: str
+
+
+@dataclass
+class Row:
+    at: float
+    stamped: bool
+    """Whether its time is written beside it: not if that is the time of the row before."""
+    silence: float = 0
+    """Seconds of the break before it; 0: there is none."""
+    entries: dict[str, Entry] = field(default_factory=dict)
+    arrows: list[Arrow] = field(default_factory=list)
+    y: float = 0
+    """The line of the row: arrows are on it, texts above it."""
+
+    @property
+    def height(self) -> float:
+        return max((entry.height for entry in self.entries.values()), default=0) + ROW
+
+
+class Bar(NamedTuple):
+    """What lasts, in its lane."""
+
+    event: Event
+    top: float
+    bottom: float
+    level: int
+    """How many others in its lane had begun before it and were not over; it is drawn to the left of them."""
+    length_y: float | None
+    """Where there is room for its length: in the first break that it lasts over."""
+
+    def covers(self, lane: str, y: float) -> bool:
+        return self.event.lane == lane and self.top <= y <= self.bottom
+
+
+@dataclass
+class Layout:
+    rows: list[Row]
+    bars: list[Bar]
+    lanes: Sequence[Lane]
+    x: dict[str, float]
+    """The line of each lane."""
+    width: float
+    height: float
+    begin: float
+
+    def edge(self, lane: str, y: float, *, right: bool) -> float:
+        """Where an arrow meets a lane: beside its bars, if there are any."""
+        levels = [bar.level for bar in self.bars if bar.covers(lane, y)]
+        left = BAR / 2 + max(levels) * BAR_STEP if levels else 0
+        return self.x[lane] + (BAR / 2 if levels else 0) if right else self.x[lane] - left
+
+
+def lay_out(events: Sequence[Event], lanes: Sequence[Lane], *, width: float = 0) -> Layout:
+    """Places for the events of these lanes; the picture is at least so wide."""
+    rows = _rows(events, [lane.name for lane in lanes])
+    y = HEAD
+    for row in rows:
+        y += (BREAK_HEIGHT if row.silence else 0) + row.height
+        row.y = y
+    bars = _bars(rows, y + ROW)
+    x, needed = _columns(rows, lanes, width, max((bar.level for bar in bars), default=0))
+    return Layout(rows, bars, lanes, x, needed, y + ROW, rows[0].at if rows else 0)
+
+
+def _rows(events: Sequence[Event], names: Sequence[str]) -> list[Row]:
+    shown = [event for event in events if event.lane in names]
+    moments = [(event.start if event.because is None else event.because, Entry(event, False)) for event in shown]
+    moments += [(event.end, Entry(event, True)) for event in shown if event.end is not None]
+    moments.sort(key=lambda moment: moment[0])
+    rows: list[Row] = []
+    for at, entry in moments:
+        arrow = None if entry.is_end else _arrow(entry.event, names)
+        row = rows[-1] if rows else None
+        if row is None or at != row.at or entry.event.lane in row.entries or (arrow and row.arrows):
+            gap = at - row.at if row else 0
+            row = Row(at, stamped=row is None or at != row.at, silence=gap if gap >= BREAK else 0)
+            rows.append(row)
+        row.entries[entry.event.lane] = entry
+        if arrow:
+            row.arrows.append(arrow)
+    return rows
+
+
+def _arrow(event: Event, names: Sequence[str]) -> Arrow | None:
+    """What goes to, or comes from, another lane of the picture."""
+    source = event.data.get("source", event.lane)
+    target = event.data.get("target", event.lane)
+    if source == target or source not in names or target not in names:
+        return None
+    return Arrow(event, source, target, str(event.data.get("label", "")))
+
+
+def _bars(rows: Sequence[Row], bottom: float) -> list[Bar]:
+    """From the row in which something begins to the one in which it ends, or to the bottom of the picture."""
+    bars: list[Bar] = []
+    for first, row in enumerate(rows):
+        for event, is_end in row.entries.values():
+            if not event.lasting or is_end:
+                continue
+            rest = rows[first + 1 :]
+            end = next((later for later in rest if later.entries.get(event.lane) == (event, True)), None)
+            over = rest[: rest.index(end) + 1] if end else rest
+            breaks = [later.y - later.height - BREAK_HEIGHT for later in over if later.silence]
+            top = row.y - row.entries[event.lane].height
+            taken = {bar.level for bar in bars if bar.covers(event.lane, top)}
+            level = min(set(range(len(taken) + 1)) - taken)
+            bars.append(Bar(event, top, end.y if end else bottom, level, breaks[0] + LINE if breaks else None))
+    return bars
+
+
+def _columns(rows: Sequence[Row], lanes: Sequence[Lane], width: float, levels: int) -> tuple[dict[str, float], float]:
+    """The line of each lane, and the width of it all. What is left over is shared out, and makes arrows longer."""
+    labels = [text_width(arrow.label) for row in rows for arrow in row.arrows if arrow.label]
+    between = (max(labels) + 40 if labels else 24) + levels * BAR_STEP
+    sizes = []
+    for number, lane in enumerate(lanes):
+        texts = [row.entries[lane.name].width for row in rows if lane.name in row.entries]
+        size = INDENT + max([text_width(lane.title), *texts])
+        sizes.append(size + (between if number < len(lanes) - 1 else 0))
+    x = TIMES + BAR + levels * BAR_STEP
+    spare = max(0.0, width - x - sum(sizes))
+    places = {}
+    for lane, size in zip(lanes, sizes, strict=True):
+        places[lane.name] = x
+        x += size + spare / max(1, len(lanes))
+    return places, x

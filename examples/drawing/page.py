@@ -1,0 +1,108 @@
+"""One HTML file that needs nothing else: no network, no scripts, no fonts. It adapts to light and dark."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from examples.drawing.events import Event
+from examples.drawing.markup import element, text
+
+_CSS = Path(__file__).with_name("page.css")
+
+HOW_TO_READ = (
+    "Time runs downwards, a row for each recorded moment: its seconds are at the left, and the rows are not to scale. "
+    "A zigzag leaves out a longer time, which is written beside it."
+)
+
+
+class Section(NamedTuple):
+    """A part of the page, with a picture."""
+
+    name: str
+    """For links and ids."""
+    title: str
+    setting: str
+    picture: str
+    """An <svg> element."""
+    verdict: str
+    good: bool
+    notes: Sequence[str] = ()
+
+
+class Table(NamedTuple):
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """The first cell is a link to the section of the row, if there is one."""
+    good: Sequence[bool]
+
+
+def page(title: str, introduction: str, table: Table, sections: Sequence[Section]) -> str:
+    """The whole file."""
+    policy = "default-src 'none'; style-src 'unsafe-inline'"
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=policy),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("title", text(title)),
+        element("style", text(_CSS.read_text(encoding="utf-8"))),
+    )
+    body = element(
+        "body",
+        element(
+            "main",
+            element("h1", text(title)),
+            element("p", text(introduction)),
+            _table(table, [section.name for section in sections]),
+            element("p", text(HOW_TO_READ), class_="note"),
+            *(_section(section) for section in sections),
+        ),
+    )
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _table(table: Table, names: Sequence[str]) -> str:
+    head = element("tr", *(element("th", text(cell), scope="col") for cell in table.head))
+    rows = []
+    for number, (cells, good) in enumerate(zip(table.rows, table.good, strict=True)):
+        first = text(cells[0])
+        if number < len(names):
+            first = element("a", first, href=f"#{names[number]}")
+        rest = (element("td", text(cell)) for cell in cells[1:])
+        rows.append(element("tr", element("th", first, scope="row"), *rest, class_=_tone(good)))
+    whole = element("table", element("thead", head), element("tbody", *rows))
+    return _scrolling(whole, "The results")
+
+
+def _section(section: Section) -> str:
+    return element(
+        "section",
+        element("h2", text(section.title)),
+        element("p", text(section.setting)),
+        element(
+            "p", text(f"{'✓' if section.good else '✗'} {section.verdict}"), class_=f"verdict {_tone(section.good)}"
+        ),
+        _scrolling(section.picture, f"The picture: {section.title}"),
+        *(element("p", text(note), class_="note") for note in section.notes),
+        id=section.name,
+    )
+
+
+def _scrolling(content: str, label: str) -> str:
+    """In a box of its own, so that in a narrow window the page does not move sideways."""
+    return element("div", content, class_="scrolling", tabindex=0, role="region", aria_label=label)
+
+
+def _tone(good: bool) -> str:
+    return "tone-good" if good else "tone-bad"
+
+
+def legend(events: Sequence[Event]) -> str:
+    """The numbers behind what is written on the arrows."""
+    numbers = {event.data["label"]: event.data["number"] for event in events if {"label", "number"} <= set(event.data)}
+    return ", ".join(f"{label} = {number}" for label, number in numbers.items())
+
+
+def reasons(events: Sequence[Event], kind: str) -> list[str]:
+    """What was given as the reason of events of this kind, in full."""
+    return [event.data["reason"] for event in events if event.kind == kind and event.data.get("reason")]

@@ -1,0 +1,260 @@
+"""Draws recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
+
+What it knows of events is in `Event`, and how their kinds look is in `KINDS`. Colours are those of page.css.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from examples.drawing.events import Event, Lane
+from examples.drawing.layout import (
+    BAR,
+    BAR_STEP,
+    BREAK_HEIGHT,
+    HEAD,
+    INDENT,
+    LINE,
+    Arrow,
+    Bar,
+    Entry,
+    Layout,
+    Row,
+    lay_out,
+    text_width,
+)
+from examples.drawing.markup import element, text
+
+
+class Style(NamedTuple):
+    tone: str = ""
+    """good, bad or mark."""
+    chip: bool = False
+    """The text stands in a box."""
+    hatched: bool = False
+    dashed: bool = False
+    stopped: bool = False
+    """The arrow ends in a cross."""
+
+
+KINDS: Mapping[str, Style] = {
+    "claimed": Style("mark", chip=True),
+    "damaged": Style("bad", chip=True),
+    "found": Style(chip=True),
+    "frozen": Style(hatched=True),
+    "read": Style(dashed=True),
+    "refused": Style("bad", chip=True),
+    "told": Style("bad"),
+    "tried": Style("bad", stopped=True),
+    "written": Style("good", chip=True),
+}
+
+
+def picture(
+    events: Sequence[Event],
+    lanes: Sequence[Lane],
+    *,
+    name: str,
+    title: str,
+    width: float = 0,
+    kinds: Mapping[str, Style] = KINDS,
+) -> str:
+    """An <svg> element.
+
+    Args:
+        name: for ids; each picture of a page needs its own.
+        title: for those who do not see it; what is in it follows as a list.
+        width: pixels, at least.
+    """
+    return _Picture(lay_out(events, lanes, width=width), name, kinds).svg(title)
+
+
+class _Picture:
+    def __init__(self, layout: Layout, name: str, kinds: Mapping[str, Style]) -> None:
+        self._layout = layout
+        self._name = name
+        self._kinds = kinds
+        self._titles = {lane.name: lane.title for lane in layout.lanes}
+        self._hues = {lane.name: lane.hue for lane in layout.lanes}
+
+    def svg(self, title: str) -> str:
+        layout, name = self._layout, self._name
+        hatch = element(
+            "pattern",
+            element("rect", class_="hatch-ground", width=8, height=8),
+            element("rect", class_="hatch-stripe", width=4, height=8),
+            id=f"{name}-hatch",
+            width=8,
+            height=8,
+            patternUnits="userSpaceOnUse",
+            patternTransform="rotate(45)",
+        )
+        return element(
+            "svg",
+            element("title", text(title), id=f"{name}-title"),
+            element("desc", text(self._description()), id=f"{name}-desc"),
+            element("defs", hatch),
+            *(self._lane(lane) for lane in layout.lanes),
+            *(self._time(row) for row in layout.rows),
+            *(self._bar(bar) for bar in layout.bars),
+            *(self._break(row) for row in layout.rows if row.silence),
+            *(self._length(bar) for bar in layout.bars),
+            *(self._arrow(arrow, row) for row in layout.rows for arrow in row.arrows),
+            *(self._entry(entry, row) for row in layout.rows for entry in row.entries.values()),
+            xmlns="http://www.w3.org/2000/svg",
+            class_="timeline",
+            role="img",
+            aria_labelledby=f"{name}-title {name}-desc",
+            viewBox=f"0 0 {layout.width:.0f} {layout.height:.0f}",
+            width=f"{layout.width:.0f}",
+            height=f"{layout.height:.0f}",
+        )
+
+    def _description(self) -> str:
+        sentences = []
+        for row in self._layout.rows:
+            for entry in row.entries.values():
+                said = " ".join([*entry.lines, entry.flag]).strip()
+                if said:
+                    sentences.append(f"{self._stamp(row)} {self._titles[entry.event.lane]}: {said}.")
+        return " ".join(sentences)
+
+    def _stamp(self, row: Row) -> str:
+        return f"{row.at - self._layout.begin:.3f} s"
+
+    def _style(self, event: Event) -> Style:
+        return self._kinds.get(event.kind, Style())
+
+    def _hue(self, *lanes: str) -> str:
+        """The first colour of these lanes, as a class."""
+        return f"hue-{next((self._hues[lane] for lane in lanes if self._hues.get(lane)), 0)}"
+
+    def _lane(self, lane: Lane) -> str:
+        x = self._layout.x[lane.name]
+        return element(
+            "g",
+            element("line", class_="lifeline", x1=x, x2=x, y1=HEAD - 10, y2=self._layout.height),
+            element("text", text(lane.title), class_="head", x=x - BAR / 2, y=HEAD - 20),
+            class_=f"lane {self._hue(lane.name)}",
+        )
+
+    def _time(self, row: Row) -> str:
+        if not row.stamped:
+            return ""
+        x = min(self._layout.x.values(), default=0)
+        tick = element("line", class_="grid", x1=x - 16, x2=self._layout.width, y1=row.y, y2=row.y)
+        return tick + element("text", text(self._stamp(row)), class_="time", x=x - 22, y=row.y + 4)
+
+    def _bar(self, bar: Bar) -> str:
+        event = bar.event
+        hatched = self._style(event).hatched
+        body = element(
+            "rect",
+            element("title", text(_details(event))),
+            class_="bar",
+            x=self._layout.x[event.lane] - BAR / 2 - bar.level * BAR_STEP,
+            y=bar.top,
+            width=BAR,
+            height=bar.bottom - bar.top,
+            rx=3,
+            style=f"fill:url(#{self._name}-hatch)" if hatched else None,
+        )
+        owner = str(event.data.get("holder", event.lane))
+        return element("g", body, class_=f"lasting {self._hue(owner)}", data_kind=event.kind, data_lane=event.lane)
+
+    def _length(self, bar: Bar) -> str:
+        event = bar.event
+        if event.end is None or bar.length_y is None or bar.level:
+            return ""
+        length = f"{event.end - event.start:.3f} s"
+        return element("text", text(length), class_="length", x=self._layout.x[event.lane] + INDENT, y=bar.length_y)
+
+    def _break(self, row: Row) -> str:
+        """A zigzag through all that goes on, where a long time is left out."""
+        left, right = min(self._layout.x.values()) - 16, self._layout.width
+        y = row.y - row.height - BREAK_HEIGHT / 2 + 10
+        teeth = range(int((right - left) / 8) + 1)
+        points = " ".join(f"{left + 8 * tooth:.0f},{y + (4 if tooth % 2 else -4):.0f}" for tooth in teeth)
+        return element(
+            "g",
+            element("polyline", class_="gap", points=points),
+            *(element("polyline", class_="zigzag", points=points, transform=f"translate(0 {d})") for d in (-4, 4)),
+            element("text", text(f"{row.silence:.2f} s"), class_="time long", x=left - 6, y=y + 4),
+            class_="break",
+        )
+
+    def _arrow(self, arrow: Arrow, row: Row) -> str:
+        layout, event = self._layout, arrow.event
+        style = self._style(event)
+        rightwards = layout.x[arrow.source] < layout.x[arrow.target]
+        step = 1 if rightwards else -1
+        start = layout.edge(arrow.source, row.y, right=rightwards)
+        tip = layout.edge(arrow.target, row.y, right=not rightwards) - 2 * step
+        if style.stopped:
+            cross = tip - 10 * step
+            shape = f"M{cross - 6:.1f} {row.y - 6:.1f}l12 12m0 -12l-12 12"
+            head = element("path", class_="cross", d=shape)
+        else:
+            head = element("path", class_="tip", d=f"M{tip:.1f} {row.y:.1f}l{-10 * step} -5v10z")
+        tone = f"tone-{style.tone}" if style.tone == "bad" else self._hue(event.lane, arrow.source, arrow.target)
+        return element(
+            "g",
+            element("title", text(_details(event))),
+            element("line", class_="dashed" if style.dashed else None, x1=start, x2=tip - 6 * step, y1=row.y, y2=row.y),
+            head,
+            self._label(arrow, max(start, tip) - (24 if rightwards else 8), row.y),
+            class_=f"arrow {tone}",
+            data_kind=event.kind,
+            data_source=arrow.source,
+            data_target=arrow.target,
+        )
+
+    def _label(self, arrow: Arrow, right: float, y: float) -> str:
+        """What the arrow carries, at its right end: there is room for it, and texts are elsewhere."""
+        if not arrow.label:
+            return ""
+        width = text_width(arrow.label) + 8
+        return element("rect", class_="tag", x=right - width, y=y - 9, width=width, height=18, rx=9) + element(
+            "text", text(arrow.label), class_="label", x=right - width / 2, y=y + 4.5
+        )
+
+    def _entry(self, entry: Entry, row: Row) -> str:
+        event = entry.event
+        style = Style() if entry.is_end else self._style(event)
+        x = self._layout.x[event.lane]
+        dot = "" if event.lasting else element("circle", class_="dot", cx=x, cy=row.y, r=3.5)
+        first = row.y - entry.height + LINE - 5
+        lines = [
+            element("text", text(line), x=x + INDENT + (6 if style.chip else 0), y=first + number * LINE)
+            for number, line in enumerate(entry.lines)
+        ]
+        box = _box(entry.lines, x + INDENT, first, "chip") if style.chip else ""
+        if entry.flag:
+            y = first + len(lines) * LINE
+            lines.append(_box([entry.flag], x + INDENT, y, "flag-box"))
+            lines.append(element("text", text(entry.flag), class_="flag", x=x + INDENT + 6, y=y))
+        return element(
+            "g",
+            element("title", text(_details(event))),
+            dot,
+            box,
+            *lines,
+            class_=f"event {f'tone-{style.tone}' if style.tone else self._hue(event.lane)}",
+            data_kind=event.kind,
+            data_lane=event.lane,
+        )
+
+
+def _box(lines: Sequence[str], x: float, first: float, kind: str) -> str:
+    if not lines:
+        return ""
+    width = max(text_width(line) for line in lines) + 12
+    return element("rect", class_=kind, x=x, y=first - 13, width=width, height=len(lines) * LINE, rx=3)
+
+
+def _details(event: Event) -> str:
+    """What is shown when the pointer rests on it."""
+    parts = [event.text, event.end_text]
+    if event.end is not None:
+        parts.append(f"{event.end - event.start:.3f} s")
+    parts += [f"{key}: {event.data[key]}" for key in sorted(event.data)]
+    return "\n".join(part for part in parts if part)

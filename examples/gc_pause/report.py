@@ -1,0 +1,51 @@
+"""The page with the pictures, from what was recorded and nothing else."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from examples.drawing.events import Event
+from examples.drawing.page import Section, Table, legend, page, reasons
+from examples.drawing.picture import picture
+from examples.gc_pause.director import LANES
+
+WIDTH = 1100
+
+
+def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
+    """Write the page there, or into a new directory for temporary files, and say where it is."""
+    path = path or Path(tempfile.mkdtemp(prefix="fencing-demo-")) / "gc-pause.html"
+    path.write_text(report(introduction, events), encoding="utf-8")
+    return path.absolute()
+
+
+def report(introduction: str, events: Sequence[Event]) -> str:
+    measured = [event for event in events if event.kind == "measured"]
+    table = Table(
+        ["Act", "", "Expected", "In the row", "Lost"],
+        [_row(event) for event in measured],
+        [not event.data["lost"] for event in measured],
+    )
+    sections = [_section(event, [other for other in events if other.act == event.act]) for event in measured]
+    return page("A paused lock holder writes late", introduction, table, sections)
+
+
+def _row(measured: Event) -> list[str]:
+    data = measured.data
+    lost = f"✗ {data['lost']} ({data['loser']}'s)" if data["lost"] else "✓ nothing"
+    return [f"Act {measured.act}", measured.text, str(data["expected"]), str(data["final"]), lost]
+
+
+def _section(measured: Event, events: Sequence[Event]) -> Section:
+    name = f"act-{measured.act}"
+    title = f"Act {measured.act}: {measured.text}"
+    data = measured.data
+    return Section(
+        name,
+        title,
+        data["setting"],
+        picture(events, LANES, name=name, title=title, width=WIDTH),
+        data["verdict"],
+        not data["lost"],
+        [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],
+    )
