@@ -25,7 +25,7 @@ WRAP = 26
 
 TIMES = 76.0
 HEAD = 44.0
-ROW = 19.0
+ROW = 20.0
 BREAK_HEIGHT = 62.0
 BAR = 14.0
 BAR_STEP = 18.0
@@ -196,9 +196,9 @@ def _columns(rows: Sequence[Row], lanes: Sequence[Lane], width: float, levels: i
         size = INDENT + max([text_width(lane.title), *texts])
         sizes.append(size + (between if number < len(lanes) - 1 else 0))
     x = TIMES + BAR + levels * BAR_STEP
-    spare = max(0.0, width - x - sum(sizes))
+    spare = max(0.0, width - x - sum(sizes) - BAR)
     places = {}
     for lane, size in zip(lanes, sizes, strict=True):
         places[lane.name] = x
         x += size + spare / max(1, len(lanes))
-    return places, x
+    return places, x + BAR

@@ -75,13 +75,12 @@ def _table(table: Table, names: Sequence[str]) -> str:
 
 
 def _section(section: Section) -> str:
+    verdict = f"{'✓' if section.good else '✗'} {section.verdict}"
     return element(
         "section",
         element("h2", text(section.title)),
         element("p", text(section.setting)),
-        element(
-            "p", text(f"{'✓' if section.good else '✗'} {section.verdict}"), class_=f"verdict {_tone(section.good)}"
-        ),
+        element("p", text(verdict), class_=f"verdict {_tone(section.good)}"),
         _scrolling(section.picture, f"The picture: {section.title}"),
         *(element("p", text(note), class_="note") for note in section.notes),
         id=section.name,

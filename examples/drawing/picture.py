@@ -165,7 +165,7 @@ class _Picture:
         event = bar.event
         if event.end is None or bar.length_y is None or bar.level:
             return ""
-        length = f"{event.end - event.start:.3f} s"
+        length = f"lasted {event.end - event.start:.3f} s"
         return element("text", text(length), class_="length", x=self._layout.x[event.lane] + INDENT, y=bar.length_y)
 
     def _break(self, row: Row) -> str:
@@ -220,9 +220,10 @@ class _Picture:
     def _entry(self, entry: Entry, row: Row) -> str:
         event = entry.event
         style = Style() if entry.is_end else self._style(event)
+        tone = f"tone-{style.tone}" if style.tone else self._hue(event.lane)
         x = self._layout.x[event.lane]
         dot = "" if event.lasting else element("circle", class_="dot", cx=x, cy=row.y, r=3.5)
-        first = row.y - entry.height + LINE - 5
+        first = row.y - entry.height + LINE - 7
         lines = [
             element("text", text(line), x=x + INDENT + (6 if style.chip else 0), y=first + number * LINE)
             for number, line in enumerate(entry.lines)
@@ -238,7 +239,7 @@ class _Picture:
             dot,
             box,
             *lines,
-            class_=f"event {f'tone-{style.tone}' if style.tone else self._hue(event.lane)}",
+            class_=f"event {'strong ' if style.hatched else ''}{tone}",
             data_kind=event.kind,
             data_lane=event.lane,
         )
@@ -248,7 +249,7 @@ def _box(lines: Sequence[str], x: float, first: float, kind: str) -> str:
     if not lines:
         return ""
     width = max(text_width(line) for line in lines) + 12
-    return element("rect", class_=kind, x=x, y=first - 13, width=width, height=len(lines) * LINE, rx=3)
+    return element("rect", class_=kind, x=x, y=first - 13, width=width, height=len(lines) * LINE - 1, rx=3)
 
 
 def _details(event: Event) -> str:

@@ -5,18 +5,22 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 import pytest
 
 from examples.drawing.events import Event, Lane
 from examples.drawing.terminal import Look, draw
 from examples.gc_pause.director import Outcome
-from examples.gc_pause.story import ACTS
+from examples.gc_pause.report import report, write_report
+from examples.gc_pause.story import ACTS, introduction
 from examples.servers import PostgresServer, RedisServer
+from tests.browser import browser, render
 from tests.support import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -48,16 +52,17 @@ class Run(NamedTuple):
     status: int
     output: str
     events: list[dict[str, Any]]
+    drawn: Path
     seconds: float
     environment: Environment
 
 
 def run_demo(directory: Path, *arguments: str, **variables: str) -> Run:
     environment = Environment(**variables)
-    path = directory / "events.jsonl"
+    path, drawn = directory / "events.jsonl", directory / "drawn.html"
     started = time.monotonic()
     done = subprocess.run(
-        [*COMMAND, "--json", str(path), *arguments],
+        [*COMMAND, "--json", str(path), "--html", str(drawn), *arguments],
         cwd=ROOT,
         env=environment.variables,
         capture_output=True,
@@ -66,7 +71,7 @@ def run_demo(directory: Path, *arguments: str, **variables: str) -> Run:
     )
     assert done.stderr == ""
     events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Run(done.returncode, done.stdout, events, time.monotonic() - started, environment)
+    return Run(done.returncode, done.stdout, events, drawn, time.monotonic() - started, environment)
 
 
 def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
@@ -95,6 +100,37 @@ def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer,
         ]
         assert numbers == sorted(set(numbers))
         assert len(numbers) >= 2
+
+    assert run.output.endswith(f"\nDrawn: {run.drawn}\n")
+    check_page(run, tmp_path)
+
+
+def check_page(run: Run, directory: Path) -> None:
+    """The pictures: from the recorded events and nothing else, and legible."""
+    events = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
+    drawn = run.drawn.read_text(encoding="utf-8")
+    assert drawn == report(" ".join(introduction(1.5)), events)
+    root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
+    pictures = list(root.iter("{http://www.w3.org/2000/svg}svg"))
+    assert len(pictures) == 4
+    refused_and_lost = [
+        (
+            [arrow.get("data-target") for arrow in picture.iter() if arrow.get("class") == "arrow tone-bad"],
+            ["".join(flag.itertext()) for flag in picture.iter() if flag.get("class") == "flag"],
+        )
+        for picture in pictures
+    ]
+    assert refused_and_lost == [
+        ([], ["LOST UPDATE: 5"]),
+        ([], ["LOST UPDATE: 10"]),
+        (["row"], []),
+        (["row"], []),
+    ]
+    labels = ["".join(label.itertext()) for label in pictures[3].iter() if label.get("class") == "label"]
+    assert labels == ["#1", "#1", "#2", "#2", "#1", "#2", "#3", "#3", "#3"]  # granted, claimed; refused; written
+    if browser() is not None:
+        rendered = render(drawn, directory)
+        assert (rendered.problems, rendered.console) == ([], [])
 
 
 def test_nothing_is_left_on_servers_of_others(
@@ -147,6 +183,16 @@ def test_what_did_not_happen_is_not_claimed(
 ) -> None:
     act = next(act for act in ACTS if act.key == key)
     assert Outcome(act, acknowledged, refused, final).as_claimed is as_claimed
+
+
+def test_the_drawing_goes_to_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    paths = [write_report(None, "", []) for _ in range(2)]
+    assert len(set(paths)) == 2
+    for path in paths:
+        assert path.name == "gc-pause.html"
+        assert path.is_relative_to(tmp_path)
+        assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 LANES = [Lane("p", "PROCESS"), Lane("lock", "LOCK"), Lane("row", "ROW")]
