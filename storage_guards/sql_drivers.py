@@ -70,9 +70,10 @@ def bounded_waits(connection: Connection, seconds: float) -> Iterator[None]:
         if not connection.closed and not connection.invalidated:
             try:
                 _pragma(connection, f"PRAGMA busy_timeout = {before}")
-            except BaseException:
+            except BaseException as error:
                 connection.invalidate()  # better no connection in the pool than a changed one
-                raise
+                if not isinstance(error, Exception):
+                    raise  # an interruption; anything else must not hide how the block ended: it may be committed
 
 
 def limit_transaction(connection: Connection, seconds: float, *, read_committed: bool = False) -> None:
