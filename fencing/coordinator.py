@@ -86,7 +86,7 @@ class Settings:
         seconds = _check_seconds(ttl, "ttl")
         if not MIN_TTL <= seconds <= MAX_TTL:
             raise ValueError(
-                f"ttl lies between {MIN_TTL} seconds and a year, not {ttl}; it frees the lock of a crashed holder"
+                f"ttl lies between {MIN_TTL} seconds and a year, not {ttl}; a crashed holder blocks others for as long"
             )
         if max_lifetime is not None:
             if not renew:

@@ -84,7 +84,8 @@ _LOSS = {
     "released": "was released; acquire the lock again",
     "detached": "was detached; only who adopts its fence may go on with it",
     "forked": "belongs to the parent process; acquire one of your own in this process",
-    "expired": "has run past its deadline; stop, and acquire again",
+    "expired": "has run past its deadline (renewal was off, over its max_lifetime, or got no answer); "
+    "stop, and acquire again",
     "gone": "is gone from the coordinator (expired, taken over or flushed); stop, and acquire again",
     "stale": "was superseded at the storage by a newer holder; stop, and acquire again",
 }

@@ -120,13 +120,14 @@ class _Lease:
     def _loss_at_exit(self, freed: bool) -> LeaseLost | None:
         if freed or self.ended in ("detached", "forked"):
             return None
-        return LeaseLost(fence=self.fence, reason=self._holding.lost or "gone", completed=True)
+        reason: LossReason = self._holding.lost or ("expired" if self.remaining() <= 0 else "gone")
+        return LeaseLost(fence=self.fence, reason=reason, completed=True)
 
     def _log_unreleased(self, error: FencingError) -> None:
         logger.warning(
-            "the lock on %r could not be released and frees itself within %.3g s: %s",
+            "the lock on %r could not be released; if it is still held, it frees itself within %.3g s: %s",
             self.fence.resource,
-            self._holding.settings.ttl or float("inf"),
+            self.remaining(),
             error,
         )
 
@@ -150,6 +151,7 @@ class _Lease:
 class Lease(_Lease):
     """One holding of a lock: a fence, a deadline, renewal, loss, release. Made by ``acquire``, ``hold`` and ``adopt``.
 
+    As a context manager it is released at the end of the block, as :meth:`FencedLock.hold` describes.
     Any thread may use it. Threads that share one must put each read-modify-write into one ``guard.begin``.
     """
 
@@ -161,7 +163,7 @@ class Lease(_Lease):
 
     @property
     def lost(self) -> threading.Event:
-        """Set as soon as the lease is known to be lost: gone at the coordinator, past its deadline, stale at a guard.
+        """Set as soon as the lease is known to be lost: gone at the coordinator, past its deadline, left by StaleFence.
 
         Not set by a release. It is set late after a pause, like all that happens on this side; a guard is not late.
         """
@@ -223,15 +225,21 @@ class Lease(_Lease):
             self._freed = run(plan, self._coordinator.perform) or bool(self._freed)
         return bool(self._freed)
 
-    def leave(self, error: BaseException | None) -> None:
-        """What ``hold`` does at the end of its block: release, and say if the lease was lost; never mask ``error``."""
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release, and raise LeaseLost if the lease was lost; never mask an error of the block."""
         if error is not None:
             self._note(error)
+        lost_before = self._loss()
         try:
             freed = self.release()
         except FencingError as failure:
             self._log_unreleased(failure)
-            return
+            freed = lost_before is None
         loss = self._loss_at_exit(freed)
         if loss is not None and error is None:
             raise loss
@@ -309,15 +317,21 @@ class AsyncLease(_Lease):
         plan = plans.release(self._coordinator, self.fence, self._holding.settings)
         self._freed = await run_async(plan, self._coordinator.perform) or bool(self._freed)
 
-    async def leave(self, error: BaseException | None) -> None:
-        """See :meth:`Lease.leave`."""
+    async def __aenter__(self) -> AsyncLease:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """See :meth:`Lease.__exit__`."""
         if error is not None:
             self._note(error)
+        lost_before = self._loss()
         try:
             freed = await self.release()
         except FencingError as failure:
             self._log_unreleased(failure)
-            return
+            freed = lost_before is None
         loss = self._loss_at_exit(freed)
         if loss is not None and error is None:
             raise loss

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NoReturn
 
 from fencing import plans
 from fencing.coordinator import (
@@ -128,16 +128,18 @@ class FencedLock:
 
         Args, Raises: as :meth:`acquire`.
         """
-        lease = self.acquire(timeout)
-        try:
+        with self.acquire(timeout) as lease:
             yield lease
-        except BaseException as error:
-            lease.leave(error)
-            raise
-        lease.leave(None)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError("a lock is reusable and is not held itself: write `with lock.hold(timeout=5) as lease:`")
+
+    def __exit__(self, *error: object) -> None: ...  # so that ``with`` gets as far as the sentence above
 
     def adopt(self, fence: Fence) -> Lease:
-        """Go on with a lease that another process has detached. The fence stays the same; the ttl starts anew.
+        """Go on with a lease that another process has detached, within its ttl. The fence stays; the ttl starts anew.
+
+        The lease that it returns is a context manager, too: ``with lock.adopt(fence) as lease:``.
 
         Raises:
             LeaseLost: the lock is not that fence's any more. Acquire it instead.
@@ -222,14 +224,14 @@ class AsyncFencedLock:
             timeout: as of :meth:`FencedLock.acquire`.
             cancel_on_loss: cancel the block the moment the lease is known to be lost; LeaseLost comes out then.
         """
-        lease = await self.acquire(timeout)
-        try:
+        async with await self.acquire(timeout) as lease:
             with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
                 yield lease
-        except BaseException as error:
-            await lease.leave(error)
-            raise
-        await lease.leave(None)
+
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError("a lock is reusable and is not held itself: write `async with lock.hold(timeout=5) as lease:`")
+
+    async def __aexit__(self, *error: object) -> None: ...
 
     async def adopt(self, fence: Fence) -> AsyncLease:
         """See :meth:`FencedLock.adopt`."""

@@ -175,7 +175,7 @@ class RedisPlans:
                 repeated = repeated or failure.may_have_run
                 if self.clock() + pause >= deadline:
                     raise CoordinatorUnavailable(
-                        f"no answer from Redis at {self.address} for {resource!r}: {failure}; "
+                        f"no answer from Redis at {self.address} for {resource!r}: {str(failure).rstrip('.')}; "
                         f"is it running, and is this its address?",
                         resource=resource,
                         address=self.address,

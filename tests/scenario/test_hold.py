@@ -11,6 +11,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import Fence, LeaseLost, Mark, StaleFence
+from tests.conftest import RedisFactory
 from tests.scenario.conftest import Side
 
 
@@ -74,7 +75,53 @@ def test_a_loss_noticed_at_the_end_is_raised(side: Side, any_redis: RedisServer)
     coordinator = side.coordinator(any_redis.url)
     error = side.expect(LeaseLost, in_block, side, coordinator, lambda lease: client.delete("r"))
     assert error.reason == "gone"
+    assert error.completed
     assert error.fence.resource == "r"
+
+
+def test_a_loss_that_is_known_is_raised_though_redis_is_away(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url, ttl=0.6)
+
+    def body(lease: Any) -> None:
+        server.kill()
+        side.wait_until(lambda: not lease.held)
+
+    error = side.expect(LeaseLost, in_block, side, coordinator, body)
+    assert (error.reason, error.completed) == ("expired", True)
+
+
+def test_redis_away_at_the_end_of_a_block_that_is_not_lost_is_logged(
+    side: Side, fresh_redis: RedisFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = fresh_redis()
+    in_block(side, side.coordinator(server.url, ttl=1.5), lambda lease: server.kill())
+    assert "could not be released; if it is still held, it frees itself within" in caplog.text
+
+
+def test_a_lock_itself_is_no_context_manager_and_says_so(side: Side, any_redis: RedisServer) -> None:
+    lock = side.coordinator(any_redis.url).lock("r")
+    error = side.expect(TypeError, lock.__aenter__ if side.asynchronous else lock.__enter__)
+    assert "with lock.hold(timeout=5) as lease:" in str(error)
+    if not side.asynchronous:
+        with pytest.raises(TypeError, match="a lock is reusable"), lock:
+            pass
+
+
+def test_an_adopted_lease_is_a_context_manager(side: Side, any_redis: RedisServer) -> None:
+    lock = side.coordinator(any_redis.url).lock("r")
+    fence = side.call(lock.acquire).detach()
+
+    def work() -> Any:
+        with lock.adopt(fence) as lease:
+            return lease.fence
+
+    async def work_async() -> Any:
+        async with await lock.adopt(fence) as lease:
+            return lease.fence
+
+    assert side.call(work_async if side.asynchronous else work) == fence
+    assert any_redis.client().get("r") is None
 
 
 def test_stale_fence_leaving_the_block_marks_the_lease_lost(side: Side, any_redis: RedisServer) -> None:

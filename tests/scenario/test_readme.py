@@ -10,10 +10,12 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer
-from fencing import Fence, plans
+from fencing import Fence, RedisCoordinator, plans
 from storage_guards import SQLAlchemyGuard
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted(ROOT.glob("docs/*.md")), ROOT / "examples" / "README.md", ROOT / "CHANGELOG.md"]
 
 
 def example(redis_url: str, database_url: str) -> str:
@@ -40,7 +42,7 @@ def test_the_example_works(any_redis: RedisServer, postgres_url: str, capsys: py
     newer = Fence("orders:42", 2**52, plans.new_token())  # somebody newer claims inside the block
     begin = "with guard.begin(lease) as connection:"
     run(code.replace(begin, f"newer()\n        {begin}"), newer=lambda: SQLAlchemyGuard(engine).claim(newer))
-    assert "we were too late, and nothing was written: fence" in capsys.readouterr().out
+    assert "we were too late, and this was not written: fence" in capsys.readouterr().out
     with engine.connect() as connection:
         assert connection.execute(text("SELECT total FROM orders")).scalar_one() == 8
     engine.dispose()
@@ -54,3 +56,30 @@ def run(code: str, **names: Any) -> None:
 
 def test_the_example_is_short() -> None:
     assert len(example("r", "d").strip().splitlines()) <= 22
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_page_on_locks_works(any_redis: RedisServer, postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    engine = create_engine(postgres_url)
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE report (done int)"))
+        connection.execute(text("INSERT INTO report VALUES (0)"))
+    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "locks.md").read_text("utf-8"), re.DOTALL)
+    assert len(examples) == 4
+    seen = []
+    with RedisCoordinator(any_redis.client(), guards=[guard]) as coordinator:
+        names = {"coordinator": coordinator, "guard": guard, "text": text}
+        for example in examples:
+            exec(example.replace("redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})"), names)
+            with engine.connect() as connection:
+                seen.append(connection.execute(text("SELECT done FROM report")).scalar_one())
+    assert seen == [2, 3, 100, 0]
+    assert capsys.readouterr().out == ""
+    engine.dispose()
