@@ -1,12 +1,12 @@
 """Draws recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
 
-What it knows of events is in `Event`, and how their kinds look is in `KINDS`. Colours are those of page.css.
+What it knows of events is in `Event`, how their kinds look in kinds.py, the colours in page.css.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from examples.drawing.events import Event, Lane
+from examples.drawing.kinds import KINDS, Style
 from examples.drawing.layout import (
     BAR,
     BAR_STEP,
@@ -23,30 +23,6 @@ from examples.drawing.layout import (
     text_width,
 )
 from examples.drawing.markup import element, text
-
-
-class Style(NamedTuple):
-    tone: str = ""
-    """good, bad or mark."""
-    chip: bool = False
-    """The text stands in a box."""
-    hatched: bool = False
-    dashed: bool = False
-    stopped: bool = False
-    """The arrow ends in a cross."""
-
-
-KINDS: Mapping[str, Style] = {
-    "claimed": Style("mark", chip=True),
-    "damaged": Style("bad", chip=True),
-    "found": Style(chip=True),
-    "frozen": Style(hatched=True),
-    "read": Style(dashed=True),
-    "refused": Style("bad", chip=True),
-    "told": Style("bad"),
-    "tried": Style("bad", stopped=True),
-    "written": Style("good", chip=True),
-}
 
 
 def picture(
@@ -249,7 +225,7 @@ def _box(lines: Sequence[str], x: float, first: float, kind: str) -> str:
     if not lines:
         return ""
     width = max(text_width(line) for line in lines) + 12
-    return element("rect", class_=kind, x=x, y=first - 13, width=width, height=len(lines) * LINE - 1, rx=3)
+    return element("rect", class_=kind, x=x, y=first - 12, width=width, height=len(lines) * LINE - 1, rx=3)
 
 
 def _details(event: Event) -> str:

@@ -34,7 +34,7 @@ class Show(Protocol):
         """The sum, after a while."""
 
     def wrote(self, balance: int) -> None: ...
-    def refused(self, reason: str) -> None: ...
+    def refused(self, late: StaleFence) -> None: ...
 
 
 class RowHasNewerFence(Exception):
@@ -88,7 +88,7 @@ def guarded(lock: FencedLock, engine: Engine, guard: SQLAlchemyGuard, deposit: D
                 show.wrote(balance)
                 return
         except StaleFence as late:
-            show.refused(str(late))
+            show.refused(late)
     raise TimeoutError(f"account {deposit.account} is too busy")
 
 

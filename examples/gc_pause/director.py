@@ -197,8 +197,8 @@ class Director:
             self._refused.append(report["reason"])
             late, sent, reason = self._sums[name], self._sent[name], report["reason"]
             add(name, "tried", f"tries to write {late}", at=at, target="row", sum=late, reason=reason, **sent)
-            mark = self._guard.mark(self._resource)
-            add("row", kind, "REFUSED" + (f", {self._name(mark.number)} claimed" if mark else ""), because=at)
+            newest = report["newest"]  # as the refusal said: by now the worker may have claimed again
+            add("row", kind, "REFUSED" + (f", {self._name(newest)} claimed" if newest else ""), because=at)
         elif kind == "told":
             add(name, kind, "is told: lock lost", at=at, reason=report["reason"])
         elif kind == "released":

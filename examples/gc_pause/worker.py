@@ -14,7 +14,7 @@ import redis
 from sqlalchemy import create_engine
 
 from examples.gc_pause.deposits import Deposit, RowHasNewerFence, guarded, lock_only, textbook
-from fencing import FencedLock, Lease, LeaseLost
+from fencing import FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import SQLAlchemyGuard
 
 
@@ -45,8 +45,8 @@ class Reports:
     def wrote(self, balance: int) -> None:
         report("wrote", balance=balance)
 
-    def refused(self, reason: str) -> None:
-        report("refused", reason=reason)
+    def refused(self, late: StaleFence) -> None:
+        report("refused", reason=str(late), newest=late.mark.number if late.mark else None)
 
 
 class Worker:
@@ -70,7 +70,7 @@ class Worker:
             else:
                 guarded(lock, self._engine, self._guard, deposit, show)
         except RowHasNewerFence:
-            report("refused", reason="the row has a newer fence")
+            report("refused", reason="the row has a newer fence", newest=None)
         except LeaseLost as loss:  # on leaving the block, when all has been written
             report("told", reason=str(loss))
         else:

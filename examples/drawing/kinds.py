@@ -1,0 +1,28 @@
+"""How kinds of events look in a picture; of others nothing is special."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Style(NamedTuple):
+    tone: str = ""
+    """good, bad or mark."""
+    chip: bool = False
+    """The text stands in a box."""
+    hatched: bool = False
+    dashed: bool = False
+    stopped: bool = False
+    """The arrow ends in a cross."""
+
+
+KINDS: Mapping[str, Style] = {
+    "claimed": Style("mark", chip=True),
+    "damaged": Style("bad", chip=True),
+    "found": Style(chip=True),
+    "frozen": Style(hatched=True),
+    "read": Style(dashed=True),
+    "refused": Style("bad", chip=True),
+    "told": Style("bad"),
+    "tried": Style("bad", stopped=True),
+    "written": Style("good", chip=True),
+}
