@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -35,17 +36,23 @@ class InGreenlet:
         self._transaction = transaction
 
     async def __aenter__(self) -> None:
-        self._manager = await self._connection.run_sync(self._enter)
+        try:
+            self._manager = await self._connection.run_sync(self._enter)
+        except asyncio.CancelledError as error:
+            _let_go(error)
+            raise
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        end = asyncio.ensure_future(self._connection.run_sync(lambda _: self._manager.__exit__(kind, error, traceback)))
+        end = asyncio.ensure_future(self._connection.run_sync(lambda _: self._manager.__exit__(kind, error, trace)))
         cancelled = await _outlast(end, self._transaction.seconds + _GRACE)
         if not end.done():
             hang_up(self._connection.sync_connection)
             end.cancel()
             cancelled = await _outlast(end, _GRACE) or cancelled
+        if isinstance(error, asyncio.CancelledError):
+            _let_go(error)
         failure = _failure(end)
         if cancelled is not None and (failure is None or error is not None):
             raise cancelled
@@ -64,6 +71,16 @@ class InGreenlet:
         manager = self._transaction.on(connection)
         manager.__enter__()
         return manager
+
+
+def _let_go(cancelled: asyncio.CancelledError) -> None:
+    """Drop the cursors that the frames of a cancelled statement keep alive.
+
+    SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, and its write lock, live on
+    until the last unfinished statement of it is gone (https://www.sqlite.org/c3ref/close.html), which without this
+    would be the garbage collector's next full run.
+    """
+    traceback.clear_frames(cancelled.__traceback__)
 
 
 async def _outlast(task: asyncio.Future[Any], seconds: float) -> asyncio.CancelledError | None:

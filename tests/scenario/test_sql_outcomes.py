@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import pickle
 import sqlite3
 import time
@@ -189,6 +191,15 @@ def test_the_first_write_of_a_mark(database: Database, lost: str, happened: bool
     unknown = database.lost_write(lost, 1, claim=True)
     assert database.landed(unknown) is happened
     assert (database.beside.mark("orders:1") is not None) is happened, "landed has left a mark"
+    database.beside.write(NEWER, ADD, {"id": 2}, claim=True)
+    assert database.landed(unknown) is happened
+
+
+@both
+def test_a_write_that_claims_over_an_older_mark(database: Database, lost: str, happened: bool) -> None:
+    database.beside.claim(MINE)
+    unknown = database.lost_write(lost, 1, fence=NEWER, claim=True)
+    assert database.landed(unknown) is happened
     database.beside.write(NEWER, ADD, {"id": 2}, claim=True)
     assert database.landed(unknown) is happened
 
@@ -400,3 +411,37 @@ def test_an_interrupted_commit_says_so(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert raised.value.__cause__ is None
     database.close()
+
+
+def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """SQLite's connection lives on, with its locks, while an unfinished statement of it does: not until the garbage
+    collector comes."""
+    url = f"sqlite:///{tmp_path}/data.db"
+    direct = create_engine(url)
+    beside = SQLAlchemyGuard(direct, timeout=1.0)
+    beside.create_tables()
+    beside.claim(MINE)
+
+    async def scenario() -> None:
+        engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        guard = AsyncSQLAlchemyGuard(engine)
+
+        async def read() -> None:
+            async with guard.begin(MINE) as connection:
+                (await connection.execute(text("SELECT * FROM fencing_marks"))).all()
+
+        for step in range(120):
+            task = asyncio.ensure_future(read())
+            await asyncio.sleep(step % 40 / 10_000)
+            task.cancel()
+            await asyncio.wait([task])
+            del task
+            beside.claim(MINE)
+        await engine.dispose()
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
+    direct.dispose()
