@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -31,8 +31,8 @@ class Stage:
         self.passed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def hold_back(self, statement: bytes, what: str) -> None:
-        """Of the request with ``statement`` the reply, or the request itself, arrives late: at ``proxy.restore``."""
+    def hold_back(self, statement: bytes) -> None:
+        """The reply to the request with ``statement`` arrives late: at ``proxy.restore``."""
 
         def falls_silent(request: bytes) -> bool:
             if statement in request:
@@ -40,10 +40,7 @@ class Stage:
                 self._loop.call_soon_threadsafe(self.passed.set)
             return False
 
-        if what == "reply":
-            self.proxy.drop_reply_when(falls_silent)
-        else:
-            self.proxy.silence()
+        self.proxy.drop_reply_when(falls_silent)
 
     @property
     def done(self) -> set[int]:
@@ -105,7 +102,7 @@ async def ended(task: asyncio.Task[Any]) -> asyncio.CancelledError:
 
 def test_the_commit_is_finished_first(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"COMMIT", "reply")
+        stage.hold_back(b"COMMIT")
         task = asyncio.ensure_future(stage.guard.write(MINE, ADD, {"id": 1}))
         await cancelled_thrice(stage, task)
         stage.proxy.restore()
@@ -119,7 +116,7 @@ def test_the_commit_is_finished_first(play: Callable[..., None]) -> None:
 def test_a_commit_that_is_refused_is_told(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
         await stage.guard.write(MINE, ADD, {"id": 1})
-        stage.hold_back(b"COMMIT", "reply")
+        stage.hold_back(b"COMMIT")
         task = asyncio.ensure_future(stage.guard.write(MINE, ADD, {"id": 1}))
         await cancelled_thrice(stage, task)
         stage.proxy.restore()
@@ -134,7 +131,7 @@ def test_a_commit_without_an_answer_is_told(play: Callable[..., None], cut: bool
     """Silence is waited for as long as the guard's bound allows, and no longer."""
 
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"COMMIT", "reply")
+        stage.hold_back(b"COMMIT")
         started = time.monotonic()
         task = asyncio.ensure_future(stage.guard.write(MINE, ADD, {"id": 1}))
         await cancelled_thrice(stage, task)
@@ -152,7 +149,7 @@ def test_a_commit_without_an_answer_is_told(play: Callable[..., None], cut: bool
 
 def test_a_timeout_around_it_keeps_the_cause(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"COMMIT", "reply")
+        stage.hold_back(b"COMMIT")
         with pytest.raises(asyncio.TimeoutError) as raised:
             await asyncio.wait_for(stage.guard.write(MINE, ADD, {"id": 1}), 0.2)
         error: BaseException | None = raised.value
@@ -169,10 +166,9 @@ def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> N
 
     async def scene(stage: Stage) -> None:
         started = time.monotonic()
-        with pytest.raises(OutcomeUnknown) as raised:  # noqa: PT012
-            async with stage.guard.begin(MINE) as connection:
-                await connection.execute(ADD, {"id": 1})
-                stage.hold_back(b"COMMIT", "request")
+        event.listen(stage.engine.sync_engine, "commit", lambda _: stage.proxy.silence(), once=True)
+        with pytest.raises(OutcomeUnknown) as raised:
+            await stage.guard.write(MINE, ADD, {"id": 1})
         assert time.monotonic() - started < 4
         with pytest.raises(GuardUnavailable, match="ask again"):
             stage.beside.landed(raised.value, timeout=0.2)
@@ -186,7 +182,7 @@ def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> N
 
 def test_a_silent_claim_ends_too(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"COMMIT", "reply")
+        stage.hold_back(b"COMMIT")
         with pytest.raises(GuardUnavailable):
             await stage.guard.claim(MINE)
         await stage.is_usable()
@@ -197,7 +193,7 @@ def test_a_silent_claim_ends_too(play: Callable[..., None]) -> None:
 @pytest.mark.parametrize("answered", [True, False])
 def test_a_rollback_is_shielded_and_bounded_too(play: Callable[..., None], answered: bool) -> None:
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"ROLLBACK", "reply")
+        stage.hold_back(b"ROLLBACK")
 
         async def block() -> None:
             async with stage.guard.begin(MINE) as connection:
@@ -219,7 +215,7 @@ def test_a_rollback_is_shielded_and_bounded_too(play: Callable[..., None], answe
 
 def test_a_silent_rollback_leaves_the_blocks_own_error(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"ROLLBACK", "reply")
+        stage.hold_back(b"ROLLBACK")
         with pytest.raises(ZeroDivisionError):
             async with stage.guard.begin(MINE):
                 raise ZeroDivisionError
@@ -232,7 +228,7 @@ def test_the_loop_ends_during_the_commit(play: Callable[..., None]) -> None:
     """As asyncio.run ends: every task is cancelled, the one that carries the commit included."""
 
     async def scene(stage: Stage) -> None:
-        stage.hold_back(b"COMMIT", "reply")
+        stage.hold_back(b"COMMIT")
         task = asyncio.ensure_future(stage.guard.write(MINE, ADD, {"id": 1}))
         await asyncio.wait_for(stage.passed.wait(), 5)
         [inner] = [each for each in asyncio.all_tasks() if "run_sync" in repr(each)]

@@ -1,7 +1,5 @@
 """What became of a write whose commit got no answer: ``landed`` says so, on real databases, and is never wrong."""
 
-# ruff: noqa: PT012 - what raises is a guarded block, and the statements in it are the story
-
 from __future__ import annotations
 
 import asyncio
@@ -15,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -293,8 +291,7 @@ def kill(database: Database, pid: int) -> None:
         connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
 
 
-@pytest.mark.parametrize("where", ["in the body", "before the commit"])
-def test_a_killed_session(postgres: Database, where: str) -> None:
+def test_a_session_killed_in_the_body(postgres: Database) -> None:
     postgres.beside.claim(MINE)
     pid = text("SELECT pg_backend_pid()")
 
@@ -302,21 +299,29 @@ def test_a_killed_session(postgres: Database, where: str) -> None:
         with postgres.guard.begin(MINE) as connection:
             connection.execute(ADD, {"id": 1})
             kill(postgres, connection.execute(pid).scalar_one())
-            if where == "in the body":
-                connection.execute(ADD, {"id": 2})
+            connection.execute(ADD, {"id": 2})
 
     async def async_block() -> None:
         async with postgres.guard.begin(MINE) as connection:
             await connection.execute(ADD, {"id": 1})
             kill(postgres, (await connection.execute(pid)).scalar_one())
-            if where == "in the body":
-                await connection.execute(ADD, {"id": 2})
+            await connection.execute(ADD, {"id": 2})
 
     run = async_block if postgres.side.asynchronous else block
-    if where == "in the body":
-        postgres.side.expect(OperationalError, run)  # the block's own error: nothing was written
-    else:
-        assert postgres.landed(postgres.side.expect(OutcomeUnknown, run)) is False
+    postgres.side.expect(OperationalError, run)  # the block's own error: nothing was written
+    assert postgres.done == set()
+    assert postgres.side.call(postgres.guard.write, MINE, ADD, {"id": 3}) == 1
+
+
+def test_a_session_killed_before_the_commit(postgres: Database) -> None:
+    postgres.beside.claim(MINE)
+
+    def kill_it(connection: Connection) -> None:
+        kill(postgres, connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+
+    event.listen(getattr(postgres.engine, "sync_engine", postgres.engine), "commit", kill_it, once=True)
+    unknown = postgres.side.expect(OutcomeUnknown, postgres.guard.write, MINE, ADD, {"id": 1})
+    assert postgres.landed(unknown) is False
     assert postgres.done == set()
     assert postgres.side.call(postgres.guard.write, MINE, ADD, {"id": 3}) == 1
 
@@ -355,9 +360,9 @@ def test_a_crashed_server_gives_the_transaction_id_to_another() -> None:
         guard = SQLAlchemyGuard(engine)
         guard.create_tables()
         guard.claim(MINE)
-        with pytest.raises(OutcomeUnknown) as raised, guard.begin(MINE) as connection:
-            connection.execute(text("CREATE TABLE done (id INTEGER)"))
-            server.kill()
+        event.listen(engine, "commit", lambda _: server.kill(), once=True)
+        with pytest.raises(OutcomeUnknown) as raised:
+            guard.write(MINE, text("CREATE TABLE done (id INTEGER)"))
         server.restart()
         engine.dispose()
         unknown = raised.value
