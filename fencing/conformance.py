@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -169,6 +170,23 @@ class CoordinatorContract(Contract):
         assert isinstance(self._acquire(coordinator, name, plans.new_token()), Taken)
         self._plan(coordinator, plans.release(coordinator, first.fence, coordinator.settings))
 
+    def test_what_is_repeated_gets_the_full_ttl_again(self) -> None:
+        coordinator, name, token = self.make(ttl=2.0), self._name(), plans.new_token()
+        first = self._acquire(coordinator, name, token)
+        new = plans.new_token()
+        repeats: list[Callable[[], Any]] = [
+            lambda: self._acquire(coordinator, name, token),
+            lambda: self._remint(coordinator, first.fence, new, 0),
+            lambda: self._remint(coordinator, first.fence, new, 0),
+        ]
+        for repeat in repeats:
+            time.sleep(0.5)
+            grant = repeat()
+            remaining = self.call(coordinator.lock(name).holder).remaining
+            assert remaining > 1.8
+            assert grant.deadline - coordinator.clock() <= remaining
+        assert self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
+
     def test_a_floor_is_exceeded(self) -> None:
         coordinator, name = self.make(), self._name()
         lease = self.call(coordinator.acquire, name)
@@ -319,7 +337,7 @@ class CoordinatorContract(Contract):
         assert self.call(coordinator.lock(name).force_release).holder is None
         assert self.call(lease.release) is False
 
-    def test_a_detached_lease_goes_on_elsewhere_under_the_same_fence(self) -> None:
+    def test_a_detached_lease_goes_on_elsewhere_under_a_fence_of_its_own(self) -> None:
         guard = self._guard()
         here, there, name = self.make(guards=[guard]), self.make(guards=[guard]), self._name()
         lease = self.call(here.acquire, name)
@@ -327,13 +345,17 @@ class CoordinatorContract(Contract):
         assert lease.ended == "detached"
         assert self.call(lease.release) is False, "it is not ours to release any more"
         adopted = self.call(there.lock(name).adopt, Fence.parse(text))
-        assert adopted.fence == lease.fence
+        assert adopted.fence.number > lease.fence.number
+        assert guard.marks[name].is_of(adopted.fence)
+        again = self.expect(LeaseLost, here.lock(name).adopt, Fence.parse(text))
+        assert again.fence == lease.fence
+        assert adopted.held
         assert self.call(adopted.release) is True
 
     def test_what_is_gone_or_made_up_cannot_be_adopted(self) -> None:
         coordinator, name = self.make(), self._name()
         lease = self.call(coordinator.acquire, name)
-        forged = Fence(name, lease.fence.number + 1, lease.fence.token)
+        forged = Fence(name, lease.fence.number + 1, plans.new_token())
         self.expect(LeaseLost, coordinator.lock(name).adopt, forged)
         self.expect(ValueError, coordinator.lock(self._name()).adopt, lease.fence)
         fence = lease.detach()

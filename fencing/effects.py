@@ -9,6 +9,7 @@ which its ``perform`` does.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
@@ -62,7 +63,10 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
             if isinstance(effect, Sleep):
                 time.sleep(effect.seconds)
             elif isinstance(effect, Claim):
-                effect.guard.claim(effect.fence, timeout=effect.timeout)
+                claimed: Any = effect.guard.claim(effect.fence, timeout=effect.timeout)
+                if inspect.iscoroutine(claimed):
+                    claimed.close()
+                    raise TypeError(f"{type(effect.guard).__name__} is an async guard, this is a sync lock")
             elif isinstance(effect, Shielded):
                 result = run(effect.plan, perform)
             else:

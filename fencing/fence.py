@@ -58,13 +58,15 @@ def check_resource(resource: object) -> str:
     if not resource:
         raise ValueError("a resource name is not empty; name what is protected, such as 'orders:42'")
     if resource.startswith("fencing:"):
-        raise ValueError(f"resource names that begin with 'fencing:' are the library's own keys; rename {resource!r}")
+        raise ValueError(
+            f"resource names that begin with 'fencing:' are the library's own keys; rename {_shown(resource)}"
+        )
     if "\0" in resource:
         raise ValueError("a resource name holds no NUL character: PostgreSQL text cannot store one")
     try:
         size = len(resource.encode())
     except UnicodeEncodeError as error:
-        raise ValueError(f"the resource name {resource!r} is not valid Unicode text: {error.reason}") from None
+        raise ValueError(f"the resource name {_shown(resource)} is not valid Unicode text: {error.reason}") from None
     if size > MAX_RESOURCE_BYTES:
         raise ValueError(
             f"a resource name has at most {MAX_RESOURCE_BYTES} bytes of UTF-8, not {size}; hash longer ones"
@@ -78,9 +80,14 @@ def check_token(token: object) -> str:
         raise TypeError(f"a token is a str, not {type(token).__name__}")
     if not _TOKEN.fullmatch(token):
         raise ValueError(
-            f"a token is 22 to 128 characters of A-Z a-z 0-9 _ -, at least 128 bits of chance, not {token!r}"
+            f"a token is 22 to 128 characters of A-Z a-z 0-9 _ -, at least 128 bits of chance, not {_shown(token)}"
         )
     return token
+
+
+def _shown(text: str) -> str:
+    """The text for an error message, which hostile input must not make long."""
+    return repr(text if len(text) <= 80 else text[:77] + "...")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +129,16 @@ class Fence:
         """
         if not isinstance(text, str):
             raise TypeError(f"the text of a fence is a str, not {type(text).__name__}")
-        shown = text if len(text) <= 80 else text[:77] + "..."
         number, _, rest = text.partition(".")
         token, _, resource = rest.partition(".")
         if not re.fullmatch(r"[1-9][0-9]{0,15}", number):
-            raise ValueError(f"not the text of a fence (number.token.resource): {shown!r}")
+            raise ValueError(f"not the text of a fence (number.token.resource): {_shown(text)}")
         try:
             fence = cls(unquote(resource, errors="strict"), int(number), token)
         except ValueError as error:
-            raise ValueError(f"not the text of a fence: {shown!r}: {error}") from None
+            raise ValueError(f"not the text of a fence: {_shown(text)}: {error}") from None
         if str(fence) != text:
-            raise ValueError(f"not the text of a fence as str(fence) writes it: {shown!r}")
+            raise ValueError(f"not the text of a fence as str(fence) writes it: {_shown(text)}")
         return fence
 
 

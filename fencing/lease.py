@@ -116,6 +116,8 @@ class _Lease:
         """What an error that leaves the holder's block says of the lease."""
         if isinstance(error, StaleFence) and error.fence == self.fence:
             self._holding.lose("stale")
+        for inner in getattr(error, "exceptions", ()):  # an exception group's
+            self._note(inner)
 
     def _loss_at_exit(self, freed: bool) -> LeaseLost | None:
         if freed or self.ended in ("detached", "forked"):
@@ -123,7 +125,7 @@ class _Lease:
         reason: LossReason = self._holding.lost or ("expired" if self.remaining() <= 0 else "gone")
         return LeaseLost(fence=self.fence, reason=reason, completed=True)
 
-    def _log_unreleased(self, error: FencingError) -> None:
+    def _log_unreleased(self, error: Exception) -> None:
         logger.warning(
             "the lock on %r could not be released; if it is still held, it frees itself within %.3g s: %s",
             self.fence.resource,
@@ -157,7 +159,6 @@ class Lease(_Lease):
 
     def __init__(self, coordinator: Coordinator, holding: Holding) -> None:
         self._coordinator = coordinator
-        self._event: threading.Event | None = None
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
         super().__init__(coordinator.clock, holding)
 
@@ -167,11 +168,10 @@ class Lease(_Lease):
 
         Not set by a release. It is set late after a pause, like all that happens on this side; a guard is not late.
         """
-        if self._event is None:
-            self._event = threading.Event()
-            if self._holding.lost is not None:
-                self._event.set()
-        return self._event
+        event: threading.Event = self.__dict__.setdefault("_event", threading.Event())  # atomic: one for all threads
+        if self._holding.lost is not None:
+            event.set()
+        return event
 
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
         """Call ``callback`` with the LeaseLost once the lease is lost; at once if it is already.
@@ -183,8 +183,9 @@ class Lease(_Lease):
             self._make_calls()
 
     def _tell(self) -> None:
-        if self._event is not None:
-            self._event.set()
+        event = self.__dict__.get("_event")
+        if event is not None:
+            event.set()
         self._make_calls()
 
     def _make_calls(self) -> None:
@@ -237,7 +238,9 @@ class Lease(_Lease):
         lost_before = self._loss()
         try:
             freed = self.release()
-        except FencingError as failure:
+        except Exception as failure:
+            if error is None and not isinstance(failure, FencingError):
+                raise
             self._log_unreleased(failure)
             freed = lost_before is None
         loss = self._loss_at_exit(freed)
@@ -329,7 +332,9 @@ class AsyncLease(_Lease):
         lost_before = self._loss()
         try:
             freed = await self.release()
-        except FencingError as failure:
+        except Exception as failure:
+            if error is None and not isinstance(failure, FencingError):
+                raise
             self._log_unreleased(failure)
             freed = lost_before is None
         loss = self._loss_at_exit(freed)
@@ -355,7 +360,8 @@ class CancelOnLoss:
             self._cancel()
 
     def _cancel(self) -> None:
-        if self._task is not None:
+        # Where the task itself found the loss, by renew() say, LeaseLost is on its way there already.
+        if self._task is not None and asyncio.current_task() is not self._task:
             self._fired = True
             self._task.cancel()
 

@@ -137,13 +137,14 @@ class FencedLock:
     def __exit__(self, *error: object) -> None: ...  # so that ``with`` gets as far as the sentence above
 
     def adopt(self, fence: Fence) -> Lease:
-        """Go on with a lease that another process has detached, within its ttl. The fence stays; the ttl starts anew.
+        """Take over the lock of a lease that was detached, within its ttl; the lock is never free in between.
 
-        The lease that it returns is a context manager, too: ``with lock.adopt(fence) as lease:``.
+        The lease has a fence of its own, claimed at every guard. So the first who adopts is the only one, and what was
+        read under the old fence is not protected: read again. ``with lock.adopt(fence) as lease:`` releases it.
 
         Raises:
-            LeaseLost: the lock is not that fence's any more. Acquire it instead.
-            CoordinatorUnavailable, GuardUnavailable: no answer. Retry before the ttl is over.
+            LeaseLost: the lock is not that fence's any more: its ttl is over, or somebody else adopted it. Acquire it.
+            CoordinatorUnavailable, GuardUnavailable, NotAcquired: as :meth:`acquire`. The fence is used up: acquire.
             TypeError, ValueError: not a fence, or of another resource.
         """
         plan = plans.adopt(self.coordinator, _adoptable(fence, self.resource), self._settings)
@@ -160,12 +161,14 @@ class FencedLock:
     def force_release(self) -> ForcedRelease:
         """Take the lock from whoever holds it, shut that holder out at every guard, and free the lock.
 
+        Whoever holds it, also redis-py's own lock, and whatever string the key of that name holds.
         Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder may write on until
         a newer one claims.
 
         Raises:
             CoordinatorUnavailable: no answer. Repeat it.
-            GuardUnavailable: a guard did not answer; the lock is free, but the holder may not be shut out. Repeat it.
+            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or somebody interfered; the lock is free,
+                but the holder may not be shut out. Repeat it.
         """
         return run(plans.force_release(self.coordinator, self.resource, self._settings), self.coordinator.perform)
 

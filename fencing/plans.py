@@ -23,6 +23,9 @@ __all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release"
 CLAIM_ROUNDS = 5
 """How often a grant is claimed, each time under a new fence, before it is given back as superseded."""
 
+GIVE_BACK_SECONDS = 1.0
+"""How long giving back a lock that was not acquired may take beyond the caller's time. Then its ttl frees it."""
+
 FIRST_POLL_SECONDS = 0.01
 LONGEST_POLL_SECONDS = 0.2
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
@@ -65,8 +68,7 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
         if isinstance(reply, Taken):
             remaining, owner = reply.remaining, reply.owner
         else:
-            holding = coordinator.keep(reply, settings)  # renewed from here on, for claims may take their time
-            outcome = yield from _claim(coordinator, holding, settings, by)
+            outcome = yield from _claim(coordinator, reply, settings, by, started)
             if isinstance(outcome, Holding):
                 return outcome
             floor, remaining, owner = outcome.floor, 0.0, None
@@ -86,13 +88,16 @@ def _deadline(coordinator: CoordinatorPlans, settings: Settings, give_up: float 
 
 
 def _claim(
-    coordinator: CoordinatorPlans, holding: Holding, settings: Settings, give_up: float | None
+    coordinator: CoordinatorPlans, grant: Grant, settings: Settings, give_up: float | None, started: float
 ) -> Plan[Holding | _Late]:
     """Claim the fence at every guard; where a guard has seen a newer one, mint one above it and claim again.
 
-    Whatever goes wrong, a cancellation included, the lock is given back first.
+    It is renewed from here on, for claims take their time. Whatever goes wrong, a cancellation included, the lock is
+    given back first.
     """
+    holding = Holding(grant, settings, started)
     try:
+        holding = coordinator.keep(grant, settings)
         for _ in range(CLAIM_ROUNDS):
             newer = yield from _claim_once(coordinator, holding, settings, give_up)
             if newer is None:
@@ -105,9 +110,11 @@ def _claim(
             holding.end("abandoned")
             if reminted is None:
                 return _Late(newer)
+            holding = Holding(reminted, settings, started)  # what is given back, should keeping it fail
             holding = coordinator.keep(reminted, settings)
         else:
-            raise NotAcquired(resource=holding.fence.resource, reason="superseded", waited=0.0)
+            waited = coordinator.clock() - started
+            raise NotAcquired(resource=holding.fence.resource, reason="superseded", waited=waited)
     except GeneratorExit:
         holding.end("abandoned")
         raise
@@ -139,8 +146,9 @@ def _claim_once(
 def _give_back(coordinator: CoordinatorPlans, holding: Holding, settings: Settings) -> Plan[None]:
     """Release what will not be used; where that fails, the lock's ttl frees it."""
     holding.end("abandoned")
+    deadline = coordinator.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
     try:
-        yield from release(coordinator, holding.fence, settings)
+        yield from coordinator.plan_release(holding.fence, settings, deadline=deadline)
     except FencingError:
         pass
 
@@ -191,18 +199,18 @@ def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attemp
 
 
 def adopt(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Holding]:
-    """Go on with a grant that another process has detached: renew it, and claim it where it was not claimed yet."""
-    grant = yield from renew(coordinator, fence, settings)
-    holding = coordinator.keep(grant, settings)
-    try:
-        newer = yield from _claim_once(coordinator, holding, settings, None)
-    except BaseException:
-        holding.end("abandoned")  # the lock stays the fence's: adopting it can be tried again
-        raise
-    if newer is not None:
-        yield Shielded(_give_back(coordinator, holding, settings))
-        raise LeaseLost(fence=fence, reason="stale")
-    return holding
+    """Take over a lock from a detached fence, under a new one, and claim that.
+
+    The new token shuts out whoever adopts the same fence a second time.
+    """
+    deadline = _deadline(coordinator, settings)
+    grant = yield from coordinator.plan_remint(fence, new_token(), settings, floor=0, deadline=deadline)
+    if grant is None:
+        raise LeaseLost(fence=fence, reason="gone")
+    outcome = yield from _claim(coordinator, grant, settings, None, coordinator.clock())
+    if isinstance(outcome, _Late):
+        raise LeaseLost(fence=fence, reason="gone")
+    return outcome
 
 
 def holder(coordinator: CoordinatorPlans, resource: str, settings: Settings) -> Plan[Holder | None]:
@@ -216,7 +224,7 @@ def force_release(coordinator: CoordinatorPlans, resource: str, settings: Settin
     grant = yield from coordinator.plan_force(
         resource, new_token(), settings, floor=0, deadline=_deadline(coordinator, settings)
     )
-    outcome = yield from _claim(coordinator, coordinator.keep(grant, settings), settings, None)
+    outcome = yield from _claim(coordinator, grant, settings, None, coordinator.clock())
     if isinstance(outcome, _Late):
         raise LeaseLost(fence=grant.fence, reason="gone")
     outcome.end("released")

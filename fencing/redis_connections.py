@@ -53,6 +53,8 @@ MAX_CONNECTIONS = 16
 IDLE_SECONDS = 1.0
 """A connection unused for longer is looked at before it is used: the server may have closed it."""
 
+CLOCK_SLACK_SECONDS = 0.001
+
 _NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 _REFUSED = (AuthenticationError, AuthorizationError)
 
@@ -119,9 +121,13 @@ def _translated(address: str) -> Iterator[None]:
         raise NoReply(error, may_have_run=True) from error
 
 
-def _nobody_will_ask_again(call: Call, deadline: float) -> bool:
-    """After a failure: this was the last attempt, or the caller was interrupted before its time was up."""
-    return call.last or time.monotonic() < deadline
+def _nobody_will_ask_again(call: Call, interrupted: bool) -> bool:
+    """After a failure: whether what the call may have taken is to be given back.
+
+    Only then: the plan repeats a failed call under the same token, and an undo that arrives after the repetition would
+    free what that was granted.
+    """
+    return call.undo is not None and (call.last or interrupted)
 
 
 class Connections:
@@ -130,7 +136,7 @@ class Connections:
     def __init__(self, client: redis.Redis) -> None:
         self._blueprint = _Blueprint(client)
         self.address = self._blueprint.address
-        self._closed = False
+        self.closed = False
         self._reset()
 
     def _reset(self) -> None:
@@ -140,7 +146,7 @@ class Connections:
 
     def perform(self, call: Call) -> Any:
         """Run the call's script; the reply, or NoReply, or CoordinatorUnavailable where repeating would not help."""
-        if self._closed:
+        if self.closed:
             raise RuntimeError("this coordinator was closed; make a new one")
         if os.getpid() != self._pid:
             self._reset()
@@ -177,7 +183,7 @@ class Connections:
             if isinstance(error, ResponseError) and not isinstance(error, _NOT_READY):
                 self._free.append((connection, time.monotonic()))  # it answered: the connection is in order
             else:
-                self._abandon(connection, call, error, deadline)
+                self._abandon(connection, call, error)
             raise
         self._free.append((connection, time.monotonic()))
         return reply
@@ -204,9 +210,10 @@ class Connections:
         if connection._sock is not None:
             connection._sock.settimeout(seconds)
 
-    def _abandon(self, connection: Any, call: Call, error: BaseException, deadline: float) -> None:
+    def _abandon(self, connection: Any, call: Call, error: BaseException) -> None:
         """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
-        if call.undo is not None and _nobody_will_ask_again(call, deadline) and connection._sock is not None:
+        interrupted = not isinstance(error, Exception)
+        if call.undo and _nobody_will_ask_again(call, interrupted) and connection._sock is not None:
             try:
                 self._limit(connection, 0.01)
                 connection.send_packed_command(connection.pack_command(*_commands(call.undo)[1]), check_health=False)
@@ -225,7 +232,7 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections; later calls raise RuntimeError."""
-        self._closed = True
+        self.closed = True
         self._drop_idle()
 
 
@@ -249,30 +256,30 @@ class AsyncConnections:
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._blueprint = _Blueprint(client)
         self.address = self._blueprint.address
-        self._closed = False
+        self.closed = False
         self._reset()
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopConnections] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopConnections] = {}
 
     async def perform(self, call: Call) -> Any:
         """See :meth:`Connections.perform`."""
-        if self._closed:
+        if self.closed:
             raise RuntimeError("this coordinator was closed; make a new one")
         if os.getpid() != self._pid:
             self._reset()
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None:
+            self._forget_closed_loops()
             mine = self._loops[loop] = _LoopConnections(loop)
         seconds = max(min(call.timeout, self._blueprint.user_timeout), 0.001)
+        deadline = time.monotonic() + seconds
         with _translated(self.address):
             try:
                 async with async_timeout(seconds), mine.places:
-                    return await self._exchange(mine, call, time.monotonic() + seconds)
+                    return await self._exchange(mine, call, deadline)
             except asyncio.TimeoutError as error:
                 raise redis.TimeoutError(f"no reply within {seconds:.3g} s") from error
 
@@ -301,6 +308,10 @@ class AsyncConnections:
         mine.free.append((connection, time.monotonic()))
         return reply
 
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
+            self._loops.pop(loop, None)  # with its connections: their sockets are closed as they are collected
+
     async def _take(self, mine: _LoopConnections) -> Any:
         while mine.free:
             connection, used = mine.free.pop()
@@ -317,7 +328,9 @@ class AsyncConnections:
     async def _abandon(
         self, mine: _LoopConnections, connection: Any, call: Call, error: BaseException, deadline: float
     ) -> None:
-        if call.undo is not None and _nobody_will_ask_again(call, deadline) and connection.is_connected:
+        # The time-out cancels, too; it comes at the deadline, give or take the clock's resolution.
+        interrupted = not isinstance(error, Exception) and time.monotonic() < deadline - CLOCK_SLACK_SECONDS
+        if call.undo and _nobody_will_ask_again(call, interrupted) and connection.is_connected:
             try:
                 await connection.send_packed_command(
                     connection.pack_command(*_commands(call.undo)[1]), check_health=False
@@ -331,7 +344,7 @@ class AsyncConnections:
 
     async def close(self) -> None:
         """Close all connections of the running loop; later calls raise RuntimeError."""
-        self._closed = True
+        self.closed = True
         mine = self._loops.pop(asyncio.get_running_loop(), None)
         while mine is not None and mine.free:
             await mine.free.pop()[0].disconnect()

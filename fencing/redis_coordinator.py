@@ -78,7 +78,7 @@ class RedisCoordinator(RedisPlans):
         _check_client(client, redis.Redis, "RedisCoordinator")
         with _shared_lock:
             coordinator = _shared.get(client)
-            if coordinator is None:
+            if coordinator is None or coordinator._connections.closed:
                 coordinator = _shared[client] = cls(client)
             return coordinator
 
@@ -154,7 +154,7 @@ class AsyncRedisCoordinator(RedisPlans):
         _check_client(client, redis.asyncio.Redis, "AsyncRedisCoordinator")
         with _shared_lock:
             coordinator = _shared_async.get(client)
-            if coordinator is None:
+            if coordinator is None or coordinator._connections.closed:
                 coordinator = _shared_async[client] = cls(client)
             return coordinator
 

@@ -117,13 +117,13 @@ class Renewal(_Renewal):
         if self._awake:
             return
         with self._changed:
-            self._awake = True
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="fencing-renewal", daemon=True)
                 thread.start()
                 self._thread = thread
             else:
                 self._changed.notify()
+            self._awake = True
 
     def _work(self) -> None:
         while batch := self._next_batch():
@@ -166,23 +166,30 @@ class AsyncRenewal(_Renewal):
         mine.due.append(holding)
         if mine.task is None:
             mine.task = loop.create_task(self._work(mine), name="fencing-renewal")
+            mine.task.add_done_callback(partial(self._done, mine))
 
     async def _work(self, mine: _LoopQueue) -> None:
-        try:
-            while mine.due:
-                batch, mine.due = mine.due, []
-                try:
-                    plan = plans.renew_all(self._coordinator, batch, self._attempt_seconds)
-                    await run_async(plan, self._coordinator.perform)
-                except Exception:  # noqa: BLE001 - it is logged, and the task goes on
-                    self._failed(batch)
-                finally:
-                    self._reschedule(batch)
-        finally:
-            mine.task = None
+        while mine.due:
+            mine.batch, mine.due = mine.due, []
+            try:
+                plan = plans.renew_all(self._coordinator, mine.batch, self._attempt_seconds)
+                await run_async(plan, self._coordinator.perform)
+            except Exception:  # noqa: BLE001 - it is logged, and the task goes on
+                self._failed(mine.batch)
+            self._reschedule(mine.batch)
+            mine.batch = []
+
+    def _done(self, mine: _LoopQueue, task: asyncio.Task[None]) -> None:
+        """The task has ended; if it was cancelled (somebody cancels all tasks), its leases are due again soon."""
+        mine.task = None
+        unfinished, mine.batch, mine.due = [*mine.batch, *mine.due], [], []
+        for holding in unfinished:
+            holding.not_renewed(self._clock())
+        self._reschedule(unfinished)
 
 
 class _LoopQueue:
     def __init__(self) -> None:
         self.due: list[Holding] = []
+        self.batch: list[Holding] = []
         self.task: asyncio.Task[Any] | None = None

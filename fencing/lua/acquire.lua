@@ -7,18 +7,11 @@
 --        | {'taken', ms until it frees itself, or -1, owner label, or ''}
 --        | {'implausible', number, ceiling}
 
-local token, ttl = ARGV[1], ARGV[2]
+local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+if number then return {'granted', number} end
 local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= token then
+if holder and holder ~= ARGV[1] then
   local _, _, owner = record_of(KEYS[2], holder)
   return {'taken', redis.call('PTTL', KEYS[1]), owner or ''}
-end
-local number = holder and record_of(KEYS[2], token)
-if number then
-  if ttl ~= '' then
-    redis.call('PEXPIRE', KEYS[1], ttl)
-    redis.call('PEXPIRE', KEYS[2], ttl)
-  end
-  return {'granted', number}
 end
 return mint()

@@ -43,6 +43,17 @@ local function set(key, value, ttl)
   if ttl == '' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', ttl) end
 end
 
+-- The same request again: the number that its token got, and the ttl anew; nil where the token does not hold the lock.
+local function granted_before(lock_key, holder_key, token, ttl)
+  if redis.call('GET', lock_key) ~= token then return nil end
+  local number = record_of(holder_key, token)
+  if number and ttl ~= '' then
+    redis.call('PEXPIRE', lock_key, ttl)
+    redis.call('PEXPIRE', holder_key, ttl)
+  end
+  return number
+end
+
 -- Mints the next number and gives the lock to the token: all checks first, then the writes, for scripts are not rolled
 -- back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
 local function mint()

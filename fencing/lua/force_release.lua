@@ -5,9 +5,6 @@
 --       floor too, 5 owner label
 -- Returns: {'granted', number} | {'implausible', number, ceiling}
 
-local token = ARGV[1]
-if redis.call('GET', KEYS[1]) == token then
-  local number = record_of(KEYS[2], token)
-  if number then return {'granted', number} end
-end
+local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+if number then return {'granted', number} end
 return mint()

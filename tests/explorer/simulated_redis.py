@@ -110,37 +110,37 @@ class SimulatedRedis:
         return scripts[script](keys, [arg.encode() if isinstance(arg, str) else b"%d" % arg for arg in args])
 
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        token, ttl = args[0], args[1]
+        number = self._granted_before(keys, args[0], args[1])
+        if number is not None:
+            return [b"granted", number]
         holder = self.get(keys[0])
-        if holder is not None and holder != token:
+        if holder is not None and holder != args[0]:
             _, _, owner = self._record_of(keys[1], holder)
             return [b"taken", self.pttl(keys[0]), owner or b""]
-        number = self._record_of(keys[1], token)[0] if holder is not None else None
-        if number is not None:
-            if ttl != b"":
-                self.pexpire(keys[0], ttl)
-                self.pexpire(keys[1], ttl)
-            return [b"granted", number]
         return self._mint(keys, args)
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        token = args[0]
-        holder = self.get(keys[0])
-        if holder == token:
-            number = self._record_of(keys[1], token)[0]
-            if number is not None:
-                return [b"granted", number]
-        elif holder != args[5]:
+        number = self._granted_before(keys, args[0], args[1])
+        if number is not None:
+            return [b"granted", number]
+        if self.get(keys[0]) not in (args[5], args[0]):
             return [b"gone"]
         return self._mint(keys, args)
 
     def _force_release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        token = args[0]
-        if self.get(keys[0]) == token:
-            number = self._record_of(keys[1], token)[0]
-            if number is not None:
-                return [b"granted", number]
+        number = self._granted_before(keys, args[0], args[1])
+        if number is not None:
+            return [b"granted", number]
         return self._mint(keys, args)
+
+    def _granted_before(self, keys: Sequence[str], token: bytes, ttl: bytes) -> bytes | None:
+        if self.get(keys[0]) != token:
+            return None
+        number = self._record_of(keys[1], token)[0]
+        if number is not None and ttl != b"":
+            self.pexpire(keys[0], ttl)
+            self.pexpire(keys[1], ttl)
+        return number
 
     def _renew(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         reply: Reply = [b"renewed"]

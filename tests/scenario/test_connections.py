@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import subprocess
+import warnings
 from pathlib import Path
 
 import pytest
 import redis
+import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
 from fencing.redis_connections import MAX_CONNECTIONS
 from tests.conftest import RedisFactory
 from tests.scenario.conftest import Side
+from tests.support import wait_until
 
 
 def use(side: Side, coordinator: object) -> None:
@@ -143,6 +148,32 @@ def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer
     with two.hold(timeout=0) as lease:
         assert 2 < lease.remaining() <= 3
     RedisCoordinator.of(client).close()
+
+
+def test_a_shared_coordinator_that_was_closed_is_replaced(any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    RedisCoordinator.of(client).close()
+    with FencedLock(client, "r").hold(timeout=5) as lease:
+        assert lease.held
+    RedisCoordinator.of(client).close()
+
+
+def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:
+    """A worker that calls asyncio.run for each job, with one coordinator."""
+    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
+
+    async def job() -> None:
+        async with coordinator.hold("r", timeout=5):
+            pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # asyncio's, of connections that outlive their loop
+        for _ in range(20):
+            asyncio.run(job())
+        assert len(coordinator._connections._loops) == 1
+        gc.collect()
+    asyncio.run(coordinator.close())
+    wait_until(lambda: len(any_redis.client().client_list(_type="normal")) < 8)
 
 
 def test_a_closed_coordinator_says_so(side: Side, any_redis: RedisServer) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import gc
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -114,13 +116,13 @@ def test_an_adopted_lease_is_a_context_manager(side: Side, any_redis: RedisServe
 
     def work() -> Any:
         with lock.adopt(fence) as lease:
-            return lease.fence
+            return lease.held and lease.fence.number > fence.number
 
     async def work_async() -> Any:
         async with await lock.adopt(fence) as lease:
-            return lease.fence
+            return lease.held and lease.fence.number > fence.number
 
-    assert side.call(work_async if side.asynchronous else work) == fence
+    assert side.call(work_async if side.asynchronous else work)
     assert any_redis.client().get("r") is None
 
 
@@ -133,6 +135,37 @@ def test_stale_fence_leaving_the_block_marks_the_lease_lost(side: Side, any_redi
 
     side.expect(StaleFence, in_block, side, side.coordinator(any_redis.url), body)
     assert not leases[0].held
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
+def test_stale_fence_in_a_group_marks_the_lease_lost(side: Side, any_redis: RedisServer) -> None:
+    leases: list[Any] = []
+    group: Any = getattr(builtins, "ExceptionGroup")  # noqa: B009 - not on 3.10
+
+    def body(lease: Any) -> None:
+        leases.append(lease)
+        stale = StaleFence(fence=lease.fence, mark=Mark(lease.fence.number + 1, "b" * 22))
+        raise group("of a task group", [ValueError(), stale])
+
+    side.expect(group, in_block, side, side.coordinator(any_redis.url), body)
+    assert leases[0].lost.is_set()
+
+
+def test_closing_the_coordinator_inside_masks_nothing(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url)
+    error = KeyError("mine")
+
+    async def close_and_fail_async() -> None:
+        async with coordinator.hold("r"):
+            await coordinator.close()
+            raise error
+
+    def close_and_fail() -> None:
+        with coordinator.hold("r"):
+            coordinator.close()
+            raise error
+
+    assert side.expect(KeyError, close_and_fail_async if side.asynchronous else close_and_fail) is error
 
 
 def test_another_fences_staleness_says_nothing_of_this_lease(side: Side, any_redis: RedisServer) -> None:

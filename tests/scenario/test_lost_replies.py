@@ -29,6 +29,27 @@ def test_acquire(side: Side, any_redis: RedisServer, proxy: ProxyFactory, lost: 
     assert any_redis.client().get("r") is None
 
 
+@pytest.mark.parametrize("socket_timeout", [None, 0.3])
+def test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory, socket_timeout: float | None
+) -> None:
+    """The first attempt hangs; the second, on another way, is granted; then what was sent first arrives."""
+    slow, quick = proxy(any_redis), proxy(any_redis)
+    client = side.client(slow.url(any_redis.url), socket_timeout=socket_timeout)
+    coordinator = side.coordinator(client, ttl=2.4, renew=False)
+    side.call(side.call(coordinator.acquire, "warm").release)  # a connection is open
+    slow.silence()
+    blueprint = coordinator._connections._blueprint
+    blueprint.options["port"] = quick.port  # the next connection goes the other way
+    lease = side.call(coordinator.acquire, "r", timeout=10)
+    slow.restore()
+    side.wait_until(lambda: slow.connections == 0)  # what was held back has arrived
+    direct = any_redis.client()
+    for _ in range(50):
+        assert direct.get("r") == lease.fence.token.encode()
+    assert side.call(lease.release) is True
+
+
 def test_renew(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
     through = proxy(any_redis)
     lease = side.call(side.coordinator(through.url(any_redis.url)).acquire, "r")

@@ -291,6 +291,47 @@ def test_what_nobody_foresaw_is_logged_and_not_the_end(
     assert side.call(lease.release) is True
 
 
+def test_a_thread_that_cannot_be_started_is_tried_again(
+    any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = iter([True])
+    start = threading.Thread.start
+
+    def failing(thread: threading.Thread) -> None:
+        if thread.name == "fencing-renewal" and next(failures, False):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    wait_until(lambda: not threads("fencing-renewal"))
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    with RedisCoordinator(any_redis.client(), ttl=TTL) as coordinator:
+        first = coordinator.acquire("first")
+        assert first.lost.wait(3 * TTL)
+        second = coordinator.acquire("second")
+        outlast(2 * TTL, lambda: second.held)
+        first.release()
+        second.release()
+
+
+def test_cancelling_the_renewers_task_is_not_the_end_of_renewal(any_redis: RedisServer) -> None:
+    async def main() -> None:
+        async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=TTL) as coordinator:
+            lease = await coordinator.acquire("r")
+            cancelled = 0
+            end = time.monotonic() + 4 * TTL
+            while time.monotonic() < end:
+                for task in asyncio.all_tasks() - {asyncio.current_task()}:
+                    if cancelled < 2:
+                        task.cancel()
+                        cancelled += 1
+                await asyncio.sleep(0)
+                assert lease.held
+            assert cancelled == 2
+            assert await lease.release()
+
+    asyncio.run(main())
+
+
 def test_a_call_that_fails_is_not_the_end_of_the_timer(caplog: pytest.LogCaptureFixture) -> None:
     called: list[int] = []
 
@@ -378,6 +419,41 @@ def test_cancel_on_loss(any_redis: RedisServer) -> None:
             await asyncio.sleep(0)  # and this task is not cancelled any more
 
     asyncio.run(main())
+
+
+def test_a_loss_that_the_body_finds_itself_is_no_cancellation(any_redis: RedisServer) -> None:
+    client = any_redis.client()
+
+    async def main() -> None:
+        async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=60) as coordinator:
+            with pytest.raises(LeaseLost) as caught:  # noqa: PT012 - the block is what is tested
+                async with coordinator.hold("r", cancel_on_loss=True) as lease:
+                    client.delete("r")
+                    await lease.renew()
+            assert not caught.value.completed
+            with pytest.raises(LeaseLost) as caught:  # noqa: PT012
+                async with coordinator.hold("r", cancel_on_loss=True) as lease:
+                    client.delete("r")
+                    with pytest.raises(LeaseLost):
+                        await lease.renew()
+            assert caught.value.completed
+            await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_threads_that_ask_for_the_event_at_once_get_the_same_one(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        for _ in range(50):
+            lease = coordinator.acquire("r")
+            found: list[threading.Event] = []
+            asking = [threading.Thread(target=lambda lease=lease, found=found: found.append(lease.lost)) for _ in "123"]
+            for thread in asking:
+                thread.start()
+            for thread in asking:
+                thread.join(10)
+            assert len({id(event) for event in found}) == 1
+            lease.release()
 
 
 def test_a_cancellation_from_outside_stays_one(any_redis: RedisServer) -> None:

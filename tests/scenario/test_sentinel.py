@@ -19,7 +19,7 @@ from tests.conftest import RedisFactory
 from tests.scenario.conftest import Account, Side
 from tests.support import wait_until
 
-QUICK = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+QUICK: dict[str, Any] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
 
 
 @pytest.fixture

@@ -132,6 +132,13 @@ def test_texts_that_are_no_fence(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.parametrize("text", [f"7.{'a' * 10**6}.r", f"7.{A}.fencing:{'x' * 10**6}", "9" * 10**6])
+def test_hostile_texts_do_not_make_long_messages(text: str) -> None:
+    with pytest.raises(ValueError, match="not the text of a fence") as caught:
+        Fence.parse(text)
+    assert len(str(caught.value)) < 400
+
+
 def test_parse_wants_text() -> None:
     with pytest.raises(TypeError, match="is a str, not bytes"):
         Fence.parse(b"7.a.r")  # type: ignore[arg-type]

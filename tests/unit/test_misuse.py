@@ -18,6 +18,7 @@ from fencing import (
     FencedLock,
     RedisCoordinator,
 )
+from fencing.effects import Claim, run
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 
 CLIENT = redis.Redis(host="127.0.0.1", port=1)
@@ -102,6 +103,17 @@ def test_guards_of_the_other_colour() -> None:
         TypeError, "is a sync guard, this is an async lock", AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()]
     )
     refused(TypeError, "is an async guard, this is a sync lock", FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
+
+
+def test_an_async_guard_in_disguise() -> None:
+    class Disguised:
+        def claim(self, *holders: Any, timeout: float | None = None) -> Any:
+            return AsyncMemoryGuard().claim(*holders, timeout=timeout)
+
+    def plan() -> Any:
+        yield Claim(Disguised(), Fence("r", 1, "a" * 22), 1.0)  # type: ignore[arg-type]
+
+    refused(TypeError, "is an async guard, this is a sync lock", run, plan(), None)
 
 
 def test_adopting_what_is_no_fence_of_this_lock() -> None:

@@ -304,13 +304,44 @@ def test_force_release_claims_before_it_frees(steps: Stepper) -> None:
     assert result.fence.number == 8
 
 
-def test_adopting_claims_and_never_mints(steps: Stepper) -> None:
+def test_adopting_takes_the_lock_over_under_a_fence_of_its_own(steps: Stepper) -> None:
     fence = Fence("r", 7, "t" * 22)
-    grant = steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), [b"renewed", b"7"], None)
-    assert grant.fence == fence
+    holding = steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), [b"granted", b"8"], None)
+    assert steps.asked() == ["remint", "Claim"]
+    assert steps.effects[0].args[-1] == fence.token, "only while the lock holds the detached token"
+    assert holding.fence == Fence("r", 8, steps.effects[0].args[0])
     with pytest.raises(LeaseLost) as caught:
-        steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), [b"renewed", b"7"], stale(9), RELEASED)
-    assert caught.value.reason == "stale"
+        steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), GONE)
+    assert (caught.value.fence, caught.value.reason) == (fence, "gone")
+
+
+def test_where_keeping_a_grant_fails_it_is_given_back(steps: Stepper) -> None:
+    """No thread could be started, say."""
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    steps.redis.keep = fail  # type: ignore[method-assign, assignment]
+    with pytest.raises(RuntimeError):
+        steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 5.0), GRANTED, RELEASED)
+    assert steps.asked() == ["acquire", "release"]
+
+
+def test_giving_back_takes_a_second_at_the_most(steps: Stepper) -> None:
+    steps.otherwise = (0.4, no_reply())
+    with pytest.raises(KeyError):
+        steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 0.3), GRANTED, KeyError())
+    assert steps.now < 1000 + plans.GIVE_BACK_SECONDS + 0.5
+
+
+def test_superseded_says_how_long_it_took(steps: Stepper) -> None:
+    steps.otherwise = None
+    answers: list[Any] = [GRANTED]
+    for _ in range(plans.CLAIM_ROUNDS):
+        answers += [(0.1, stale(500)), GRANTED]
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 60.0), *answers, RELEASED)
+    assert caught.value.waited == pytest.approx(0.5)
 
 
 # Renewal in batches
