@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import subprocess
 import warnings
 from pathlib import Path
@@ -148,6 +149,16 @@ def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer
     with two.hold(timeout=0) as lease:
         assert 2 < lease.remaining() <= 3
     RedisCoordinator.of(client).close()
+
+
+def test_no_server_at_the_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        port = unused.getsockname()[1]
+        with pytest.raises(CoordinatorUnavailable) as caught:
+            FencedLock(redis.Redis("127.0.0.1", port), "r", ttl=1).acquire(timeout=0.1)
+    assert "Connection refused; is it running, and is this its address?" in str(caught.value)
+    assert caught.value.address == f"127.0.0.1:{port}"
 
 
 def test_a_shared_coordinator_that_was_closed_is_replaced(any_redis: RedisServer) -> None:

@@ -13,7 +13,6 @@ import redis.asyncio
 from fencing import (
     AsyncFencedLock,
     AsyncRedisCoordinator,
-    CoordinatorUnavailable,
     Fence,
     FencedLock,
     RedisCoordinator,
@@ -120,12 +119,3 @@ def test_adopting_what_is_no_fence_of_this_lock() -> None:
     lock = FencedLock(CLIENT, "r")
     refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
     refused(ValueError, "the fence is of 'other'", lock.adopt, Fence("other", 1, "a" * 22))
-
-
-def test_no_server_at_the_address() -> None:
-    with pytest.raises(CoordinatorUnavailable) as caught:
-        FencedLock(CLIENT, "r", ttl=1).acquire(timeout=0.1)
-    assert "127.0.0.1:1" in str(caught.value)
-    assert "Connection refused" in str(caught.value)
-    assert "is it running, and is this its address?" in str(caught.value)
-    assert caught.value.address == "127.0.0.1:1"
