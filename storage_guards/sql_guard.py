@@ -39,11 +39,17 @@ class SQLGuard:
         return self._marks.metadata
 
     def _transaction(
-        self, holders: Sequence[Fence | HasFence], *, claim: bool, writes: int = 1, timeout: float | None = None
+        self,
+        holders: Sequence[Fence | HasFence],
+        *,
+        claim: bool,
+        writes: int = 1,
+        timeout: float | None = None,
+        foreign_body: bool = False,
     ) -> GuardedTransaction:
         fences = sorted_fences(holders)
         seconds = wait_seconds(holders, self._timeout, timeout)
-        return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes)
+        return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes, foreign_body=foreign_body)
 
     def _without_fence(self) -> GuardedTransaction:
         return GuardedTransaction(self._marks, (), self._timeout, claim=False)

@@ -70,6 +70,14 @@ _FIRST_FLOOR = (
     "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes) VALUES (:resource, 0, '', 0, :table) "
     "ON CONFLICT (resource) DO NOTHING"
 )
+_IS_STILL = {
+    "postgresql": "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction",
+    # Whoever has written since holds the write lock, so what is read here holds until the commit.
+    "sqlite": (
+        "SELECT recent_writes = :recent_writes FROM fencing_marks "
+        "WHERE resource = :resource AND number = :number AND token = :token"
+    ),
+}
 _LOCK_MARK = "UPDATE fencing_marks SET seq = seq WHERE resource = :resource RETURNING recent_writes"
 _LOCK_ABSENCE = (
     "INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, :number, :token, 0) "
@@ -137,6 +145,7 @@ class Marks:
         self._read = text(_READ_MARK)
         self._floor = text(_READ_FLOOR.format(**fill))
         self._first_floor = text(_FIRST_FLOOR)
+        self._is_still = text(_IS_STILL[dialect])
         self._lock = text(_LOCK_MARK)
         self._lock_absence = text(_LOCK_ABSENCE)
 
@@ -171,6 +180,15 @@ class Marks:
     def check(self, connection: Connection, fences: Sequence[Fence]) -> list[Admitted]:
         """Admit a write under each fence; StaleFence or UnclaimedFence where the rule refuses one."""
         return [self._check_one(connection, fence) for fence in fences]
+
+    def is_still(self, connection: Connection, admitted: Admitted) -> bool:
+        """Whether this is the transaction in which the fence was admitted, or at least one before any other's."""
+        if self._postgresql:
+            values: dict[str, Any] = {"transaction": admitted.transaction}
+        else:
+            values = {**_values(admitted.fence), "recent_writes": admitted.recent_writes}
+        row = _one(connection, self._is_still, values)
+        return row is not None and bool(row[0])
 
     def settle(self, connection: Connection, fence: Fence, require_open: Callable[[], None]) -> Settled:
         """Lock the mark of the fence's resource, or its absence; roll the transaction back afterwards.

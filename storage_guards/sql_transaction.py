@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from fencing.errors import GuardUnavailable, OutcomeUnknown
+from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence
 from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
 from storage_guards.sql_errors import commit_was_refused, explain
@@ -24,7 +24,13 @@ __all__ = ["GuardedTransaction"]
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
     "(then nothing was written; put connection.begin_nested() around what may fail), or it sent COMMIT or ROLLBACK as "
-    "text (then what it wrote after that was not guarded)"
+    "text or through the driver (then what it wrote until that is committed or not, and nothing after it was written)"
+)
+
+_ENDED_BY_SQLALCHEMY = (
+    "the block ended the checked transaction itself: after a rollback() or close() nothing was written, after a "
+    "commit() what was written until then is committed. Leave the end to the block, and put "
+    "connection.begin_nested() around what may be rolled back"
 )
 
 
@@ -37,14 +43,25 @@ class GuardedTransaction:
         seconds: the bound of every wait for a lock; on PostgreSQL of every statement of the transaction, too.
         claim: raise the marks; else they must be the fences' own already.
         writes: what to add to the marks' seq: 1 for a block that may write, 0 for a mere claim.
+        foreign_body: the block is the caller's, who can send anything, a COMMIT included: look again at its end.
     """
 
-    def __init__(self, marks: Marks, fences: Sequence[Fence], seconds: float, *, claim: bool, writes: int = 1) -> None:
+    def __init__(
+        self,
+        marks: Marks,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        foreign_body: bool = False,
+    ) -> None:
         self._marks = marks
         self._fences = fences
         self.seconds = seconds
         self._claim = claim
         self._writes = writes
+        self._foreign_body = foreign_body
         self._admitted: list[Admitted] | None = None
         self._body_error: BaseException | None = None
         self._committing = False
@@ -58,13 +75,21 @@ class GuardedTransaction:
                 self.admit(connection)
                 try:
                     yield connection
-                    if connection.in_transaction():  # else the block ended it by SQLAlchemy, which refuses what follows
-                        require_open_transaction(connection, _ENDED_INSIDE)
+                    if not connection.in_transaction():
+                        raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
+                    require_open_transaction(connection, _ENDED_INSIDE)
                 except BaseException as error:
                     self._body_error = error
                     raise
-                self._committing = True
+                self._committing = True  # from here on no answer means an unknown outcome
+                self._require_same(connection)
             self._committed = True
+
+    def _require_same(self, connection: Connection) -> None:
+        """GuardNotEnforceable where the block has put another transaction in the place of the checked one."""
+        if self._foreign_body and self._admitted and not self._marks.is_still(connection, self._admitted[0]):
+            self._body_error = GuardNotEnforceable(_ENDED_INSIDE)
+            raise self._body_error
 
     def admit(self, connection: Connection) -> None:
         """Claim or check, as the first statements of a transaction or at a later point of the caller's own."""
@@ -89,6 +114,8 @@ class GuardedTransaction:
             meaning = self.meaning(error)
             if meaning is error:
                 raise
+            if meaning is not None and meaning is self._body_error:
+                raise meaning  # noqa: B904 - with the cause that it has
             if meaning is not None:
                 raise meaning from error
         except Exception:

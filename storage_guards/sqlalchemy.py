@@ -13,6 +13,7 @@ from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet
 from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sql_transaction import GuardedTransaction
 
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
 
@@ -79,7 +80,7 @@ class SQLAlchemyGuard(SQLGuard):
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
+        with self._run(transaction):
             pass
 
     def mark(self, resource: str) -> Mark | None:
@@ -139,7 +140,11 @@ class SQLAlchemyGuard(SQLGuard):
             sqlalchemy.exc.DBAPIError: the commit was refused, by a deferred constraint or a serialization failure say;
                 nothing was written.
         """
-        transaction = self._transaction(holders, claim=claim)
+        with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+            yield connection
+
+    @contextmanager
+    def _run(self, transaction: GuardedTransaction) -> Iterator[Connection]:
         with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
             yield connection
 
@@ -164,7 +169,7 @@ class SQLAlchemyGuard(SQLGuard):
             ValueError: it is a SELECT. Read inside :meth:`begin`.
         """
         check_writes(statement)
-        with self.begin(holder, claim=claim) as connection:
+        with self._run(self._transaction((holder,), claim=claim)) as connection:
             return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
     def advance(self, connection_or_session: Connection | Session, *holders: Fence | HasFence) -> None:
@@ -214,9 +219,8 @@ class AsyncSQLAlchemyGuard(SQLGuard):
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """See :meth:`SQLAlchemyGuard.claim`."""
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction.explained():
-            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
-                pass
+        async with self._run(transaction):
+            pass
 
     async def mark(self, resource: str) -> Mark | None:
         """See :meth:`SQLAlchemyGuard.mark`."""
@@ -237,7 +241,11 @@ class AsyncSQLAlchemyGuard(SQLGuard):
         """See :meth:`SQLAlchemyGuard.begin`, but for cancellation: the commit is carried to its answer first, within
         the guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
         database refused it, that error; if it has none, the block is committed or was never finished."""
-        transaction = self._transaction(holders, claim=claim)
+        async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def _run(self, transaction: GuardedTransaction) -> AsyncIterator[AsyncConnection]:
         with transaction.explained():
             async with self._engine.connect() as connection, InGreenlet(connection, transaction):
                 yield connection
@@ -247,7 +255,7 @@ class AsyncSQLAlchemyGuard(SQLGuard):
     ) -> int:
         """See :meth:`SQLAlchemyGuard.write`."""
         check_writes(statement)
-        async with self.begin(holder, claim=claim) as connection:
+        async with self._run(self._transaction((holder,), claim=claim)) as connection:
             return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
     async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:

@@ -8,13 +8,13 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, InvalidRequestError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
@@ -176,6 +176,89 @@ def test_statements_after_a_commit_inside(orders: Orders) -> None:
 def test_a_transaction_that_the_block_ended_in_sql(orders: Orders, end: str) -> None:
     with pytest.raises(GuardNotEnforceable, match="not sound"), orders.guard.begin(MINE, claim=True) as connection:
         connection.exec_driver_sql(end)
+
+
+@pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
+def test_another_transaction_in_the_place_of_the_checked_one(orders: Orders, end: str) -> None:
+    """What was read before the block ended its transaction is old by the time it writes: the lost update is refused."""
+    orders.guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="not sound"), orders.guard.begin(MINE) as connection:
+        total = connection.execute(text("SELECT total FROM orders WHERE id = 1")).scalar_one()
+        connection.exec_driver_sql(end)
+        orders.guard.claim(NEWER)
+        with orders.guard.begin(NEWER) as other:
+            other.execute(ADD)
+        connection.execute(text("UPDATE orders SET total = :total WHERE id = 1"), {"total": total + 10})
+    assert orders.total == 1
+
+
+def roll_back_in_a_session(connection: Connection) -> None:
+    session = Session(connection)
+    session.execute(READ)
+    session.rollback()
+
+
+ENDS_BY_SQLALCHEMY: dict[str, Callable[[Connection], None]] = {
+    "rollback": Connection.rollback,
+    "close": Connection.close,
+    "commit": Connection.commit,
+    "session": roll_back_in_a_session,
+}
+
+
+@pytest.mark.parametrize("end", ENDS_BY_SQLALCHEMY)
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "asyncio"])
+def test_a_transaction_that_the_block_ended_by_sqlalchemy(orders: Orders, end: str, asynchronous: bool) -> None:
+    """As the block's last act: nothing after it fails, and the block's writes must not be acknowledged."""
+    orders.guard.claim(MINE)
+
+    def block() -> None:
+        with orders.guard.begin(MINE) as connection:
+            connection.execute(ADD)
+            ENDS_BY_SQLALCHEMY[end](connection)
+
+    async def async_block() -> None:
+        engine = create_async_engine(orders.url.replace("sqlite:", "sqlite+aiosqlite:"))
+        try:
+            async with AsyncSQLAlchemyGuard(engine).begin(MINE) as connection:
+                await connection.execute(ADD)
+                if end == "close":
+                    await connection.close()
+                else:
+                    await connection.run_sync(ENDS_BY_SQLALCHEMY[end])
+        finally:
+            await engine.dispose()
+
+    with pytest.raises(GuardNotEnforceable, match="ended the checked transaction itself"):
+        asyncio.run(async_block()) if asynchronous else block()
+    assert orders.total == (1 if end == "commit" else 0)
+    assert orders.guard.write(MINE, ADD) == 1
+
+
+def test_a_transaction_that_sqlite_ended_by_itself(sqlite: Orders) -> None:
+    """ON CONFLICT ROLLBACK, the error swallowed: sqlite3 begins another transaction with the next write."""
+    sqlite.guard.claim(MINE)
+    with sqlite.engine.begin() as connection:
+        connection.execute(text("CREATE TABLE done (id INTEGER PRIMARY KEY ON CONFLICT ROLLBACK)"))
+        connection.execute(text("INSERT INTO done VALUES (1)"))
+    with pytest.raises(GuardNotEnforceable, match="not sound"), sqlite.guard.begin(MINE) as connection:
+        connection.execute(ADD)
+        with pytest.raises(IntegrityError):
+            connection.execute(text("INSERT INTO done VALUES (1)"))
+        connection.execute(text("INSERT INTO done VALUES (2)"))
+    assert sqlite.total == 0
+    with sqlite.engine.connect() as connection:
+        assert connection.execute(text("SELECT id FROM done")).scalars().all() == [1]
+
+
+def test_a_rollback_that_fails_too_keeps_the_cause_of_the_blocks_error(postgres: Orders) -> None:
+    cause = KeyError("root")
+    with pytest.raises(ValueError, match="mine") as raised, postgres.guard.begin(MINE, claim=True) as connection:
+        pid = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        with postgres.engine.connect() as other:
+            other.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+        raise ValueError("mine") from cause
+    assert raised.value.__cause__ is cause
 
 
 def test_a_failed_statement_whose_error_was_swallowed(postgres: Orders) -> None:
