@@ -345,6 +345,7 @@ class AsyncConnections:
     async def close(self) -> None:
         """Close all connections of the running loop; later calls raise RuntimeError."""
         self.closed = True
+        self._forget_closed_loops()
         mine = self._loops.pop(asyncio.get_running_loop(), None)
         while mine is not None and mine.free:
             await mine.free.pop()[0].disconnect()

@@ -182,8 +182,9 @@ def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:
         for _ in range(20):
             asyncio.run(job())
         assert len(coordinator._connections._loops) == 1
+        asyncio.run(coordinator.close())
+        assert not coordinator._connections._loops
         gc.collect()
-    asyncio.run(coordinator.close())
     wait_until(lambda: len(any_redis.client().client_list(_type="normal")) < 8)
 
 
