@@ -20,7 +20,7 @@ from fencing.errors import FencingError, LeaseLost, LossReason, StaleFence
 from fencing.fence import Fence
 from fencing.holding import Holding
 
-__all__ = ["AsyncLease", "CancelOnLoss", "Lease"]
+__all__ = ["AsyncLease", "Lease"]
 
 logger = logging.getLogger("fencing")
 
@@ -340,38 +340,3 @@ class AsyncLease(_Lease):
         loss = self._loss_at_exit(freed)
         if loss is not None and error is None:
             raise loss
-
-
-class CancelOnLoss:
-    """Cancels the block of the task that enters it when the lease is lost; then LeaseLost leaves it."""
-
-    def __init__(self, lease: AsyncLease) -> None:
-        self._lease = lease
-        self._task: asyncio.Task[Any] | None = None
-        self._before = 0
-        self._fired = False
-
-    def __enter__(self) -> None:
-        self._task = asyncio.current_task()
-        if self._task is not None and hasattr(self._task, "cancelling"):
-            self._before = self._task.cancelling()
-        self._lease._cancel = self._cancel
-        if self._lease._holding.lost is not None:
-            self._cancel()
-
-    def _cancel(self) -> None:
-        # Where the task itself found the loss, by renew() say, LeaseLost is on its way there already.
-        if self._task is not None and asyncio.current_task() is not self._task:
-            self._fired = True
-            self._task.cancel()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        task, self._task = self._task, None
-        self._lease._cancel = None
-        if not self._fired or task is None:
-            return
-        others = hasattr(task, "uncancel") and task.uncancel() > self._before  # somebody else cancels it as well
-        if isinstance(error, asyncio.CancelledError) and not others:
-            raise LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone") from error

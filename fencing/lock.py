@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 from fencing import plans
+from fencing.cancel_on_loss import CancelOnLoss
 from fencing.coordinator import (
     AsyncCoordinator,
     Coordinator,
@@ -21,7 +22,7 @@ from fencing.errors import NotAcquired
 from fencing.fence import Fence, check_resource
 from fencing.guard import AsyncGuard, Guard
 from fencing.holding import Holding
-from fencing.lease import AsyncLease, CancelOnLoss, Lease
+from fencing.lease import AsyncLease, Lease
 
 __all__ = ["AsyncFencedLock", "FencedLock"]
 

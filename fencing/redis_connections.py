@@ -1,9 +1,7 @@
-"""The coordinator's own connections to Redis, derived from the user's client, and the doing of a ``Call`` on one.
+"""The coordinator's own connections to Redis, and the doing of a ``Call`` on one.
 
-The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are
-idempotent, and the plans repeat them under the caller's deadline. Its pool is left alone, so waiting for locks never
-takes a connection that the application needs. Connections are few, bounded in number, and every wait on them is
-bounded by the call's own timeout.
+The client's pool is left alone, so waiting for locks never takes a connection that the application needs. Connections
+are few, bounded in number, and every wait on them is bounded by the call's own timeout.
 """
 
 from __future__ import annotations
@@ -15,29 +13,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
-from redis.retry import Retry
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from fencing.errors import CoordinatorUnavailable
+from fencing.redis_blueprint import NOT_READY, REFUSED, Blueprint, commands, nobody_will_ask_again, translated
 from fencing.redis_plans import Call, NoReply
 
 if sys.version_info >= (3, 11):
@@ -55,86 +37,12 @@ IDLE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 0.001
 
-_NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
-_REFUSED = (AuthenticationError, AuthorizationError)
-
-
-class _Blueprint:
-    """How to make connections like the client's."""
-
-    def __init__(self, client: Any) -> None:
-        self.pool = client.connection_pool  # kept: a Sentinel's connections ask it for the primary's address
-        options = dict(self.pool.connection_kwargs)
-        self.user_timeout = min(
-            (seconds for seconds in (options.get("socket_timeout"), options.get("socket_connect_timeout")) if seconds),
-            default=float("inf"),
-        )
-        asynchronous = isinstance(client, redis.asyncio.Redis)
-        options.update(
-            socket_timeout=None,  # each call sets its own
-            socket_connect_timeout=None,
-            retry=(AsyncRetry if asynchronous else Retry)(NoBackoff(), 0),
-            retry_on_timeout=False,
-            retry_on_error=[],
-            decode_responses=False,
-            encoding="utf-8",
-            encoding_errors="strict",
-        )
-        options.pop("maint_notifications_pool_handler", None)  # the pool's own; it would keep track of our connections
-        if "maint_notifications_config" in options:
-            from redis.maint_notifications import MaintNotificationsConfig  # not in older versions of redis-py
-
-            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
-        self.options = options
-        self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
-        if "service_name" in vars(self.pool):
-            self.address = f"the Sentinel service {self.pool.service_name!r}"
-
-    def make(self) -> Any:
-        return self.pool.connection_class(**self.options)
-
-
-def _commands(call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    rest = (len(call.keys), *call.keys, *call.args)
-    return ("EVALSHA", call.script.sha, *rest), ("EVAL", call.script.text, *rest)
-
-
-@contextmanager
-def _translated(address: str) -> Iterator[None]:
-    """redis-py's errors as ours: worth another attempt, or not."""
-    try:
-        yield
-    except _REFUSED as error:
-        raise CoordinatorUnavailable(
-            f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
-            address=address,
-        ) from error
-    except _NOT_READY as error:
-        raise NoReply(error, may_have_run=False) from error
-    except ResponseError as error:
-        if str(error).startswith(("BUSY ", "LOADING ")):
-            raise NoReply(error, may_have_run=False) from error
-        raise CoordinatorUnavailable(
-            f"Redis at {address} refused to run a script: {error}; nothing was changed", address=address
-        ) from error
-    except (RedisError, OSError) as error:
-        raise NoReply(error, may_have_run=True) from error
-
-
-def _nobody_will_ask_again(call: Call, interrupted: bool) -> bool:
-    """After a failure: whether what the call may have taken is to be given back.
-
-    Only then: the plan repeats a failed call under the same token, and an undo that arrives after the repetition would
-    free what that was granted.
-    """
-    return call.undo is not None and (call.last or interrupted)
-
 
 class Connections:
     """For threads. Safe to use after a fork: the child opens its own."""
 
     def __init__(self, client: redis.Redis) -> None:
-        self._blueprint = _Blueprint(client)
+        self._blueprint = Blueprint(client)
         self.address = self._blueprint.address
         self.closed = False
         self._reset()
@@ -156,20 +64,20 @@ class Connections:
             error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {call.timeout:.3g} s")
             raise NoReply(error, may_have_run=False)
         try:
-            with _translated(self.address):
+            with translated(self.address):
                 return self._exchange(call, deadline)
         finally:
             places.release()
 
     def _exchange(self, call: Call, deadline: float) -> Any:
         connection = self._take()
-        first, second = _commands(call)
+        first, second = commands(call)
         try:
             self._limit(connection, call.timeout)
             try:
                 connection.connect()
             except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                if isinstance(error, _REFUSED + _NOT_READY):
+                if isinstance(error, REFUSED + NOT_READY):
                     raise
                 raise NoReply(error, may_have_run=False) from error
             self._limit(connection, deadline - time.monotonic())
@@ -180,7 +88,7 @@ class Connections:
                 connection.send_packed_command(connection.pack_command(*second))
                 reply = connection.read_response(disconnect_on_error=False)
         except BaseException as error:
-            if isinstance(error, ResponseError) and not isinstance(error, _NOT_READY):
+            if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
                 self._free.append((connection, time.monotonic()))  # it answered: the connection is in order
             else:
                 self._abandon(connection, call, error)
@@ -213,10 +121,10 @@ class Connections:
     def _abandon(self, connection: Any, call: Call, error: BaseException) -> None:
         """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
         interrupted = not isinstance(error, Exception)
-        if call.undo and _nobody_will_ask_again(call, interrupted) and connection._sock is not None:
+        if call.undo and nobody_will_ask_again(call, interrupted) and connection._sock is not None:
             try:
                 self._limit(connection, 0.01)
-                connection.send_packed_command(connection.pack_command(*_commands(call.undo)[1]), check_health=False)
+                connection.send_packed_command(connection.pack_command(*commands(call.undo)[1]), check_health=False)
             except (RedisError, OSError):
                 pass
         connection.disconnect()
@@ -254,7 +162,7 @@ class AsyncConnections:
     """For asyncio; each event loop, and each process after a fork, gets connections of its own."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._blueprint = _Blueprint(client)
+        self._blueprint = Blueprint(client)
         self.address = self._blueprint.address
         self.closed = False
         self._reset()
@@ -276,7 +184,7 @@ class AsyncConnections:
             mine = self._loops[loop] = _LoopConnections(loop)
         seconds = max(min(call.timeout, self._blueprint.user_timeout), 0.001)
         deadline = time.monotonic() + seconds
-        with _translated(self.address):
+        with translated(self.address):
             try:
                 async with async_timeout(seconds), mine.places:
                     return await self._exchange(mine, call, deadline)
@@ -285,12 +193,12 @@ class AsyncConnections:
 
     async def _exchange(self, mine: _LoopConnections, call: Call, deadline: float) -> Any:
         connection = await self._take(mine)
-        first, second = _commands(call)
+        first, second = commands(call)
         try:
             try:
                 await connection.connect()
             except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                if isinstance(error, _REFUSED + _NOT_READY):
+                if isinstance(error, REFUSED + NOT_READY):
                     raise
                 raise NoReply(error, may_have_run=False) from error
             await connection.send_packed_command(connection.pack_command(*first))
@@ -300,7 +208,7 @@ class AsyncConnections:
                 await connection.send_packed_command(connection.pack_command(*second))
                 reply = await connection.read_response(disconnect_on_error=False)
         except BaseException as error:
-            if isinstance(error, ResponseError) and not isinstance(error, _NOT_READY):
+            if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
                 mine.free.append((connection, time.monotonic()))
             else:
                 await self._abandon(mine, connection, call, error, deadline)
@@ -330,10 +238,10 @@ class AsyncConnections:
     ) -> None:
         # The time-out cancels, too; it comes at the deadline, give or take the clock's resolution.
         interrupted = not isinstance(error, Exception) and time.monotonic() < deadline - CLOCK_SLACK_SECONDS
-        if call.undo and _nobody_will_ask_again(call, interrupted) and connection.is_connected:
+        if call.undo and nobody_will_ask_again(call, interrupted) and connection.is_connected:
             try:
                 await connection.send_packed_command(
-                    connection.pack_command(*_commands(call.undo)[1]), check_health=False
+                    connection.pack_command(*commands(call.undo)[1]), check_health=False
                 )
             except (RedisError, OSError):
                 pass

@@ -1,0 +1,107 @@
+"""How connections like the user's client's are made, and what redis-py's errors mean. What both colours share.
+
+The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are
+idempotent, and the plans repeat them under the caller's deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from fencing.errors import CoordinatorUnavailable
+from fencing.redis_plans import Call, NoReply
+
+__all__ = ["NOT_READY", "REFUSED", "Blueprint", "commands", "nobody_will_ask_again", "translated"]
+
+NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+REFUSED = (AuthenticationError, AuthorizationError)
+
+
+class Blueprint:
+    """How to make connections like the client's."""
+
+    def __init__(self, client: Any) -> None:
+        self.pool = client.connection_pool  # kept: a Sentinel's connections ask it for the primary's address
+        options = dict(self.pool.connection_kwargs)
+        self.user_timeout = min(
+            (seconds for seconds in (options.get("socket_timeout"), options.get("socket_connect_timeout")) if seconds),
+            default=float("inf"),
+        )
+        asynchronous = isinstance(client, redis.asyncio.Redis)
+        options.update(
+            socket_timeout=None,  # each call sets its own
+            socket_connect_timeout=None,
+            retry=(AsyncRetry if asynchronous else Retry)(NoBackoff(), 0),
+            retry_on_timeout=False,
+            retry_on_error=[],
+            decode_responses=False,
+            encoding="utf-8",
+            encoding_errors="strict",
+        )
+        options.pop("maint_notifications_pool_handler", None)  # the pool's own; it would keep track of our connections
+        if "maint_notifications_config" in options:
+            from redis.maint_notifications import MaintNotificationsConfig  # not in older versions of redis-py
+
+            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        self.options = options
+        self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
+        if "service_name" in vars(self.pool):
+            self.address = f"the Sentinel service {self.pool.service_name!r}"
+
+    def make(self) -> Any:
+        return self.pool.connection_class(**self.options)
+
+
+def commands(call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """The call's command, and the one for a server that does not know the script yet."""
+    rest = (len(call.keys), *call.keys, *call.args)
+    return ("EVALSHA", call.script.sha, *rest), ("EVAL", call.script.text, *rest)
+
+
+@contextmanager
+def translated(address: str) -> Iterator[None]:
+    """redis-py's errors as ours: worth another attempt, or not."""
+    try:
+        yield
+    except REFUSED as error:
+        raise CoordinatorUnavailable(
+            f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
+            address=address,
+        ) from error
+    except NOT_READY as error:
+        raise NoReply(error, may_have_run=False) from error
+    except ResponseError as error:
+        if str(error).startswith(("BUSY ", "LOADING ")):
+            raise NoReply(error, may_have_run=False) from error
+        raise CoordinatorUnavailable(
+            f"Redis at {address} refused to run a script: {error}; nothing was changed", address=address
+        ) from error
+    except (RedisError, OSError) as error:
+        raise NoReply(error, may_have_run=True) from error
+
+
+def nobody_will_ask_again(call: Call, interrupted: bool) -> bool:
+    """After a failure: whether what the call may have taken is to be given back.
+
+    Only then: the plan repeats a failed call under the same token, and an undo that arrives after the repetition would
+    free what that was granted.
+    """
+    return call.undo is not None and (call.last or interrupted)
