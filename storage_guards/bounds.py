@@ -15,6 +15,9 @@ __all__ = ["check_timeout", "check_unknown", "wait_seconds"]
 LEAST_SECONDS = 0.001
 """The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
 
+MOST_SECONDS = (2**31 - 1) / 1000
+"""The longest bound, 24 days: databases keep it as milliseconds in 32 bits."""
+
 LEAST_LEASE_SECONDS = 1.0
 """What a lease near its end still gets: whether it may write is the mark's decision, not the clock's."""
 
@@ -24,6 +27,8 @@ def check_timeout(timeout: object, what: str = "timeout") -> float:
     seconds = _number(timeout, what)
     if not 0 < seconds < math.inf:
         raise ValueError(f"{what} is a finite number of seconds above 0, not {timeout}: every wait has a bound")
+    if seconds > MOST_SECONDS:
+        raise ValueError(f"{what} is at most {MOST_SECONDS} seconds (2**31 - 1 milliseconds), not {timeout}")
     return seconds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -12,6 +13,11 @@ from typing import Any
 from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as async_timeout
+else:
+    from async_timeout import timeout as async_timeout
 
 __all__ = ["AsyncMemoryGuard", "MemoryGuard"]
 
@@ -26,7 +32,10 @@ class _Memory:
 
     @property
     def data(self) -> Mapping[Any, Any]:
-        """What is committed, read-only. A holder reads inside :meth:`begin`, or here after its claim."""
+        """What is committed, read-only. A holder reads inside :meth:`begin`, or here after its claim.
+
+        Each access gives a snapshot, which later commits do not change: ask for it again at each read.
+        """
         return MappingProxyType(self._data)
 
     def _claim(self, fences: list[Fence]) -> None:
@@ -159,7 +168,8 @@ class AsyncMemoryGuard(_Memory):
     @asynccontextmanager
     async def _exclusive(self, fences: list[Fence], seconds: float) -> AsyncIterator[None]:
         try:
-            await asyncio.wait_for(self._lock.acquire(), seconds)
+            async with async_timeout(seconds):  # wait_for could swallow a cancellation as the lock is granted
+                await self._lock.acquire()
         except asyncio.TimeoutError:
             raise self._locked(fences, seconds) from None
         try:

@@ -14,8 +14,9 @@ from fencing.errors import GuardNotEnforceable
 __all__ = ["AUTOCOMMIT", "bounded_waits", "check_engine", "hang_up", "limit_transaction", "require_open_transaction"]
 
 AUTOCOMMIT = (
-    "the engine is in autocommit: each statement commits by itself, so a check would not hold until the write. Make it "
-    'without isolation_level="AUTOCOMMIT" and without the driver\'s own autocommit, or make a second one for the guard'
+    "the engine is in autocommit: each statement commits by itself, so a check would not hold until the write. Make "
+    'the engine without isolation_level="AUTOCOMMIT" and without the driver\'s own autocommit, or make a second one '
+    "for the guard"
 )
 
 _SUPPORTED = {("postgresql", "psycopg"), ("sqlite", "pysqlite"), ("sqlite", "aiosqlite")}
@@ -63,7 +64,11 @@ def bounded_waits(connection: Connection, seconds: float) -> Iterator[None]:
         yield
         return
     before = _pragma(connection, "PRAGMA busy_timeout")
-    _pragma(connection, f"PRAGMA busy_timeout = {_milliseconds(seconds)}")
+    try:
+        _pragma(connection, f"PRAGMA busy_timeout = {_milliseconds(seconds)}")
+    except BaseException:
+        connection.invalidate()  # a cancelled statement may run all the same
+        raise
     try:
         yield
     finally:

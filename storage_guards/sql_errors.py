@@ -72,7 +72,8 @@ def explain(
     if state in _LOST_A_RACE:
         return unavailable(f"{about} was changed by another transaction at the same time")
     if isinstance(error, (OperationalError, InterfaceError, InternalError)):
-        return unavailable(f"the database did not answer about {about}: {said}")
+        hint = "; is it running, and is this its address?" if _was_not_reached(error) else ""
+        return unavailable(f"the database did not answer about {about}: {said}{hint}")
     return error
 
 
@@ -87,6 +88,11 @@ def commit_was_refused(error: DBAPIError) -> bool:
     if hasattr(error.orig, "sqlstate"):  # psycopg speaks, not the server
         return False
     return isinstance(error, IntegrityError) or "is locked" in _first_line(error)  # SQLite
+
+
+def _was_not_reached(error: DBAPIError) -> bool:
+    """Whether it failed before there was a statement: in connecting."""
+    return error.statement is None and isinstance(error, OperationalError) and _sqlstate(error) is None
 
 
 def _sqlstate(error: DBAPIError) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, MetaData, Select
+from sqlalchemy import Connection, Engine, Executable, MetaData, Select, TextClause
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
 
@@ -16,7 +16,7 @@ from storage_guards.sql_marks import Marks
 from storage_guards.sql_outcome import Inquiry
 from storage_guards.sql_transaction import GuardedTransaction
 
-__all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes"]
+__all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes", "may_end_the_transaction"]
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -86,9 +86,16 @@ class SQLGuard:
 def check_writes(statement: object) -> None:
     if not isinstance(statement, Executable):
         hint = "; wrap it in sqlalchemy.text()" if isinstance(statement, str) else ""
+        if isinstance(statement, Fence) or isinstance(getattr(statement, "fence", None), Fence):
+            hint = "; the lease comes first"
         raise TypeError(f"write takes a SQL statement, not {type(statement).__name__}{hint}")
     if isinstance(statement, Select):
         raise ValueError("write takes no SELECT; read inside begin(), where what is read is current")  # noqa: TRY004
+
+
+def may_end_the_transaction(statement: Executable) -> bool:
+    """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters."""
+    return isinstance(statement, TextClause) and ";" in statement.text
 
 
 def affected(result: CursorResult[Any]) -> int:

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet
-from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes, may_end_the_transaction
 from storage_guards.sql_transaction import GuardedTransaction
 
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
@@ -157,7 +157,7 @@ class SQLAlchemyGuard(SQLGuard):
 
         Args:
             holder: a lease or a fence.
-            statement: an INSERT, UPDATE, DELETE or ``text()``.
+            statement: an INSERT, UPDATE, DELETE or ``text()``; that a ``text()`` is a SELECT is not noticed.
             parameters: its values; a list of them for several rows.
             claim: claim and write at once.
 
@@ -169,15 +169,17 @@ class SQLAlchemyGuard(SQLGuard):
             ValueError: it is a SELECT. Read inside :meth:`begin`.
         """
         check_writes(statement)
-        with self._run(self._transaction((holder,), claim=claim)) as connection:
+        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(statement))
+        with self._run(transaction) as connection:
             return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
     def advance(self, connection_or_session: Connection | Session, *holders: Fence | HasFence) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
-        never commits. After any error here roll the transaction back. The objects of a session are expired, so that
-        they are read again; on PostgreSQL the guard's bounds hold for the rest of the transaction.
+        never commits. After any error here roll the transaction back. A savepoint or COMMIT sent as text is not
+        noticed. The objects of a session are expired, so that they are read again; on PostgreSQL the guard's bounds
+        hold for the rest of the transaction.
 
         Args:
             connection_or_session: of this guard's database; its transaction is begun where there is none.
@@ -255,7 +257,8 @@ class AsyncSQLAlchemyGuard(SQLGuard):
     ) -> int:
         """See :meth:`SQLAlchemyGuard.write`."""
         check_writes(statement)
-        async with self._run(self._transaction((holder,), claim=claim)) as connection:
+        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(statement))
+        async with self._run(transaction) as connection:
             return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
     async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:

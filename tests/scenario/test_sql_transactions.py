@@ -198,6 +198,13 @@ def roll_back_in_a_session(connection: Connection) -> None:
     session.rollback()
 
 
+def test_several_statements_in_one_write(postgres: Orders) -> None:
+    postgres.guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="not sound"):
+        postgres.guard.write(MINE, text("COMMIT; BEGIN; UPDATE orders SET total = 7"))
+    assert postgres.total == 0
+
+
 ENDS_BY_SQLALCHEMY: dict[str, Callable[[Connection], None]] = {
     "rollback": Connection.rollback,
     "close": Connection.close,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fencing.fence import Fence
-from storage_guards.bounds import LEAST_LEASE_SECONDS, LEAST_SECONDS, wait_seconds
+from storage_guards.bounds import LEAST_LEASE_SECONDS, LEAST_SECONDS, MOST_SECONDS, check_timeout, wait_seconds
 
 FENCE = Fence("orders:1", 5, "a" * 22)
 
@@ -43,3 +45,11 @@ def test_a_callers_timeout_goes_before_the_lease() -> None:
 def test_a_timeout_that_has_run_out_still_asks_once() -> None:
     assert wait_seconds([FENCE], 10.0, 0) == LEAST_SECONDS
     assert wait_seconds([FENCE], 10.0, -3.5) == LEAST_SECONDS
+
+
+def test_a_bound_fits_into_32_bits_of_milliseconds() -> None:
+    assert check_timeout(MOST_SECONDS) == MOST_SECONDS == 2147483.647
+    for timeout in (MOST_SECONDS + 0.001, 3e6):
+        with pytest.raises(ValueError, match=r"at most 2147483\.647 seconds"):
+            check_timeout(timeout)
+    assert wait_seconds([FENCE], MOST_SECONDS, 1e300) == MOST_SECONDS

@@ -76,3 +76,27 @@ def test_a_timeout_is_a_number(timeout: Any) -> None:
 def test_a_timeout_is_finite_and_above_zero(timeout: Any) -> None:
     with pytest.raises(ValueError):
         MemoryGuard(timeout=timeout)
+
+
+def test_a_cancellation_that_comes_as_the_lock_is_granted_is_delivered() -> None:
+    async def scenario(steps: int) -> None:
+        guard = AsyncMemoryGuard()
+        async with guard.begin(MINE, claim=True):
+            waiting = asyncio.ensure_future(guard.claim(OTHER))
+            await asyncio.sleep(0.01)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if waiting.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await guard.claim(OTHER, timeout=1)
+
+    for steps in range(5):
+        asyncio.run(scenario(steps))
+
+
+def test_the_data_are_a_snapshot() -> None:
+    guard = MemoryGuard()
+    before = guard.data
+    guard.write(MINE, "x", 1, claim=True)
+    assert (dict(before), dict(guard.data)) == ({}, {"x": 1})

@@ -13,9 +13,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from fencing.errors import GuardNotEnforceable, StaleFence, UnclaimedFence
+from fencing.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
 from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
-from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard, sql_drivers
 from storage_guards.sql_marks import FLOOR, Marks
 
 RESOURCE = "orders:1"
@@ -190,3 +190,40 @@ def test_names_that_do_not_exist_are_attribute_errors() -> None:
     assert "SQLAlchemyGuard" in dir(storage_guards)
     with pytest.raises(AttributeError, match="PickleGuard"):
         storage_guards.PickleGuard  # noqa: B018
+
+
+def test_an_interruption_while_the_bound_is_set_leaves_no_changed_connection(
+    engine: Engine, guard: SQLAlchemyGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cancelled statement of aiosqlite, which its thread runs all the same."""
+    original = sql_drivers._pragma
+
+    def interrupted(connection: Connection, statement: str) -> Any:
+        answer = original(connection, statement)
+        if "=" in statement:
+            raise KeyboardInterrupt
+        return answer
+
+    def busy_timeout() -> Any:
+        with engine.connect() as connection:
+            return connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one()
+
+    before = busy_timeout()
+    with monkeypatch.context() as patched:
+        patched.setattr(sql_drivers, "_pragma", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            guard.claim(fence(5))
+    assert busy_timeout() == before
+
+
+def test_swapped_arguments(guard: SQLAlchemyGuard) -> None:
+    swapped: Any = (text("DELETE FROM orders"), fence(5))
+    with pytest.raises(TypeError, match="not Fence; the lease comes first"):
+        guard.write(*swapped)
+
+
+def test_a_database_that_is_not_there() -> None:
+    engine = create_engine("postgresql+psycopg://localhost:1/x")
+    with pytest.raises(GuardUnavailable, match="is it running, and is this its address"):
+        SQLAlchemyGuard(engine).claim(fence(5))
+    engine.dispose()
