@@ -225,8 +225,10 @@ class AsyncConnections:
             connection, used = mine.free.pop()
             if time.monotonic() - used <= IDLE_SECONDS:
                 return connection
+            # Its name before redis-py 8; there is nothing to be read, so nothing is destroyed.
+            readable = getattr(connection, "can_read", None) or connection.can_read_destructive
             try:
-                if not await connection.can_read():
+                if not await readable():
                     return connection
             except (RedisError, OSError):
                 pass
