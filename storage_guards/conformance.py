@@ -25,8 +25,10 @@ pytest, or anything else that collects ``test_`` methods and makes a new instanc
 
 from __future__ import annotations
 
+import copy
 import os
 import random
+import sys
 import threading
 import time
 import unittest
@@ -38,7 +40,7 @@ from typing import Any, ClassVar
 
 from fencing.contract import Contract
 from fencing.errors import GuardUnavailable, LeaseLost, OutcomeUnknown, StaleFence, UnclaimedFence
-from fencing.fence import MAX_NUMBER, Fence, Mark
+from fencing.fence import MAX_NUMBER, MAX_RESOURCE_BYTES, Fence, Mark
 
 __all__ = ["GuardContract"]
 
@@ -47,6 +49,9 @@ ATTEMPTS = 25
 """How often each racing writer tries. Most of its fences come too late, on purpose; ENOUGH of all must not."""
 
 ENOUGH = 5
+
+RACING_SECONDS = 0.4
+"""How long a newer claim is raced against a write, again and again."""
 
 AWKWARD_ENDS = (
     "",
@@ -84,10 +89,13 @@ class GuardContract(Contract):
     claim_and_write: ClassVar[bool] = True
     """Whether ``write`` and ``add`` take ``claim=True``."""
 
+    several_guards: ClassVar[bool] = True
+    """Whether a second ``make()`` gives a guard on the same storage; False where the storage is the guard object."""
+
     # What a subclass supplies
 
     def make(self) -> Any:
-        """A new guard on the storage under test."""
+        """A new guard on the storage under test; called again in one test, on the same storage."""
         raise AssertionError("override make()")
 
     def read(self, resource: str) -> Any:
@@ -143,7 +151,7 @@ class GuardContract(Contract):
             mine, other = fence(name, 5, first), fence(name, 5, second)
             self._claim(mine)
             self.expect(StaleFence, self.guard.claim, other)
-            self.expect(StaleFence, self.write, other, name, 2)
+            self._refused(other, 2)
             self._write(mine, 1)
             assert self.call(self.read, name) == 1
 
@@ -183,6 +191,57 @@ class GuardContract(Contract):
             assert self._mark(one.resource) == Mark(number, one.token, 1)
             assert self.call(self.read, one.resource) == number
 
+    def test_the_longest_names_are_exact(self) -> None:
+        prefix = self._name().ljust(MAX_RESOURCE_BYTES - 1, "x")
+        fences = [fence(prefix + end, number) for number, end in ((2, "a"), (1, "b"))]
+        for one in fences:
+            self._claim(one)
+            self._write(one, 10 * one.number)
+        for one in fences:
+            assert self._mark(one.resource) == Mark(one.number, one.token, 1)
+            assert self.call(self.read, one.resource) == 10 * one.number
+
+    def test_a_superseded_fence_stays_stale(self) -> None:
+        """Also for a guard that has admitted it before."""
+        name = self._name()
+        old, newer = fence(name, 4), fence(name, 5)
+        self._claim(old)
+        self._write(old, 1)
+        self._claim(newer)
+        self.expect(StaleFence, self.guard.claim, old)
+        self._refused(old, 2)
+        if self.claim_and_write:
+            self._refused(old, 2, claim=True)
+        if self.transactions:
+            self.expect(StaleFence, self.add, old, name, _interrupt)
+        if self.transactions and self.claim_and_write:
+            self.expect(StaleFence, self.add, old, name, _interrupt, claim=True)
+        assert self._mark(name) == Mark(5, newer.token, 0)
+        assert self.call(self.read, name) == 1
+
+    # Several guards on one storage, as in several processes: the marks are the storage's
+
+    def test_a_second_guard_has_the_same_marks(self) -> None:
+        self._needs("several_guards")
+        name = self._name()
+        mine = fence(name, 5)
+        self._claim(mine)
+        self._write(mine, 1)
+        second = self._second()
+        assert second._mark(name) == Mark(5, mine.token, 1)
+        second.expect(StaleFence, second.guard.claim, fence(name, 4))
+        second._refused(fence(name, 4), 2)
+        second._write(mine, 2)
+        assert self._mark(name) == Mark(5, mine.token, 2)
+
+    def test_the_textbook_trace_through_two_guards(self) -> None:
+        self._needs("several_guards")
+        self._textbook_trace(self._second())
+
+    def test_check_and_write_are_one_for_two_guards(self) -> None:
+        self._needs("several_guards", "transactions")
+        self._check_and_write_are_one(self._second())
+
     def test_what_is_no_fence_is_refused(self) -> None:
         mine = fence(self._name(), 5)
         self.expect(TypeError, self.guard.claim)
@@ -217,15 +276,17 @@ class GuardContract(Contract):
 
     def test_the_textbook_trace(self) -> None:
         """A reads, B (newer) reads before A writes: nothing newer has written yet, and still A must not."""
+        self._textbook_trace(self)
+
+    def _textbook_trace(self, other: GuardContract) -> None:
         name = self._name()
         a, b = fence(name, 1), fence(name, 2)
         self._claim(a)
         read_by_a = self.call(self.read, name)
-        self._claim(b)
-        read_by_b = self.call(self.read, name)
-        refused = self.expect(StaleFence, self.write, a, name, read_by_a + 1)
-        assert refused.mark == Mark(2, b.token, 0)
-        self._write(b, read_by_b + 1)
+        other._claim(b)
+        read_by_b = other.call(other.read, name)
+        assert self._refused(a, read_by_a + 1).mark == Mark(2, b.token, 0)
+        other._write(b, read_by_b + 1)
         assert self.call(self.read, name) == 1
 
     def test_resources_are_independent(self) -> None:
@@ -255,8 +316,8 @@ class GuardContract(Contract):
         mine = fence(name, 5)
         self.call(self.write, mine, name, 1, claim=True)
         assert self._mark(name) == Mark(5, mine.token, 1)
-        self.expect(StaleFence, self.write, fence(name, 4), name, 2, claim=True)
-        self.expect(StaleFence, self.write, fence(name, 5), name, 2, claim=True)
+        self._refused(fence(name, 4), 2, claim=True)
+        self._refused(fence(name, 5), 2, claim=True)
         assert self.call(self.read, name) == 1
 
     # Transactions
@@ -281,15 +342,18 @@ class GuardContract(Contract):
     def test_check_and_write_are_one(self) -> None:
         """A newer claim that comes between A's check and A's commit waits for it, or A is refused."""
         self._needs("transactions")
+        self._check_and_write_are_one(self)
+
+    def _check_and_write_are_one(self, other: GuardContract) -> None:
         name = self._name()
         a, b = fence(name, 1), fence(name, 2)
         self._claim(a)
         seen_by_b: list[int] = []
 
         def claim_and_read() -> None:
-            while not self._admits(b):
+            while not other._admits(b):
                 pass
-            seen_by_b.append(self.call(self.read, name))
+            seen_by_b.append(other.call(other.read, name))
 
         newer = threading.Thread(target=claim_and_read)
 
@@ -306,29 +370,60 @@ class GuardContract(Contract):
         assert seen_by_b == [written], "B read, after its claim, what A then overwrote"
         assert self.call(self.read, name) == written
 
+    def test_a_write_races_a_newer_claim(self) -> None:
+        """What the newer one reads after its claim is final: the older write came before that, or never comes."""
+        name = self._name()
+        other = self._second() if self.several_guards else self
+        number = value = 0
+        deadline = time.monotonic() + RACING_SECONDS
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            while time.monotonic() < deadline:
+                old, newer = fence(name, number := number + 1), fence(name, number := number + 1)
+                self._claim(old)
+
+                def write(mine: Fence = old) -> bool:
+                    try:
+                        self._write(mine, mine.number)
+                        return True
+                    except (StaleFence, GuardUnavailable):
+                        return False
+
+                def claim_and_read(mine: Fence = newer) -> int:
+                    assert other._admits(mine)
+                    return int(other.call(other.read, name))
+
+                written, seen = self.race([write, claim_and_read])
+                value = old.number if written else value
+                assert seen == value, "the older write landed after the newer claim, or was refused and landed"
+                assert self.call(self.read, name) == value
+        finally:
+            sys.setswitchinterval(interval)
+
     # Races: no lock at all, and fences that repeat and run backwards. What was acknowledged must be there.
 
     def test_racing_writers_lose_nothing(self) -> None:
-        def increment(mine: Fence, pause: Callable[[], None]) -> None:
-            self._claim(mine)
-            value = self.call(self.read, mine.resource)
+        def increment(test: GuardContract, mine: Fence, pause: Callable[[], None]) -> None:
+            test._claim(mine)
+            value = test.call(test.read, mine.resource)
             pause()
-            self._write(mine, value + 1)
+            test._write(mine, value + 1)
 
         self._race_increments(increment)
 
     def test_racing_transactions_lose_nothing(self) -> None:
         self._needs("transactions")
 
-        def increment(mine: Fence, pause: Callable[[], None]) -> None:
-            self._claim(mine)
-            self.call(self.add, mine, mine.resource, pause)
+        def increment(test: GuardContract, mine: Fence, pause: Callable[[], None]) -> None:
+            test._claim(mine)
+            test.call(test.add, mine, mine.resource, pause)
 
         self._race_increments(increment)
 
     def test_racing_transactions_that_claim_lose_nothing(self) -> None:
         self._needs("transactions", "claim_and_write")
-        self._race_increments(lambda mine, pause: self.call(self.add, mine, mine.resource, pause, claim=True))
+        self._race_increments(lambda test, mine, pause: test.call(test.add, mine, mine.resource, pause, claim=True))
 
     def test_without_the_guard_the_same_race_loses_updates(self) -> None:
         """The control: if this fails, the tests above prove nothing."""
@@ -343,8 +438,9 @@ class GuardContract(Contract):
         self.race([increment] * WRITERS)
         assert self.call(self.read, name) < WRITERS
 
-    def _race_increments(self, increment: Callable[[Fence, Callable[[], None]], Any]) -> None:
+    def _race_increments(self, increment: Callable[[GuardContract, Fence, Callable[[], None]], Any]) -> None:
         name = self._name()
+        tests = [self, self._second() if self.several_guards else self]
         assert self._mark(name) is None
         seed = int(os.environ.get("FENCING_SEED") or random.randrange(2**32))
 
@@ -357,7 +453,7 @@ class GuardContract(Contract):
                 number = max(1, (mark.number if mark else 0) + chance.randint(-2, 2))
                 mine = Fence(name, number, f"{chance.getrandbits(128):032x}")
                 try:
-                    increment(mine, lambda: time.sleep(chance.random() / 500))
+                    increment(tests[index % 2], mine, lambda: time.sleep(chance.random() / 500))
                     acknowledged += 1
                 except (StaleFence, GuardUnavailable):
                     pass
@@ -384,6 +480,20 @@ class GuardContract(Contract):
 
     def _write(self, mine: Any, value: int) -> None:
         self.call(self.write, mine, getattr(mine, "fence", mine).resource, value)
+
+    def _refused(self, mine: Fence, value: int, **options: Any) -> StaleFence:
+        """The StaleFence of a write that must not have happened."""
+        before = self.call(self.read, mine.resource)
+        refused = self.expect(StaleFence, self.write, mine, mine.resource, value, **options)
+        assert self.call(self.read, mine.resource) == before, "refused, and written all the same"
+        return refused
+
+    def _second(self) -> GuardContract:
+        """This test, with a guard of its own on the same storage."""
+        assert self.guard is not None
+        second = copy.copy(self)
+        vars(second)["guard"] = second.call(second.make)
+        return second
 
     def _admits(self, mine: Fence) -> bool:
         """Whether a claim is admitted; retried while the storage is too busy to say."""

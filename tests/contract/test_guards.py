@@ -18,7 +18,7 @@ from fencing.fence import Fence
 from storage_guards import AsyncMemoryGuard, AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
 from storage_guards.conformance import GuardContract
 
-CREATE = text("CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+CREATE = text("CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
 READ = text("SELECT value FROM counters WHERE name = :name")
 WRITE = text(
     "INSERT INTO counters (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -26,6 +26,8 @@ WRITE = text(
 
 
 class TestMemoryGuard(GuardContract):
+    several_guards = False
+
     def make(self) -> MemoryGuard:
         return MemoryGuard()
 
