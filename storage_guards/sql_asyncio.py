@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -15,7 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from storage_guards.sql_drivers import hang_up
 from storage_guards.sql_transaction import GuardedTransaction
 
-__all__ = ["InGreenlet"]
+__all__ = ["InGreenlet", "in_greenlet"]
+
+T = TypeVar("T")
 
 _GRACE = 1.0
 """Seconds that the end of a transaction gets beyond its bound, so that the database's own refusal comes first; and what
@@ -36,11 +39,7 @@ class InGreenlet:
         self._transaction = transaction
 
     async def __aenter__(self) -> None:
-        try:
-            self._manager = await self._connection.run_sync(self._enter)
-        except asyncio.CancelledError as error:
-            _let_go(error)
-            raise
+        self._manager = await in_greenlet(self._connection, self._enter)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -71,6 +70,15 @@ class InGreenlet:
         manager = self._transaction.on(connection)
         manager.__enter__()
         return manager
+
+
+async def in_greenlet(connection: AsyncConnection, function: Callable[[Connection], T]) -> T:
+    """``connection.run_sync``, which leaves nothing locked when it is cancelled."""
+    try:
+        return await connection.run_sync(function)
+    except asyncio.CancelledError as error:
+        _let_go(error)
+        raise
 
 
 def _let_go(cancelled: asyncio.CancelledError) -> None:

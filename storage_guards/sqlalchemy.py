@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
-from storage_guards.sql_asyncio import InGreenlet
+from storage_guards.sql_asyncio import InGreenlet, in_greenlet
 from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes, may_end_the_transaction
 from storage_guards.sql_transaction import GuardedTransaction
 
@@ -236,7 +236,7 @@ class AsyncSQLAlchemyGuard(SQLGuard):
         inquiry = self._inquiry(error, timeout)
         with inquiry.explained():
             async with self._engine.connect() as connection:
-                return await connection.run_sync(inquiry.ask)
+                return await in_greenlet(connection, inquiry.ask)
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:

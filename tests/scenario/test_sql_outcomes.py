@@ -424,7 +424,7 @@ def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
     collector comes."""
     url = f"sqlite:///{tmp_path}/data.db"
     direct = create_engine(url)
-    beside = SQLAlchemyGuard(direct, timeout=1.0)
+    beside = SQLAlchemyGuard(direct, timeout=10.0)
     beside.create_tables()
     beside.claim(MINE)
 
@@ -436,8 +436,11 @@ def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
             async with guard.begin(MINE) as connection:
                 (await connection.execute(text("SELECT * FROM fencing_marks"))).all()
 
-        for step in range(120):
-            task = asyncio.ensure_future(read())
+        async def ask() -> None:
+            await guard.landed(OutcomeUnknown(fence=MINE, seq=1, recent_writes="a b"))
+
+        for step in range(240):
+            task = asyncio.ensure_future(read() if step % 2 else ask())
             await asyncio.sleep(step % 40 / 10_000)
             task.cancel()
             await asyncio.wait([task])
