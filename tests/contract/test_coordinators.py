@@ -14,38 +14,51 @@ from fencing.conformance import CoordinatorContract
 
 
 class _OnRedis(CoordinatorContract):
-    @pytest.fixture(autouse=True)
-    def _server(self, redis_server: RedisServer) -> Iterator[None]:
-        self.url = redis_server.url
-        self.made: list[Any] = []
-        yield
-        for coordinator in self.made:
-            self.call(coordinator.close)
+    def connect(self, **settings: Any) -> Any:
+        raise AssertionError("override connect()")
 
     def make(self, **settings: Any) -> Any:
         self.made.append(self.connect(**settings))
         return self.made[-1]
 
-    def connect(self, **settings: Any) -> Any:
-        raise AssertionError("override connect()")
+    def use(self, server: RedisServer) -> Iterator[None]:
+        self.url = server.url
+        self.made: list[Any] = []
+        yield
+        for coordinator in self.made:
+            self.call(coordinator.close)
 
 
-class TestRedisCoordinator(_OnRedis):
+class _OnEachRedis(_OnRedis):
+    @pytest.fixture(autouse=True)
+    def _server(self, redis_server: RedisServer) -> Iterator[None]:
+        yield from self.use(redis_server)
+
+
+class _OnNewestRedis(_OnRedis):
+    """For what concerns the client alone."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, any_redis: RedisServer) -> Iterator[None]:
+        yield from self.use(any_redis)
+
+
+class TestRedisCoordinator(_OnEachRedis):
     def connect(self, **settings: Any) -> RedisCoordinator:
         return RedisCoordinator(redis.Redis.from_url(self.url), **settings)
 
 
-class TestAsyncRedisCoordinator(_OnRedis):
+class TestAsyncRedisCoordinator(_OnEachRedis):
     def connect(self, **settings: Any) -> AsyncRedisCoordinator:
         return AsyncRedisCoordinator(redis.asyncio.Redis.from_url(self.url), **settings)
 
 
-class TestRedisCoordinatorDecodingResponses(_OnRedis):
+class TestRedisCoordinatorDecodingResponses(_OnNewestRedis):
     def connect(self, **settings: Any) -> RedisCoordinator:
         return RedisCoordinator(redis.Redis.from_url(self.url, decode_responses=True, encoding="latin-1"), **settings)
 
 
-class TestAsyncRedisCoordinatorWithoutClockFloor(_OnRedis):
+class TestAsyncRedisCoordinatorWithoutClockFloor(_OnNewestRedis):
     def connect(self, **settings: Any) -> AsyncRedisCoordinator:
         client = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
         return AsyncRedisCoordinator(client, clock_floor=False, **settings)
