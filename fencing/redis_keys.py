@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from binascii import crc_hqx
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 __all__ = ["SLOTS", "Keys", "keys_of", "slot_of", "tag_of"]
 
@@ -57,6 +57,7 @@ def tag_of(resource: str) -> str:
     return _tags()[slot_of(resource.encode())]
 
 
+@lru_cache(maxsize=8192)  # of names in use: a renewal asks for the same ones every few seconds
 def keys_of(resource: str) -> Keys:
     """The keys of a resource. The lock is the resource's own name, as redis-py's ``Lock`` uses it."""
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
