@@ -174,3 +174,20 @@ def test_with_asyncio(engine: Engine, guard: SQLAlchemyGuard, url: str) -> None:
 
     asyncio.run(scenario())
     assert total(engine) == 11
+
+
+def test_a_session_on_a_guarded_connection(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    """As docs/sql.md has it; a refused check leaves the data alone."""
+    guard.claim(MINE)
+    with guard.begin(MINE) as connection, Session(connection) as session, session.begin():
+        session.get_one(Order, 1).total += 1
+    assert total(engine) == 1
+    guard.claim(NEWER)
+    with (
+        pytest.raises(StaleFence),
+        guard.begin(MINE) as connection,
+        Session(connection) as session,
+        session.begin(),
+    ):
+        session.get_one(Order, 1).total += 1
+    assert total(engine) == 1
