@@ -8,6 +8,8 @@
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
 ARGS =
+# Over several processes; ARGS="-n 0" keeps everything in one.
+SPREAD = -n auto --dist worksteal
 
 # Up to 3.13 there is a real Redis as a wheel, so those come first; a later python3 will do too.
 PYTHON =
@@ -24,7 +26,7 @@ demo: .venv/.demo
 	@$(BIN)/python -m examples.gc_pause $(ARGS)
 
 test: .venv/.dev
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
@@ -45,7 +47,7 @@ wheel: .venv/.dev
 	@cd .wheel/away && ../venv/bin/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
 	cd .wheel/away && ../venv/bin/mypy --strict tests/typing/user_program.py
 	cd .wheel/away && ../venv/bin/pyright --pythonpath ../venv/bin/python tests/typing/user_program.py
-	cd .wheel/away && ../venv/bin/python -m pytest -q tests/contract $(ARGS)
+	cd .wheel/away && ../venv/bin/python -m pytest -q $(SPREAD) tests/contract $(ARGS)
 
 clean:
 	rm -rf .venv .wheel build dist .mypy_cache .pytest_cache .ruff_cache

@@ -3,7 +3,8 @@
 A server that is nowhere to be found skips the tests that need it, unless FENCING_REQUIRE_SERVERS names it
 ("redis-6.2,redis-7,redis-8,postgres"): then they fail.
 
-With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)!
+With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)! The tests then run one after the other;
+otherwise several processes share them, each with servers of its own.
 """
 
 import os
@@ -26,6 +27,11 @@ from examples.servers import (
 from examples.servers import docker as docker_servers
 
 REDIS_SERIES = ("8", "7", "6.2")  # newest first
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Most tests wait more than they compute, so one process more than there are processors."""
+    return 0 if os.environ.get("FENCING_REDIS_URL") else min((os.cpu_count() or 1) + 1, 4)
 
 
 class RedisFactory(Protocol):
