@@ -1,7 +1,7 @@
 """Real servers for the tests. Each starts when first asked for, once per run, and is empty before each test.
 
 A server that is nowhere to be found skips the tests that need it, unless FENCING_REQUIRE_SERVERS names it
-("redis-6.2,redis-7,redis-8,postgres"): then they fail.
+("redis-6.2,redis-7,redis-8,postgres,s3"): then they fail.
 
 With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)! The tests then run one after the other;
 otherwise several processes share them, each with servers of its own.
@@ -15,14 +15,18 @@ from typing import NoReturn, Protocol
 import pytest
 
 from examples.servers import (
+    ObjectServer,
     PostgresServer,
     Proxy,
     RedisServer,
+    S3Server,
     ServerError,
     find_postgres_binaries,
     find_redis_binaries,
+    find_s3,
     start_postgres,
     start_redis,
+    start_s3,
 )
 from examples.servers import docker as docker_servers
 
@@ -39,7 +43,7 @@ class RedisFactory(Protocol):
 
 
 class ProxyFactory(Protocol):
-    def __call__(self, server: RedisServer | PostgresServer) -> Proxy: ...
+    def __call__(self, server: RedisServer | PostgresServer | ObjectServer) -> Proxy: ...
 
 
 def _missing(name: str, reason: str) -> NoReturn:
@@ -143,12 +147,37 @@ def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
     postgres_server.drop_database(url)
 
 
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """An S3, shared by the run: `store()` opens a new bucket in it."""
+    if not find_s3():
+        _missing("s3", "moto is not installed")
+    with start_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def racy_s3_server() -> Iterator[S3Server]:
+    """An S3 that lets conditional puts that meet all succeed."""
+    if not find_s3():
+        _missing("s3", "moto is not installed")
+    with start_s3(serialised=False) as server:
+        yield server
+
+
+@pytest.fixture(params=["s3"])
+def object_server(request: pytest.FixtureRequest) -> ObjectServer:
+    """An object store, shared by the run: the test runs once on each kind."""
+    server: ObjectServer = request.getfixturevalue(f"{request.param}_server")
+    return server
+
+
 @pytest.fixture
 def proxy() -> Iterator[ProxyFactory]:
     """Makes proxies in front of servers; `Proxy.url` turns a URL into the one through the proxy."""
     with ExitStack() as stack:
 
-        def make(server: RedisServer | PostgresServer) -> Proxy:
+        def make(server: RedisServer | PostgresServer | ObjectServer) -> Proxy:
             return stack.enter_context(Proxy(server.host, server.port))
 
         yield make

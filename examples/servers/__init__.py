@@ -1,23 +1,29 @@
-"""Real Redis and PostgreSQL servers for demos and tests, Docker or not, and a proxy that loses replies.
+"""Real servers for demos and tests: Redis and PostgreSQL, Docker or not, object stores, and a proxy that loses replies.
 
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
 
 from examples.servers.local import ServerError
+from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
 from examples.servers.proxy import Loss, Proxy
 from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
+from examples.servers.s3 import S3Server, find_s3, start_s3
 
 __all__ = [
     "Loss",
+    "ObjectServer",
     "PostgresBinary",
     "PostgresServer",
     "Proxy",
     "RedisBinary",
     "RedisServer",
+    "S3Server",
     "ServerError",
     "find_postgres_binaries",
     "find_redis_binaries",
+    "find_s3",
     "start_postgres",
     "start_redis",
+    "start_s3",
 ]

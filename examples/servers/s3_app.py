@@ -1,0 +1,76 @@
+"""moto's S3 as a program: `python -m examples.servers.s3_app PORT serialised|racy`.
+
+moto looks whether a condition holds and then stores the object, with nothing that keeps two threads apart. Real S3
+decides and stores as one step, so here one request is carried out at a time. "racy" leaves that out, and makes room
+for the race: the wrong thing then happens whenever two requests meet, not once in a thousand times.
+"""
+
+import io
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.s3.models import S3Backend
+from werkzeug.serving import make_server
+
+RACE = 0.2
+"""Seconds between looking and storing in a racy server."""
+
+Environ = dict[str, Any]
+App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+
+class Serialised:
+    """Carries out one request at a time, and transfers many: a client that stops in mid-transfer holds up nobody."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+
+    def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> list[bytes]:
+        wanted = None if environ.get("wsgi.input_terminated") else int(environ.get("CONTENT_LENGTH") or 0)
+        body = environ["wsgi.input"].read() if wanted is None else environ["wsgi.input"].read(wanted)
+        if wanted is not None and len(body) < wanted:
+            raise ConnectionAbortedError("the client went away in mid-request")
+        environ["wsgi.input"] = io.BytesIO(body)
+        with self._lock:
+            reply = self._app(environ, start_response)
+            try:
+                return list(reply)
+            finally:
+                if hasattr(reply, "close"):
+                    reply.close()
+
+
+class Handler(MotoRequestHandler):
+    disable_nagle_algorithm = True  # headers and body go out separately: that would cost 40 ms each time
+
+
+def make_racy() -> None:
+    store: Callable[..., Any] = S3Backend.put_object
+
+    def store_late(*arguments: Any, **options: Any) -> Any:
+        time.sleep(RACE)
+        return store(*arguments, **options)
+
+    S3Backend.put_object = store_late  # type: ignore[method-assign]
+
+
+def main(port: int, mode: str) -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request is of no use
+    app: App = DomainDispatcherApplication(create_backend_app)
+    if mode == "serialised":
+        app = Serialised(app)
+    else:
+        make_racy()
+    server = make_server("127.0.0.1", port, app, threaded=True, request_handler=Handler)
+    print("serving S3", flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,73 @@
+"""The S3 that the other tests rely on. What every object store has to do is in test_object_stores.py."""
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import obstore
+import pytest
+
+from examples.servers import S3Server, ServerError, start_s3
+from tests.support import wait_until
+
+
+def test_the_same_bytes_bring_an_old_etag_back(s3_server: S3Server) -> None:
+    store = s3_server.store()
+    first = obstore.put(store, "key", b"one")["e_tag"]
+    assert obstore.put(store, "key", b"two")["e_tag"] != first
+    assert obstore.put(store, "key", b"one", attributes={"changed": "metadata"})["e_tag"] == first
+
+
+def test_a_client_that_stops_in_mid_upload_holds_up_nobody(s3_server: S3Server) -> None:
+    bucket = s3_server.new_bucket()
+    store = s3_server.store(bucket=bucket)
+    head = (
+        f"PUT /{bucket}/half HTTP/1.1\r\nHost: s3\r\nAuthorization: {S3Server.AUTHORIZATION}\r\nContent-Length: 10\r\n"
+    )
+    with socket.create_connection((s3_server.host, s3_server.port), timeout=5) as client:
+        client.sendall(f"{head}\r\nhalf".encode())
+        obstore.put(store, "whole", b"whole", mode="create")
+        client.shutdown(socket.SHUT_WR)
+        client.recv(1)  # the server has seen the end
+    assert [entry["path"] for entry in obstore.list(store).collect()] == ["whole"]
+
+
+def test_several_starts_at_once_have_ports_and_data_of_their_own() -> None:
+    servers: list[S3Server] = []
+    threads = [threading.Thread(target=lambda: servers.append(start_s3())) for _ in range(2)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        one, two = servers
+        assert one.port != two.port
+        bucket = one.new_bucket()
+        assert bucket == two.new_bucket()
+        obstore.put(one.store(bucket=bucket), "key", b"one")
+        assert obstore.list(two.store(bucket=bucket)).collect() == []
+    finally:
+        for server in servers:
+            server.close()
+
+
+def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with start_s3() as server:
+        obstore.put(server.store(), "big", bytes(12_000_000), use_multipart=True)
+        pid = server.pid
+        assert pid is not None
+        os.kill(pid, 0)
+    assert server.pid is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    wait_until(lambda: not list(tmp_path.iterdir()))
+
+
+def test_a_failed_start_carries_the_log_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("examples.servers.s3.PROGRAM", "examples.servers.no_such_program")
+    with pytest.raises(ServerError, match="no_such_program"):
+        start_s3()
+    assert list(tmp_path.iterdir()) == []
