@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 import pytest
 
 from examples.servers import (
+    GCSServer,
     ObjectServer,
     PostgresServer,
     Proxy,
@@ -24,6 +25,7 @@ from examples.servers import (
     find_postgres_binaries,
     find_redis_binaries,
     find_s3,
+    start_gcs,
     start_postgres,
     start_redis,
     start_s3,
@@ -165,7 +167,14 @@ def racy_s3_server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture(params=["s3"])
+@pytest.fixture(scope="session")
+def gcs_server() -> Iterator[GCSServer]:
+    """A Google Cloud Storage (ours, after the documentation), shared by the run."""
+    with start_gcs() as server:
+        yield server
+
+
+@pytest.fixture(params=["s3", "gcs"])
 def object_server(request: pytest.FixtureRequest) -> ObjectServer:
     """An object store, shared by the run: the test runs once on each kind."""
     server: ObjectServer = request.getfixturevalue(f"{request.param}_server")

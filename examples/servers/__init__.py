@@ -3,6 +3,7 @@
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
 
+from examples.servers.gcs import GCSServer, start_gcs
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
@@ -11,6 +12,7 @@ from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries
 from examples.servers.s3 import S3Server, find_s3, start_s3
 
 __all__ = [
+    "GCSServer",
     "Loss",
     "ObjectServer",
     "PostgresBinary",
@@ -23,6 +25,7 @@ __all__ = [
     "find_postgres_binaries",
     "find_redis_binaries",
     "find_s3",
+    "start_gcs",
     "start_postgres",
     "start_redis",
     "start_s3",
