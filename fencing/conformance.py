@@ -142,9 +142,9 @@ class CoordinatorContract(Contract):
         coordinator, count = self.make(), 5
         grants = [self._acquire(coordinator, self._name(), plans.new_token()) for _ in range(count)]
         fences = [grant.fence for grant in grants]
-        forged = Fence(fences[1].resource, fences[1].number, plans.new_token())
+        forged = Grant(Fence(fences[1].resource, fences[1].number, plans.new_token()), grants[1].deadline)
         deadline = coordinator.clock() + 5
-        asked = [fences[0], forged, *fences[1:]]
+        asked = [grants[0], forged, *grants[1:]]
         renewed = self._plan(coordinator, coordinator.plan_renew(asked, coordinator.settings, deadline=deadline))
         assert [grant and grant.fence for grant in renewed] == [fences[0], None, *fences[1:]]
         for fence in fences:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fencing.effects import Plan
@@ -136,10 +136,14 @@ def check_timeout(timeout: object) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The lock is the fence's, until about ``deadline`` on the coordinator's clock."""
+    """The lock is the fence's, until about ``deadline`` on the coordinator's clock.
+
+    ``ready`` is the coordinator's own: what it keeps at hand to renew it.
+    """
 
     fence: Fence
     deadline: float
+    ready: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +204,11 @@ class CoordinatorPlans(Protocol):
         """Take the lock if it is free, with a number above every earlier one and above ``floor``."""
 
     def plan_renew(
-        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[Grant | None]]:
-        """Give each fence's lock its full ttl again, in one request; None: it is not the fence's any more.
+        """Give each grant's lock its full ttl again, in one request; None: it is not the fence's any more.
 
-        At most ``max_renewals`` fences are given.
+        At most ``max_renewals`` grants are given.
         """
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:

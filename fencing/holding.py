@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
-from typing import Any, Literal, Protocol
+from functools import lru_cache
+from typing import Any, Literal
 
 from fencing.coordinator import Grant, Settings
 
-__all__ = ["Handle", "Holding"]
+__all__ = ["Holding"]
 
 End = Literal["released", "detached", "abandoned"]
 Loss = Literal["expired", "gone", "stale"]
@@ -19,13 +21,7 @@ THIRD = 1 / 3
 RETRY_SHARE = 1 / 20
 JITTER = 0.1
 TICKS_PER_TTL = 60
-"""Renewals are due on a grid of moments, so that leases of the same ttl are renewed together."""
-
-
-class Handle(Protocol):
-    """A call that is to come, and can be called off."""
-
-    def cancel(self) -> object: ...
+"""At least, and at most twice as many: renewals are due on a grid of moments, so that leases are renewed together."""
 
 
 class Holding:
@@ -37,17 +33,38 @@ class Holding:
         now: the moment of the grant, on the coordinator's clock.
     """
 
-    __slots__ = ("__weakref__", "_fate", "deadline", "due", "fence", "granted_at", "listener", "settings", "timer")
+    __slots__ = (
+        "__weakref__",
+        "_fate",
+        "_tick",
+        "among",
+        "deadline",
+        "due",
+        "fence",
+        "grant",
+        "granted_at",
+        "listener",
+        "settings",
+    )
 
     def __init__(self, grant: Grant, settings: Settings, now: float) -> None:
         self.fence = grant.fence
+        self.grant = grant
         self.deadline = grant.deadline
         self.settings = settings
         self.granted_at = now
+        self._tick = _tick(settings.ttl)
         self.due: float | None = self._next(now, THIRD) if settings.renew else None
-        self.timer: Handle | None = None
+        self.among: set[Holding] | None = None  # those that are due at the same moment
         self.listener: Callable[[], Any] = lambda: None
         self._fate: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
+
+    @property
+    def moment(self) -> float:
+        """When it is to be looked at next: when its renewal is due, or shortly before its deadline."""
+        if self.due is not None and self.due < self.deadline:
+            return self.due
+        return self.deadline // self._tick * self._tick
 
     @property
     def fate(self) -> End | Loss | None:
@@ -75,13 +92,14 @@ class Holding:
     def _decide(self, fate: End | Loss) -> bool:
         mine = (fate,)
         first = self._fate.setdefault(None, mine) is mine
-        timer, self.timer = self.timer, None
-        if timer is not None:
-            timer.cancel()
+        among, self.among = self.among, None
+        if among is not None:
+            among.discard(self)
         return first
 
     def renewed(self, grant: Grant, now: float) -> None:
         """A renewal has succeeded; the next is due in a third of the ttl, while the lifetime lasts."""
+        self.grant = grant
         self.deadline = max(self.deadline, grant.deadline)
         if self.settings.renew:
             self.due = self._next(now, THIRD)
@@ -94,8 +112,14 @@ class Holding:
         ttl, lifetime = self.settings.ttl, self.settings.max_lifetime
         if ttl is None:
             return None
-        tick = ttl / TICKS_PER_TTL
-        due = (now + ttl * share * random.uniform(1 - JITTER, 1 + JITTER)) // tick * tick + tick
+        tick = self._tick
+        due = (now + ttl * share * (1 - JITTER + 2 * JITTER * random.random())) // tick * tick + tick
         if lifetime is not None and due > self.granted_at + lifetime:
             return None
         return due
+
+
+@lru_cache(maxsize=64)
+def _tick(ttl: float | None) -> float:
+    """Of the grid of moments: a power of two, so that locks of similar ttls share it."""
+    return math.ldexp(0.5, math.frexp((ttl or 1.0) / TICKS_PER_TTL)[1])

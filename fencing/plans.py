@@ -161,7 +161,7 @@ def release(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> 
 def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Grant]:
     """Give the lock its full ttl again, or raise LeaseLost."""
     deadline = _deadline(coordinator, settings)
-    [grant] = yield from coordinator.plan_renew([fence], settings, deadline=deadline)
+    [grant] = yield from coordinator.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
     if grant is None:
         raise LeaseLost(fence=fence, reason="gone")
     return grant
@@ -186,7 +186,7 @@ def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attemp
     settings = batch[0].settings  # of which a renewal looks at the ttl alone
     once = coordinator.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
-        grants = yield from coordinator.plan_renew([each.fence for each in batch], settings, deadline=once)
+        grants = yield from coordinator.plan_renew([each.grant for each in batch], settings, deadline=once)
     except CoordinatorUnavailable:
         for each in batch:
             each.not_renewed(coordinator.clock())

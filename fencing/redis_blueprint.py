@@ -28,8 +28,9 @@ from redis.retry import Retry
 
 from fencing.errors import CoordinatorUnavailable
 from fencing.redis_plans import Call, NoReply
+from fencing.redis_wire import Packed, bulks, script_call
 
-__all__ = ["NOT_READY", "REFUSED", "Blueprint", "commands", "nobody_will_ask_again", "translated"]
+__all__ = ["NOT_READY", "REFUSED", "Blueprint", "command", "nobody_will_ask_again", "translated"]
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 REFUSED = (AuthenticationError, AuthorizationError)
@@ -70,10 +71,11 @@ class Blueprint:
         return self.pool.connection_class(**self.options)
 
 
-def commands(call: Call) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The call's command, and the one for a server that does not know the script yet."""
-    rest = (len(call.keys), *call.keys, *call.args)
-    return ("EVALSHA", call.script.sha, *rest), ("EVAL", call.script.text, *rest)
+def command(call: Call, *, whole: bool = False) -> list[bytes]:
+    """The call as bytes to send; whole: with the script's text, for a server that does not know it yet."""
+    script = call.script.by_text if whole else call.script.by_sha
+    packed = call.packed or Packed(bulks(call.keys), bulks(call.args))
+    return [script_call(script, packed, len(call.keys), len(call.args))]
 
 
 @contextmanager

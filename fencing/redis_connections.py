@@ -19,7 +19,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from fencing.redis_blueprint import NOT_READY, REFUSED, Blueprint, commands, nobody_will_ask_again, translated
+from fencing.redis_blueprint import NOT_READY, REFUSED, Blueprint, command, nobody_will_ask_again, translated
 from fencing.redis_plans import Call, NoReply
 
 if sys.version_info >= (3, 11):
@@ -71,7 +71,6 @@ class Connections:
 
     def _exchange(self, call: Call, deadline: float) -> Any:
         connection = self._take()
-        first, second = commands(call)
         try:
             self._limit(connection, call.timeout)
             try:
@@ -81,11 +80,11 @@ class Connections:
                     raise
                 raise NoReply(error, may_have_run=False) from error
             self._limit(connection, deadline - time.monotonic())
-            connection.send_packed_command(connection.pack_command(*first))
+            connection.send_packed_command(command(call))
             try:
                 reply = connection.read_response(disconnect_on_error=False)
             except NoScriptError:
-                connection.send_packed_command(connection.pack_command(*second))
+                connection.send_packed_command(command(call, whole=True))
                 reply = connection.read_response(disconnect_on_error=False)
         except BaseException as error:
             if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
@@ -124,7 +123,7 @@ class Connections:
         if call.undo and nobody_will_ask_again(call, interrupted) and connection._sock is not None:
             try:
                 self._limit(connection, 0.01)
-                connection.send_packed_command(connection.pack_command(*commands(call.undo)[1]), check_health=False)
+                connection.send_packed_command(command(call.undo, whole=True), check_health=False)
             except (RedisError, OSError):
                 pass
         connection.disconnect()
@@ -193,7 +192,6 @@ class AsyncConnections:
 
     async def _exchange(self, mine: _LoopConnections, call: Call, deadline: float) -> Any:
         connection = await self._take(mine)
-        first, second = commands(call)
         try:
             try:
                 await connection.connect()
@@ -201,11 +199,11 @@ class AsyncConnections:
                 if isinstance(error, REFUSED + NOT_READY):
                     raise
                 raise NoReply(error, may_have_run=False) from error
-            await connection.send_packed_command(connection.pack_command(*first))
+            await connection.send_packed_command(command(call))
             try:
                 reply = await connection.read_response(disconnect_on_error=False)
             except NoScriptError:
-                await connection.send_packed_command(connection.pack_command(*second))
+                await connection.send_packed_command(command(call, whole=True))
                 reply = await connection.read_response(disconnect_on_error=False)
         except BaseException as error:
             if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
@@ -242,9 +240,7 @@ class AsyncConnections:
         interrupted = not isinstance(error, Exception) and time.monotonic() < deadline - CLOCK_SLACK_SECONDS
         if call.undo and nobody_will_ask_again(call, interrupted) and connection.is_connected:
             try:
-                await connection.send_packed_command(
-                    connection.pack_command(*commands(call.undo)[1]), check_health=False
-                )
+                await connection.send_packed_command(command(call.undo, whole=True), check_health=False)
             except (RedisError, OSError):
                 pass
         await connection.disconnect(nowait=True)

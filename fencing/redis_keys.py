@@ -9,8 +9,10 @@ distribution, hash tags).
 from __future__ import annotations
 
 from binascii import crc_hqx
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
+
+from fencing.redis_wire import bulk, bulks
 
 __all__ = ["SLOTS", "Keys", "keys_of", "slot_of", "tag_of"]
 
@@ -19,11 +21,13 @@ SLOTS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The Redis keys of one resource."""
+    """The Redis keys of one resource; and some of them packed, as the scripts take them."""
 
     lock: str
     holder: str
     counter: str
+    packed_lock: bytes = field(repr=False)  # and the holder's
+    packed_all: bytes = field(repr=False)
 
 
 def slot_of(key: bytes) -> int:
@@ -61,4 +65,6 @@ def tag_of(resource: str) -> str:
 def keys_of(resource: str) -> Keys:
     """The keys of a resource. The lock is the resource's own name, as redis-py's ``Lock`` uses it."""
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
-    return Keys(lock=resource, holder=f"{prefix}:holder:{resource}", counter=f"{prefix}:counter")
+    lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
+    packed = bulks((lock, holder))
+    return Keys(lock, holder, counter, packed_lock=packed, packed_all=packed + bulk(counter))

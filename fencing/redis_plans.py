@@ -15,8 +15,9 @@ from fencing.effects import Plan, Sleep
 from fencing.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.fence import Fence
 from fencing.holding import Holding
-from fencing.redis_keys import keys_of
+from fencing.redis_keys import Keys, keys_of
 from fencing.redis_scripts import ACQUIRE, FORCE_RELEASE, HOLDER, RELEASE, REMINT, RENEW, Script
+from fencing.redis_wire import Packed, bulk
 
 __all__ = ["Call", "NoReply", "RedisPlans"]
 
@@ -38,6 +39,7 @@ class Call:
     timeout: float = 0.0
     undo: Call | None = None
     last: bool = False
+    packed: Packed | None = None  # keys and args, where they were at hand as they go over the wire
 
 
 class NoReply(Exception):
@@ -67,6 +69,19 @@ class _Reply:
 
     def number(self, index: int) -> int:
         return int(self.values[index])
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What the renewals of a grant say each time: its keys and its token, packed; and what they are to hear."""
+
+    keys: Keys
+    token: bytes
+    number: str  # another one: a fence that was made up around a token
+
+    @classmethod
+    def of(cls, fence: Fence) -> _Ready:
+        return cls(keys_of(fence.resource), bulk(fence.token), str(fence.number))
 
 
 class RedisPlans:
@@ -102,18 +117,21 @@ class RedisPlans:
         return self._grant(reply, resource, token, settings)
 
     def plan_renew(
-        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[Grant | None]]:
-        each = [keys_of(fence.resource) for fence in fences]
-        keys = tuple(key for its in each for key in (its.lock, its.holder))
-        args = (_milliseconds(settings), *(fence.token for fence in fences))
-        about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
-        reply = yield from self._ask(RENEW, about, keys, args, settings, deadline)
+        each = [grant.ready or _Ready.of(grant.fence) for grant in grants]
+        keys = tuple(key for its in each for key in (its.keys.lock, its.keys.holder))
+        ttl = _milliseconds(settings)
+        args = (ttl, *(grant.fence.token for grant in grants))
+        packed = Packed(
+            b"".join([its.keys.packed_lock for its in each]), bulk(ttl) + b"".join([its.token for its in each])
+        )
+        about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
+        reply = yield from self._ask(RENEW, about, keys, args, settings, deadline, packed=packed)
         believed_until = settings.deadline(reply.sent_at)
         return [
-            # another number than the record's: a fence that was made up around a token
-            Grant(fence, believed_until) if reply.text(index) in ("", str(fence.number)) else None
-            for index, fence in enumerate(fences, 1)
+            Grant(grant.fence, believed_until, its) if said in ("-", its.number) else None
+            for grant, its, said in zip(grants, each, reply.text(1).split(" "), strict=True)
         ]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
@@ -160,6 +178,7 @@ class RedisPlans:
         settings: Settings,
         deadline: float,
         undo: Call | None = None,
+        packed: Packed | None = None,
     ) -> Plan[_Reply]:
         """Run a script; where no reply comes, run it again until ``deadline``. Every script is idempotent for its
         token."""
@@ -170,7 +189,7 @@ class RedisPlans:
             timeout = max(min(settings.attempt_seconds, deadline - sent_at), 0.001)
             last = sent_at + timeout + pause >= deadline
             try:
-                values = yield Call(script, keys, args, timeout, undo, last)
+                values = yield Call(script, keys, args, timeout, undo, last, packed)
             except NoReply as failure:
                 repeated = repeated or failure.may_have_run
                 if self.clock() + pause >= deadline:

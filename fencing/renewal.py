@@ -19,7 +19,7 @@ from typing import Any
 from fencing import plans
 from fencing.coordinator import AsyncCoordinator, Coordinator, CoordinatorPlans, Grant, Settings
 from fencing.effects import run, run_async
-from fencing.holding import Handle, Holding
+from fencing.holding import Holding
 from fencing.timer import LINGER_SECONDS, timer
 
 __all__ = ["AsyncRenewal", "Renewal"]
@@ -30,8 +30,22 @@ LEAST_ATTEMPT_SECONDS = 0.1
 """What one request gets at the least, however short some lock's ttl is."""
 
 
+class _Moment:
+    """The holdings that are to be looked at at one moment."""
+
+    __slots__ = ("holdings", "open")
+
+    def __init__(self) -> None:
+        self.holdings: set[Holding] = set()
+        self.open = True  # what is added while it is will be seen
+
+
 class _Renewal:
-    """What both colours share: the calendar of a holding."""
+    """What both colours share: the calendar of the holdings.
+
+    Moments lie on a grid, so one call of the timer serves many leases, and a lock that is released before its first
+    moment costs none. Only what is still held near its deadline, or waits for a renewal, has its deadline watched.
+    """
 
     def __init__(self, coordinator: CoordinatorPlans) -> None:
         self._clock = coordinator.clock
@@ -44,37 +58,65 @@ class _Renewal:
 
     def keep(self, grant: Grant, settings: Settings) -> Holding:
         """Watch a grant from now on, and renew it, until it ends."""
-        self._attempt_seconds = min(self._attempt_seconds, max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS))
+        if settings.attempt_seconds < self._attempt_seconds:
+            self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
         holding = Holding(grant, settings, self._clock())
-        self._schedule(holding)
+        self._enter(holding)
         return holding
 
-    def _schedule(self, holding: Holding) -> None:
-        """The next moment at which something is to be done: a renewal, or the end of the lease."""
-        if holding.fate is None and holding.settings.ttl is not None:
-            when = holding.deadline if holding.due is None else min(holding.due, holding.deadline)
-            holding.timer = self._call_at(when, partial(self._tick, holding))
-            if holding.fate is not None:  # it ended meanwhile, and did not see the timer
-                holding.timer.cancel()
+    def _enter(self, holding: Holding) -> None:
+        """Into the calendar, at its next moment."""
+        while holding.fate is None and holding.settings.ttl is not None:
+            when = holding.moment
+            if when <= self._clock():
+                self._look([holding], when)
+                return
+            calendar = self._calendar()
+            moment = calendar.get(when)
+            if moment is None:
+                mine = _Moment()
+                moment = calendar.setdefault(when, mine)
+                if moment is mine:
+                    self._call_at(when, partial(self._now, calendar, when), partial(bool, mine.holdings))
+            holding.among = moment.holdings
+            moment.holdings.add(holding)
+            if moment.open:  # looked at after the line above: who takes the holdings out, closes first
+                return
 
-    def _tick(self, holding: Holding) -> None:
-        now = self._clock()
-        if now >= holding.deadline:
-            holding.lose("expired")
-        elif holding.due is not None and now >= holding.due:
-            holding.due = None  # on its way; the deadline is watched all the same
-            self._schedule(holding)
-            if not self._closed:
-                self._submit(holding)
-        else:
-            self._schedule(holding)
+    def _now(self, calendar: dict[float, _Moment], when: float) -> None:
+        moment = calendar.pop(when)
+        moment.open = False
+        self._look(list(moment.holdings), when)
 
-    def _reschedule(self, holdings: list[Holding]) -> None:
+    def _look(self, holdings: list[Holding], when: float) -> None:
+        """What is due is handed over for renewal; what is near its deadline is watched."""
+        due, watched = [], []
         for holding in holdings:
-            timer, holding.timer = holding.timer, None
-            if timer is not None:
-                timer.cancel()
-            self._schedule(holding)
+            if holding.fate is not None:
+                continue
+            if holding.moment > when:
+                self._enter(holding)  # its user has renewed it meanwhile
+                continue
+            watched.append(holding)
+            if holding.due is not None and holding.due <= when:
+                holding.due = None  # on its way
+                due.append(holding)
+        self._watch(watched)
+        if due and not self._closed:
+            self._submit(due)
+
+    def _watch(self, holdings: list[Holding]) -> None:
+        if holdings:
+            when = min(holding.deadline for holding in holdings)
+            self._call_at(when, partial(self._deadline_passed, holdings), partial(_any_alive, holdings))
+
+    def _deadline_passed(self, holdings: list[Holding]) -> None:
+        now = self._clock()
+        for holding in holdings:
+            if now >= holding.deadline:
+                holding.lose("expired")
+            elif holding.due is None or holding.due >= holding.deadline:
+                self._enter(holding)  # the others are in the calendar for a renewal, which comes first
 
     def _failed(self, holdings: list[Holding]) -> None:
         """Renewing broke in a way nobody foresaw. The leases are tried again until their deadlines."""
@@ -82,11 +124,18 @@ class _Renewal:
         for holding in holdings:
             holding.not_renewed(self._clock())
 
-    def _call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+    def _calendar(self) -> dict[float, _Moment]:
         raise AssertionError("each colour has its own")
 
-    def _submit(self, holding: Holding) -> None:
+    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
         raise AssertionError("each colour has its own")
+
+    def _submit(self, holdings: list[Holding]) -> None:
+        raise AssertionError("each colour has its own")
+
+
+def _any_alive(holdings: list[Holding]) -> bool:
+    return any(holding.fate is None for holding in holdings)
 
 
 class Renewal(_Renewal):
@@ -99,6 +148,7 @@ class Renewal(_Renewal):
 
     def _reset(self) -> None:
         self._pid = os.getpid()
+        self._entries: dict[float, _Moment] = {}
         self._queue: deque[Holding] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
@@ -109,11 +159,14 @@ class Renewal(_Renewal):
             self._reset()
         return super().keep(grant, settings)
 
-    def _call_at(self, when: float, callback: Callable[[], None]) -> Handle:
-        return timer().call_at(when, callback)
+    def _calendar(self) -> dict[float, _Moment]:
+        return self._entries
 
-    def _submit(self, holding: Holding) -> None:
-        self._queue.append(holding)
+    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
+        timer().call_at(when, callback, wanted)
+
+    def _submit(self, holdings: list[Holding]) -> None:
+        self._queue.extend(holdings)
         if self._awake:
             return
         with self._changed:
@@ -132,7 +185,8 @@ class Renewal(_Renewal):
             except BaseException:  # noqa: BLE001 - it is logged, and the thread goes on
                 self._failed(batch)
             finally:
-                self._reschedule(batch)
+                for holding in batch:
+                    self._enter(holding)
 
     def _next_batch(self) -> list[Holding]:
         """All that is due; empty: nothing has been due for a while, and the thread ends."""
@@ -153,22 +207,29 @@ class AsyncRenewal(_Renewal):
     def __init__(self, coordinator: AsyncCoordinator) -> None:
         super().__init__(coordinator)
         self._coordinator = coordinator
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopQueue] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfOneLoop] = weakref.WeakKeyDictionary()
 
-    def _call_at(self, when: float, callback: Callable[[], None]) -> Handle:
-        return asyncio.get_running_loop().call_later(max(0.0, when - self._clock()), callback)
-
-    def _submit(self, holding: Holding) -> None:
+    def _mine(self) -> _OfOneLoop:
         loop = asyncio.get_running_loop()
         mine = self._loops.get(loop)
         if mine is None:
-            mine = self._loops[loop] = _LoopQueue()
-        mine.due.append(holding)
+            mine = self._loops[loop] = _OfOneLoop()
+        return mine
+
+    def _calendar(self) -> dict[float, _Moment]:
+        return self._mine().entries
+
+    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
+        asyncio.get_running_loop().call_later(max(0.0, when - self._clock()), callback)
+
+    def _submit(self, holdings: list[Holding]) -> None:
+        mine = self._mine()
+        mine.due.extend(holdings)
         if mine.task is None:
-            mine.task = loop.create_task(self._work(mine), name="fencing-renewal")
+            mine.task = asyncio.get_running_loop().create_task(self._work(mine), name="fencing-renewal")
             mine.task.add_done_callback(partial(self._done, mine))
 
-    async def _work(self, mine: _LoopQueue) -> None:
+    async def _work(self, mine: _OfOneLoop) -> None:
         while mine.due:
             mine.batch, mine.due = mine.due, []
             try:
@@ -176,20 +237,22 @@ class AsyncRenewal(_Renewal):
                 await run_async(plan, self._coordinator.perform)
             except Exception:  # noqa: BLE001 - it is logged, and the task goes on
                 self._failed(mine.batch)
-            self._reschedule(mine.batch)
+            for holding in mine.batch:
+                self._enter(holding)
             mine.batch = []
 
-    def _done(self, mine: _LoopQueue, task: asyncio.Task[None]) -> None:
+    def _done(self, mine: _OfOneLoop, task: asyncio.Task[None]) -> None:
         """The task has ended; if it was cancelled (somebody cancels all tasks), its leases are due again soon."""
         mine.task = None
         unfinished, mine.batch, mine.due = [*mine.batch, *mine.due], [], []
         for holding in unfinished:
             holding.not_renewed(self._clock())
-        self._reschedule(unfinished)
+            self._enter(holding)
 
 
-class _LoopQueue:
+class _OfOneLoop:
     def __init__(self) -> None:
+        self.entries: dict[float, _Moment] = {}
         self.due: list[Holding] = []
         self.batch: list[Holding] = []
         self.task: asyncio.Task[Any] | None = None

@@ -19,53 +19,34 @@ LINGER_SECONDS = 1.0
 """How long the thread stays when nothing is to come, so that locks taken in a row do not start one each. It is also its
 longest wait: a machine that was suspended has missed what its clock should have called."""
 
-SWEEP_ABOVE = 100
-"""From how many entries on those called off are swept out, once they are the half."""
-
-
-class Call:
-    """One call to come."""
-
-    __slots__ = ("_timer", "callback")
-
-    def __init__(self, timer: Timer, callback: Callable[[], None]) -> None:
-        self._timer = timer
-        self.callback: Callable[[], None] | None = callback
-
-    def cancel(self) -> None:
-        """Call it off. Takes no lock: it may run in a finalizer, in the middle of anything."""
-        if self.callback is not None:
-            self.callback = None
-            self._timer.cancelled += 1
+Callback = Callable[[], object]
 
 
 class Timer:
-    """Makes calls at moments of ``fencing.clock``, in a daemon thread that lives while there are some to come."""
+    """Makes calls at moments of ``fencing.clock``, in a daemon thread that lives while some are wanted."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Call]] = []
+        self._heap: list[tuple[float, int, Callback, Callable[[], bool]]] = []
         self._order = itertools.count()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._wakes_at = float("inf")
-        self.cancelled = 0  # about how many of the entries; only a reason to sweep
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> Call:
-        """Call ``callback`` at ``when``. It must be quick, and not block; what it raises is logged."""
-        call = Call(self, callback)
+    def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
+        """Call ``callback`` at ``when``. It must be quick, and not block; what it raises is logged.
+
+        Args:
+            wanted: whether there is still anything for it to do; asked now and then. Once no call is wanted any more,
+                all are made at once, early, and the thread ends.
+        """
         with self._changed:
-            if self.cancelled * 2 > len(self._heap) > SWEEP_ABOVE:
-                self._heap = [entry for entry in self._heap if entry[2].callback is not None]
-                heapq.heapify(self._heap)
-                self.cancelled = 0
-            heapq.heappush(self._heap, (when, next(self._order), call))
+            heapq.heappush(self._heap, (when, next(self._order), callback, wanted))
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="fencing-timer", daemon=True)
                 thread.start()
                 self._thread = thread
             elif when < self._wakes_at:
                 self._changed.notify()
-        return call
 
     def _run(self) -> None:
         while True:
@@ -73,36 +54,36 @@ class Timer:
                 due = self._wait()
                 if due is None:
                     return
-                for call in due:
-                    self._make(call)
+                for callback in due:
+                    self._call(callback)
             except BaseException:
                 logger.critical("the timer of leases failed, and goes on", exc_info=True)
 
-    def _make(self, call: Call) -> None:
-        callback, call.callback = call.callback, None
+    def _call(self, callback: Callback) -> None:
         try:
-            if callback is not None:
-                callback()
+            callback()
         except Exception:
             logger.exception("a call of the timer of leases failed")
 
-    def _wait(self) -> list[Call] | None:
-        """The calls that are due; None: nothing has been to come for a while, and the thread ends."""
+    def _wait(self) -> list[Callback] | None:
+        """The calls that are due; None: none has been wanted for a while, and the thread ends."""
         with self._changed:
             idle = False
             while True:
-                while self._heap and self._heap[0][2].callback is None:
-                    heapq.heappop(self._heap)
                 now = clock.now()
                 due = []
                 while self._heap and self._heap[0][0] <= now:
                     due.append(heapq.heappop(self._heap)[2])
                 if due:
                     return due
-                if not self._heap and idle:
-                    self._thread = None
-                    return None
-                idle = not self._heap
+                wanted = any(wanted() for _, _, _, wanted in self._heap)
+                if idle and not wanted:
+                    if not self._heap:
+                        self._thread = None
+                        return None
+                    due, self._heap = [callback for _, _, callback, _ in self._heap], []
+                    return due
+                idle = not wanted
                 self._wakes_at = min(self._heap[0][0], now + LINGER_SECONDS) if self._heap else now + LINGER_SECONDS
                 self._changed.wait(self._wakes_at - now)
                 self._wakes_at = -float("inf")

@@ -143,16 +143,16 @@ class SimulatedRedis:
         return number
 
     def _renew(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        reply: Reply = [b"renewed"]
+        said = []
         for i in range(len(keys) // 2):
             lock, holder, token = keys[2 * i], keys[2 * i + 1], args[i + 1]
             if self.get(lock) == token:
-                reply.append(self._record_of(holder, token)[0] or b"")
+                said.append(self._record_of(holder, token)[0] or b"-")
                 self.pexpire(lock, args[0])
                 self.pexpire(holder, args[0])
             else:
-                reply.append(b"gone")
-        return reply
+                said.append(b"gone")
+        return [b"renewed", b" ".join(said)]
 
     def _release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         if self.get(keys[0]) != args[0]:

@@ -1,0 +1,42 @@
+"""Commands as bytes, as they go over the wire: RESP arrays of bulk strings. Pure.
+
+Packed here, and not by the client library, so that the parts of a command that come again (a resource's keys, a
+lease's token) are packed once. See https://redis.io/docs/latest/develop/reference/protocol-spec/ (sending commands).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+__all__ = ["Packed", "bulk", "bulks", "script_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The keys and the arguments of a script call, packed."""
+
+    keys: bytes
+    args: bytes
+
+
+def bulk(value: str | int) -> bytes:
+    """One argument."""
+    data = str(value).encode()
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def bulks(values: Iterable[str | int]) -> bytes:
+    """Several arguments, one after the other."""
+    return b"".join(map(bulk, values))
+
+
+def script_call(script: bytes, packed: Packed, keys: int, args: int) -> bytes:
+    """EVAL or EVALSHA.
+
+    Args:
+        script: the command's name and what it runs, packed.
+        packed: keys and arguments.
+        keys, args: how many there are.
+    """
+    return b"*%d\r\n%b%b%b%b" % (3 + keys + args, script, bulk(keys), packed.keys, packed.args)

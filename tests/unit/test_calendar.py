@@ -1,0 +1,137 @@
+"""The calendar of renewals, stepped through by hand: when a lease is looked at, handed over, and given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from typing import Any
+
+from fencing.coordinator import Grant, Settings
+from fencing.fence import Fence
+from fencing.holding import Holding
+from fencing.redis_plans import RedisPlans
+from fencing.renewal import _Moment, _Renewal
+
+TTL = 60.0
+
+
+class Calendar(_Renewal):
+    """Its timer is a list, its clock stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        plans = RedisPlans()
+        plans.clock = lambda: self.now
+        super().__init__(plans)
+        self.entries: dict[float, _Moment] = {}
+        self.calls: list[tuple[float, Callable[[], None], Callable[[], bool]]] = []
+        self.submitted: list[Holding] = []
+
+    def _calendar(self) -> dict[float, _Moment]:
+        return self.entries
+
+    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
+        self.calls.append((when, callback, wanted))
+
+    def _submit(self, holdings: list[Holding]) -> None:
+        self.submitted += holdings
+
+    def hold(self, name: str = "r", **settings: Any) -> Holding:
+        fence = Fence(name, 7, "t" * 22)
+        return self.keep(Grant(fence, self.now + TTL - 1), Settings(ttl=TTL, **settings))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, from call to call."""
+        until = self.now + seconds
+        while due := sorted((call for call in self.calls if call[0] <= until), key=itemgetter(0)):
+            self.calls.remove(due[0])
+            self.now = max(self.now, due[0][0])
+            due[0][1]()
+        self.now = until
+
+
+def test_leases_of_one_time_share_a_few_calls() -> None:
+    calendar = Calendar()
+    holdings = [calendar.hold(f"r{number}") for number in range(1000)]
+    assert len(calendar.calls) < 15
+    calendar.wait(TTL * 0.4)
+    assert set(calendar.submitted) == set(holdings)
+    assert len(calendar.submitted) == 1000
+    assert len(calendar.calls) < 15, "and so do their deadlines"
+
+
+def test_a_lease_that_ends_early_is_wanted_no_more() -> None:
+    calendar = Calendar()
+    holding = calendar.hold()
+    [(_, _, wanted)] = calendar.calls
+    assert wanted()
+    holding.end("released")
+    assert not wanted()
+    calendar.wait(TTL)
+    assert calendar.submitted == []
+    assert calendar.calls == []
+
+
+def test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before() -> None:
+    calendar = Calendar()
+    silent, renewed = calendar.hold("silent"), calendar.hold("renewed")
+    calendar.wait(TTL * 0.4)
+    renewed.renewed(Grant(renewed.fence, calendar.now + TTL - 1), calendar.now)
+    calendar._enter(renewed)
+    calendar.wait(silent.deadline - calendar.now - 0.001)
+    assert silent.lost is None
+    calendar.wait(0.002)
+    assert silent.lost == "expired"
+    assert renewed.lost is None
+    assert renewed in calendar.submitted[2:], "its next renewal was due by then"
+
+
+def test_without_renewal_the_deadline_is_watched() -> None:
+    calendar = Calendar()
+    holding = calendar.hold(renew=False)
+    calendar.wait(TTL / 2)
+    holding.renewed(Grant(holding.fence, calendar.now + TTL - 1), calendar.now)  # its user did it
+    calendar.wait(TTL - 1.001)
+    assert holding.lost is None
+    calendar.wait(0.002)
+    assert holding.lost == "expired"
+    assert calendar.submitted == []
+
+
+def test_a_lease_that_its_user_renewed_is_due_later() -> None:
+    calendar = Calendar()
+    holding = calendar.hold()
+    calendar.wait(TTL * 0.25)
+    holding.renewed(Grant(holding.fence, calendar.now + TTL - 1), calendar.now)
+    calendar.wait(TTL * 0.25)
+    assert calendar.submitted == []
+    calendar.wait(TTL * 0.2)
+    assert calendar.submitted == [holding]
+
+
+def test_a_moment_that_comes_while_a_lease_is_entered_misses_nothing() -> None:
+    """Another thread takes the holdings out after this one has found their set, and before it adds to it."""
+    calendar = Calendar()
+    when = calendar.hold().moment
+    moment = calendar.entries[when]
+
+    class Late(set[Holding]):
+        def add(self, holding: Holding) -> None:
+            calendar.wait(when - calendar.now)
+            super().add(holding)
+
+    moment.holdings = Late(moment.holdings)
+    late = Holding(Grant(Fence("late", 7, "t" * 22), calendar.now + TTL - 1), Settings(ttl=TTL), calendar.now)
+    late.due = when
+    calendar._enter(late)
+    calendar.wait(TTL * 0.4)
+    assert calendar.submitted[1:] == [late]
+
+
+def test_after_closing_nothing_is_renewed_and_deadlines_still_count() -> None:
+    calendar = Calendar()
+    holding = calendar.hold()
+    calendar.close()
+    calendar.wait(TTL)
+    assert calendar.submitted == []
+    assert holding.lost == "expired"
