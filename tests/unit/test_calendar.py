@@ -6,6 +6,8 @@ from collections.abc import Callable
 from operator import itemgetter
 from typing import Any
 
+import pytest
+
 from fencing.coordinator import Grant, Settings
 from fencing.fence import Fence
 from fencing.holding import Holding
@@ -86,10 +88,11 @@ def test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before() -> None:
     assert renewed in calendar.submitted[2:], "its next renewal was due by then"
 
 
-def test_without_renewal_the_deadline_is_watched() -> None:
+@pytest.mark.parametrize("renewed_after", [TTL / 2, TTL - 1.001], ids=["in time", "at the last moment"])
+def test_without_renewal_the_deadline_is_watched(renewed_after: float) -> None:
     calendar = Calendar()
     holding = calendar.hold(renew=False)
-    calendar.wait(TTL / 2)
+    calendar.wait(renewed_after)
     holding.renewed(Grant(holding.fence, calendar.now + TTL - 1), calendar.now)  # its user did it
     calendar.wait(TTL - 1.001)
     assert holding.lost is None
