@@ -15,6 +15,7 @@ from fencing.redis_plans import RedisPlans
 from fencing.renewal import _Moment, _Renewal
 
 TTL = 60.0
+BELIEVED = TTL - 1.3  # so that a deadline lies between two moments of the calendar
 
 
 class Calendar(_Renewal):
@@ -40,7 +41,7 @@ class Calendar(_Renewal):
 
     def hold(self, name: str = "r", **settings: Any) -> Holding:
         fence = Fence(name, 7, "t" * 22)
-        return self.keep(Grant(fence, self.now + TTL - 1), Settings(ttl=TTL, **settings))
+        return self.keep(Grant(fence, self.now + BELIEVED), Settings(ttl=TTL, **settings))
 
     def wait(self, seconds: float) -> None:
         """Let time pass, from call to call."""
@@ -78,7 +79,7 @@ def test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before() -> None:
     calendar = Calendar()
     silent, renewed = calendar.hold("silent"), calendar.hold("renewed")
     calendar.wait(TTL * 0.4)
-    renewed.renewed(Grant(renewed.fence, calendar.now + TTL - 1), calendar.now)
+    renewed.renewed(Grant(renewed.fence, calendar.now + BELIEVED), calendar.now)
     calendar._enter(renewed)
     calendar.wait(silent.deadline - calendar.now - 0.001)
     assert silent.lost is None
@@ -88,13 +89,13 @@ def test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before() -> None:
     assert renewed in calendar.submitted[2:], "its next renewal was due by then"
 
 
-@pytest.mark.parametrize("renewed_after", [TTL / 2, TTL - 1.001], ids=["in time", "at the last moment"])
+@pytest.mark.parametrize("renewed_after", [TTL / 2, BELIEVED - 0.1], ids=["in time", "at the last moment"])
 def test_without_renewal_the_deadline_is_watched(renewed_after: float) -> None:
     calendar = Calendar()
     holding = calendar.hold(renew=False)
     calendar.wait(renewed_after)
-    holding.renewed(Grant(holding.fence, calendar.now + TTL - 1), calendar.now)  # its user did it
-    calendar.wait(TTL - 1.001)
+    holding.renewed(Grant(holding.fence, calendar.now + BELIEVED), calendar.now)  # its user did it
+    calendar.wait(BELIEVED - 0.001)
     assert holding.lost is None
     calendar.wait(0.002)
     assert holding.lost == "expired"
@@ -105,7 +106,7 @@ def test_a_lease_that_its_user_renewed_is_due_later() -> None:
     calendar = Calendar()
     holding = calendar.hold()
     calendar.wait(TTL * 0.25)
-    holding.renewed(Grant(holding.fence, calendar.now + TTL - 1), calendar.now)
+    holding.renewed(Grant(holding.fence, calendar.now + BELIEVED), calendar.now)
     calendar.wait(TTL * 0.25)
     assert calendar.submitted == []
     calendar.wait(TTL * 0.2)
@@ -124,7 +125,7 @@ def test_a_moment_that_comes_while_a_lease_is_entered_misses_nothing() -> None:
             super().add(holding)
 
     moment.holdings = Late(moment.holdings)
-    late = Holding(Grant(Fence("late", 7, "t" * 22), calendar.now + TTL - 1), Settings(ttl=TTL), calendar.now)
+    late = Holding(Grant(Fence("late", 7, "t" * 22), calendar.now + BELIEVED), Settings(ttl=TTL), calendar.now)
     late.due = when
     calendar._enter(late)
     calendar.wait(TTL * 0.4)
