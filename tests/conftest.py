@@ -16,6 +16,7 @@ import pytest
 
 from examples.servers import (
     GCSServer,
+    HttpProxy,
     ObjectServer,
     PostgresServer,
     Proxy,
@@ -46,6 +47,10 @@ class RedisFactory(Protocol):
 
 class ProxyFactory(Protocol):
     def __call__(self, server: RedisServer | PostgresServer | ObjectServer) -> Proxy: ...
+
+
+class HttpProxyFactory(Protocol):
+    def __call__(self, server: ObjectServer) -> HttpProxy: ...
 
 
 def _missing(name: str, reason: str) -> NoReturn:
@@ -188,5 +193,16 @@ def proxy() -> Iterator[ProxyFactory]:
 
         def make(server: RedisServer | PostgresServer | ObjectServer) -> Proxy:
             return stack.enter_context(Proxy(server.host, server.port))
+
+        yield make
+
+
+@pytest.fixture
+def http_proxy() -> Iterator[HttpProxyFactory]:
+    """Makes HTTP proxies in front of object stores, that misbehave as told; `store(via=...)` goes through one."""
+    with ExitStack() as stack:
+
+        def make(server: ObjectServer) -> HttpProxy:
+            return stack.enter_context(HttpProxy(server.host, server.port))
 
         yield make

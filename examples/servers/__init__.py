@@ -4,6 +4,8 @@ They hold throw-away data and listen on 127.0.0.1 only. Not for production: dura
 """
 
 from examples.servers.gcs import GCSServer, start_gcs
+from examples.servers.http_proxy import HttpProxy
+from examples.servers.http_rules import Hold, Request, Rule
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
@@ -13,6 +15,8 @@ from examples.servers.s3 import S3Server, find_s3, start_s3
 
 __all__ = [
     "GCSServer",
+    "Hold",
+    "HttpProxy",
     "Loss",
     "ObjectServer",
     "PostgresBinary",
@@ -20,6 +24,8 @@ __all__ = [
     "Proxy",
     "RedisBinary",
     "RedisServer",
+    "Request",
+    "Rule",
     "S3Server",
     "ServerError",
     "find_postgres_binaries",

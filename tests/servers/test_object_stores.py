@@ -1,57 +1,14 @@
 """What every object store that behaves has to do: the guards' safety hangs on these conditions."""
 
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
-
 import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from examples.servers import ObjectServer
 from tests.conftest import ProxyFactory
+from tests.servers.object_checks import CLIENTS, at_once, content, version
 
-if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutResult, UpdateVersion
-    from obstore.store import ObjectStore
-
-CLIENTS = 8
 ROUNDS = 5
-
-
-def version(of: "PutResult | ObjectMeta") -> "UpdateVersion":
-    """What a put can be conditional on; obstore takes no None."""
-    known: UpdateVersion = {}
-    if of["e_tag"] is not None:
-        known["e_tag"] = of["e_tag"]
-    if of["version"] is not None:
-        known["version"] = of["version"]
-    return known
-
-
-def content(store: "ObjectStore", key: str) -> bytes:
-    return bytes(obstore.get(store, key).bytes())
-
-
-def at_once(work: Callable[[int], None]) -> None:
-    """Run `work` in CLIENTS threads that start together; raises what the first of them raised."""
-    together = threading.Barrier(CLIENTS)
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        try:
-            together.wait(10)
-            work(number)
-        except BaseException as error:  # noqa: BLE001 - raised below
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if errors:
-        raise errors[0]
 
 
 def test_create_only_where_nothing_is(object_server: ObjectServer) -> None:
