@@ -1,9 +1,10 @@
 # Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
 #   make demo | test | explore | check | wheel | clean
+#   make node      (needs npm: more object stores for the tests)
 #   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo test explore check wheel clean
+.PHONY: demo test explore check wheel node clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -49,8 +50,17 @@ wheel: .venv/.dev
 	cd .wheel/away && ../venv/bin/pyright --pythonpath ../venv/bin/python tests/typing/user_program.py
 	cd .wheel/away && ../venv/bin/python -m pytest -q $(SPREAD) tests/contract $(ARGS)
 
+# Azurite: Azure's Blob Storage. s3rver: an S3 that ignores conditions.
+node: .node/.installed
+
+.node/.installed:
+	@mkdir -p .node
+	@npm install --prefix .node --no-audit --no-fund --loglevel=error azurite@3.37.0 s3rver@3.7.1
+	@.node/node_modules/.bin/azurite-blob --version >/dev/null
+	@touch $@
+
 clean:
-	rm -rf .venv .wheel build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .wheel .node build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.python:

@@ -1,7 +1,7 @@
 """Real servers for the tests. Each starts when first asked for, once per run, and is empty before each test.
 
 A server that is nowhere to be found skips the tests that need it, unless FENCING_REQUIRE_SERVERS names it
-("redis-6.2,redis-7,redis-8,postgres,s3"): then they fail.
+("redis-6.2,redis-7,redis-8,postgres,s3,azure,s3rver"): then they fail.
 
 With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)! The tests then run one after the other;
 otherwise several processes share them, each with servers of its own.
@@ -15,6 +15,7 @@ from typing import NoReturn, Protocol
 import pytest
 
 from examples.servers import (
+    AzureServer,
     GCSServer,
     HttpProxy,
     ObjectServer,
@@ -23,13 +24,17 @@ from examples.servers import (
     RedisServer,
     S3Server,
     ServerError,
+    find_azurite,
     find_postgres_binaries,
     find_redis_binaries,
     find_s3,
+    find_s3rver,
+    start_azure,
     start_gcs,
     start_postgres,
     start_redis,
     start_s3,
+    start_s3rver,
 )
 from examples.servers import docker as docker_servers
 
@@ -173,13 +178,31 @@ def racy_s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture(scope="session")
+def s3rver_server() -> Iterator[S3Server]:
+    """An S3 that ignores every condition."""
+    if not find_s3rver():
+        _missing("s3rver", "found no s3rver; `make node` installs one")
+    with start_s3rver() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[AzureServer]:
+    """An Azure Blob Storage, shared by the run: `store()` opens a new container in it."""
+    if not find_azurite():
+        _missing("azure", "found no Azurite; `make node` installs one")
+    with start_azure() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def gcs_server() -> Iterator[GCSServer]:
     """A Google Cloud Storage (ours, after the documentation), shared by the run."""
     with start_gcs() as server:
         yield server
 
 
-@pytest.fixture(params=["s3", "gcs"])
+@pytest.fixture(params=["s3", "gcs", "azure"])
 def object_server(request: pytest.FixtureRequest) -> ObjectServer:
     """An object store, shared by the run: the test runs once on each kind."""
     server: ObjectServer = request.getfixturevalue(f"{request.param}_server")

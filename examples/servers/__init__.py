@@ -1,8 +1,9 @@
-"""Real servers for demos and tests: Redis and PostgreSQL, Docker or not, object stores, and a proxy that loses replies.
+"""Real servers for demos and tests: Redis and PostgreSQL, Docker or not, object stores, and a lossy proxy.
 
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
 
+from examples.servers.azure import AzureServer, find_azurite, start_azure
 from examples.servers.gcs import GCSServer, start_gcs
 from examples.servers.http_proxy import HttpProxy
 from examples.servers.http_rules import Hold, Request, Rule
@@ -11,9 +12,10 @@ from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
 from examples.servers.proxy import Loss, Proxy
 from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
-from examples.servers.s3 import S3Server, find_s3, start_s3
+from examples.servers.s3 import S3Server, find_s3, find_s3rver, start_s3, start_s3rver
 
 __all__ = [
+    "AzureServer",
     "GCSServer",
     "Hold",
     "HttpProxy",
@@ -28,11 +30,15 @@ __all__ = [
     "Rule",
     "S3Server",
     "ServerError",
+    "find_azurite",
     "find_postgres_binaries",
     "find_redis_binaries",
     "find_s3",
+    "find_s3rver",
+    "start_azure",
     "start_gcs",
     "start_postgres",
     "start_redis",
     "start_s3",
+    "start_s3rver",
 ]

@@ -28,6 +28,8 @@ class ObjectServer(ABC):
     def __init__(self, url: str, host: Host, source: str) -> None:
         self._host = host
         self._numbers = itertools.count(1)
+        self.unsigned: dict[str, Any] = {}
+        """Options of a `store` whose headers are not signed, so that a proxy may change them. No deleting on Azure."""
         self.url = url
         self.source = source
         parts = urlsplit(url)
@@ -89,7 +91,7 @@ class ObjectServer(ABC):
         self.close()
 
 
-def put(url: str, headers: dict[str, str] | None = None) -> None:
+def put(url: str) -> None:
     """An empty PUT, past every proxy that the environment names; raises OSError unless it succeeds."""
-    with build_opener(ProxyHandler({})).open(Request(url, method="PUT", headers=headers or {}), timeout=_TIMEOUT):
+    with build_opener(ProxyHandler({})).open(Request(url, method="PUT"), timeout=_TIMEOUT):
         pass

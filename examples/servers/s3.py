@@ -1,4 +1,7 @@
-"""An S3: moto's, in a process of its own, with conditional puts that really exclude each other."""
+"""An S3: moto's, in a process of its own, with conditional puts that really exclude each other.
+
+And s3rver, from npm: a real server of the many that speak S3 and ignore the conditions.
+"""
 
 import importlib.util
 import os
@@ -7,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from examples.servers.local import LocalProcess, ServerError, new_directory
+from examples.servers.npm import find_npm_program
 from examples.servers.objects import ObjectServer, put
 
 if TYPE_CHECKING:
@@ -14,22 +18,21 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "examples.servers.s3_app"
+S3RVER_VARIABLE = "FENCING_S3RVER"
 _REGION = "us-east-1"
+_KEY = "S3RVER"  # s3rver knows no other; moto takes any
 
 
 class S3Server(ObjectServer):
     """A running S3. ETags are hashes of the content, as in S3: the same bytes have the same ETag."""
 
-    # No signature is checked; this tells moto which of its services is meant.
-    AUTHORIZATION = f"AWS4-HMAC-SHA256 Credential=key/20200101/{_REGION}/s3/aws4_request"
-
     def _create(self, bucket: str) -> None:
-        put(f"{self.url}/{bucket}", {"Authorization": self.AUTHORIZATION})
+        put(f"{self.url}/{bucket}")
 
     def _open(self, bucket: str, url: str, options: dict[str, Any]) -> "ObjectStore":
         from obstore.store import S3Store
 
-        keys = {"access_key_id": "key", "secret_access_key": "secret"}
+        keys = {"access_key_id": _KEY, "secret_access_key": _KEY}
         return S3Store(bucket, **{"endpoint": url, "region": _REGION, **keys, **options})
 
 
@@ -58,3 +61,27 @@ def start_s3(*, serialised: bool = True) -> S3Server:
         environment={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(directory)},
     )
     return S3Server(f"http://127.0.0.1:{process.port}", process, f"moto, {mode}")
+
+
+def find_s3rver() -> Path | None:
+    """s3rver; what FENCING_S3RVER names comes first."""
+    return find_npm_program(S3RVER_VARIABLE, "s3rver")
+
+
+def start_s3rver() -> S3Server:
+    """Start an S3 that ignores If-Match and If-None-Match; raises ServerError when it is nowhere to be found."""
+    program = find_s3rver()
+    if program is None:
+        raise ServerError(f"no s3rver: run `make node`, or put s3rver on PATH or into {S3RVER_VARIABLE}")
+    directory = new_directory()
+    process = LocalProcess(
+        command=lambda port: [
+            *(str(program), "--directory", str(directory / "data"), "--address", "127.0.0.1", "--port", str(port)),
+            *("--silent", "--no-vhost-buckets", "--allow-mismatched-signatures"),
+        ],
+        directory=directory,
+        data=directory / "data",
+        ready=lambda process: "S3rver listening" in process.log,
+        clashed=lambda log: "EADDRINUSE" in log,
+    )
+    return S3Server(f"http://127.0.0.1:{process.port}", process, f"s3rver: {program}")

@@ -64,7 +64,7 @@ def _other_than(store: "ObjectStore", key: str) -> Any:
 
 
 def test_conditions_ignored(between: Between) -> None:
-    store = between.through()
+    store = between.through(**between.server.unsigned)
     obstore.put(store, "key", b"first")
     between.proxy.strip()
     obstore.put(store, "key", b"second", mode="create")
@@ -225,6 +225,16 @@ def test_a_racy_s3_lets_all_win(racy_s3_server: S3Server) -> None:
     assert len(wins) > 1
     with pytest.raises(AlreadyExistsError):  # one after the other, nothing is to be seen
         obstore.put(store, "key", b"late", mode="create")
+
+
+def test_s3rver_ignores_every_condition(s3rver_server: S3Server) -> None:
+    store = s3rver_server.store()
+    old = version(obstore.put(store, "key", b"first"))
+    obstore.put(store, "key", b"second", mode="create")
+    obstore.put(store, "key", b"third", mode=old)
+    obstore.put(store, "other", b"fourth", mode=old)
+    assert content(store, "key") == b"third"
+    assert content(store, "other") == b"fourth"
 
 
 def test_closing_ends_the_threads_and_what_is_held(gcs_server: GCSServer) -> None:
