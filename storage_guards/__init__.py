@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.memory import MemoryGuard as MemoryGuard
+    from storage_guards.psycopg import AsyncPsycopgGuard as AsyncPsycopgGuard
+    from storage_guards.psycopg import PsycopgGuard as PsycopgGuard
     from storage_guards.sqlalchemy import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
     from storage_guards.sqlalchemy import SQLAlchemyGuard as SQLAlchemyGuard
 
 _HOME = {
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
+    "psycopg": ("AsyncPsycopgGuard", "PsycopgGuard"),
     "sqlalchemy": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -1,0 +1,105 @@
+"""Claims in PostgreSQL: raising marks, all or none, and the first claim of a mark. Plans, as in ``psycopg_wire``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg.abc import PQGen
+
+from fencing.errors import GuardUnavailable
+from fencing.fence import Fence, Mark, admit_claim
+from storage_guards import psycopg_statements as sql
+from storage_guards.psycopg_statements import AnyConnection
+from storage_guards.psycopg_wire import Row, ask, ask_prepared
+from storage_guards.recent_writes import Admitted
+
+__all__ = ["claim_all", "to_mark"]
+
+_ROUNDS = 3
+"""How often a verdict is sought while claims of others come between the statement and the look at the mark."""
+
+
+def claim_all(
+    connection: AnyConnection, fences: Sequence[Fence], seconds: float, writes: int, last: Sequence[str]
+) -> PQGen[list[Admitted]]:
+    """Begin a transaction and raise each mark to its fence.
+
+    A mere claim (``writes`` is 0) is committed at its end. Of one fence it is even sent together with its COMMIT: a
+    claim that is refused has changed nothing, and one that arrives late does no harm.
+
+    Args:
+        connection: idle.
+        fences: sorted by resource.
+        seconds: the bound of each wait.
+        writes: what to add to the marks' seq.
+        last: statements at the end of the transaction's beginning.
+
+    Raises:
+        StaleFence: the rule refuses one.
+    """
+    # READ COMMITTED: a claim that has waited is judged by what it waited for. A block that may read gets its own level.
+    opening = [sql.begin(connection, read_committed=not writes), *sql.limits(seconds)]
+    at_once = not writes and len(fences) == 1
+    values = [sql.values_of(connection, fence, writes) for fence in fences]
+    rows = yield from ask_prepared(
+        connection,
+        opening,
+        lambda prepared: [
+            *(sql.claim(each, prepared=prepared) for each in values),
+            *last,
+            *([sql.COMMIT] if at_once else ()),
+        ],
+    )
+    admitted = [_admitted(fence, row) for fence, row in zip(fences, rows, strict=False) if row is not None]
+    if len(admitted) < len(fences):
+        if len(fences) > 1:  # begin anew, so that marks are locked in their order, those that are absent included
+            yield from ask(connection, [sql.ROLLBACK, *opening, *last])
+        around = (opening, [sql.COMMIT]) if at_once else ([], [])
+        admitted = []
+        for fence in fences:
+            admitted.append((yield from _claim_one(connection, fence, writes, around)))
+    if not writes and not at_once:
+        yield from ask(connection, [sql.COMMIT])
+    return admitted
+
+
+def _claim_one(
+    connection: AnyConnection, fence: Fence, writes: int, around: tuple[Sequence[str], Sequence[str]]
+) -> PQGen[Admitted]:
+    """Claim, whether there is a mark or not.
+
+    Args:
+        around: what to send before and after, where each request is a transaction of its own.
+    """
+
+    def answers(*statements: str) -> PQGen[list[Row | None]]:
+        before, after = around
+        rows = yield from ask(connection, [*before, *statements, *after])
+        return rows[len(before) : len(before) + len(statements)]
+
+    values = sql.values_of(connection, fence, writes)
+    for _ in range(_ROUNDS):
+        # Nobody can raise the floor any more before this transaction ends; read in the next statement, it is current.
+        floor, row = yield from answers(sql.LOCK_FLOOR, sql.first_claim(values))
+        if row is not None:
+            return _admitted(fence, row)
+        if floor is None:
+            yield from answers(sql.make_floor())
+            continue
+        mark, floor = yield from answers(sql.read_mark(values["resource"]), sql.READ_FLOOR)
+        admit_claim(to_mark(mark), fence, int((floor and floor[0]) or 0))
+        [row] = yield from answers(sql.claim(values))  # a mark that is there counts, whatever the floor
+        if row is not None:
+            return _admitted(fence, row)
+    raise GuardUnavailable(
+        f"the mark of {fence.resource!r} changed at each of {_ROUNDS} attempts; retry", resource=fence.resource
+    )
+
+
+def to_mark(row: Row | None) -> Mark | None:
+    """The mark in a row (number, token, seq)."""
+    return None if row is None else Mark(int(row[0] or 0), row[1] or "", int(row[2] or 0))
+
+
+def _admitted(fence: Fence, row: Row) -> Admitted:
+    return Admitted(fence, int(row[0] or 0), row[1] or "", row[2])

@@ -1,0 +1,64 @@
+"""``landed`` in PostgreSQL: a plan, as in ``psycopg_wire``. What an answer means: ``recent_writes.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+from psycopg.abc import PQGen
+
+from fencing.errors import GuardUnavailable, OutcomeUnknown
+from fencing.fence import MAX_NUMBER
+from storage_guards import psycopg_statements as sql
+from storage_guards.psycopg_errors import explain
+from storage_guards.psycopg_statements import AnyConnection
+from storage_guards.psycopg_wire import ask
+from storage_guards.recent_writes import Settled, verdict
+
+__all__ = ["Inquiry"]
+
+_ROUNDS = 3
+
+
+class Inquiry:
+    """One use of ``landed``."""
+
+    def __init__(self, unknown: OutcomeUnknown, seconds: float) -> None:
+        self._unknown = unknown
+        self.seconds = seconds
+        self._connected = False
+
+    def ask(self, connection: AnyConnection) -> PQGen[bool | None]:
+        """Lock, look, and leave everything as it was: one round trip, unless the mark comes or goes meanwhile."""
+        self._connected = True
+        opening = [sql.begin(connection, read_committed=True), *sql.limits(self.seconds)]
+        values = sql.values_of(connection, self._unknown.fence)
+        look = [sql.lock_mark(values), sql.lock_absence(values), sql.LOCK_FLOOR]
+        for _ in range(_ROUNDS):
+            rows = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
+            mark, absent, floor = rows[len(opening) : -1]
+            if mark is not None or absent is not None:
+                settled = Settled(
+                    recent_writes=None if mark is None else mark[0],
+                    table="" if floor is None else floor[1] or "",
+                    floor=MAX_NUMBER if floor is None else int(floor[0] or 0),
+                )
+                return verdict(self._unknown, settled)
+        resource = self._unknown.fence.resource
+        raise GuardUnavailable(
+            f"the mark of {resource!r} changed at each of {_ROUNDS} attempts; the outcome is still open, ask again",
+            resource=resource,
+        )
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Around all of it, connecting included."""
+        try:
+            yield
+        except psycopg.Error as error:
+            then = "the outcome is still open, ask again"
+            meaning = explain(error, [self._unknown.fence], self.seconds, connected=self._connected, then=then)
+            if meaning is error:
+                raise
+            raise meaning from error

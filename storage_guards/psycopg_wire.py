@@ -1,0 +1,148 @@
+"""Several statements, one round trip: plans that psycopg's ``Connection.wait`` runs in either colour.
+
+psycopg sends BEGIN, each statement and COMMIT one by one. A plan here is a generator, as psycopg's own: it puts a
+request on the connection and yields until the answer is there. The connection itself stays in its usual mode, so in a
+guarded block everything of psycopg works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import errors, generators
+from psycopg.abc import PQGen
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from storage_guards.psycopg_statements import PREPARE, ROLLBACK, AnyConnection
+
+__all__ = [
+    "Row",
+    "ask",
+    "ask_prepared",
+    "failure_of",
+    "hang_up",
+    "is_idle",
+    "is_open",
+    "require_idle",
+    "require_ready",
+    "send",
+]
+
+T = TypeVar("T")
+Row = tuple[str | None, ...]
+
+_prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
+"""True: PREPARE was sent. False: it does not last here (a pooler in between), so statements are sent whole."""
+
+
+def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
+    """Send the statements as one simple query. The server stops at the first that fails: its result is the last."""
+    pgconn = connection.pgconn
+    if connection.closed:
+        raise psycopg.OperationalError("the connection is closed")
+    pgconn.send_query("; ".join(statements).encode(connection.info.encoding))
+    results: list[PGresult] = yield from generators.execute(pgconn)
+    return results
+
+
+def failure_of(connection: AnyConnection, results: Sequence[PGresult]) -> psycopg.Error | None:
+    """The error of the statement that failed, which is the last; None: none has."""
+    if results[-1].status == ExecStatus.FATAL_ERROR:
+        return errors.error_from_result(results[-1], encoding=connection.info.encoding)
+    return None
+
+
+def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[Row | None]]:
+    """Send, and return the first row of each statement's answer, or None; raise the error of the one that failed."""
+    results = yield from send(connection, statements)
+    failure = failure_of(connection, results)
+    if failure is not None:
+        raise failure
+    return [_first_row(result, connection.info.encoding) for result in results]
+
+
+def ask_prepared(
+    connection: AnyConnection, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
+) -> PQGen[list[Row | None]]:
+    """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
+
+    What is prepared can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
+    the transaction is begun anew, twice at most.
+
+    Args:
+        connection: idle.
+        opening: begins the transaction.
+        statements: those after that, with prepared ones or without.
+
+    Returns:
+        The rows of ``statements`` alone.
+    """
+    for attempt in range(3):
+        known = _prepared.get(connection)
+        if connection.prepare_threshold is None or attempt == 2:
+            known = _prepared[connection] = False
+        before = [*opening, *(PREPARE if known is None else ())]
+        try:
+            rows = yield from ask(connection, [*before, *statements(known is not False)])
+        except errors.InvalidSqlStatementName:
+            _prepared.pop(connection, None)
+        except errors.DuplicatePreparedStatement:  # an answer was lost, or cancelled, after it was prepared
+            _prepared[connection] = True
+        else:
+            if known is None:
+                _prepared[connection] = True
+            return rows[len(before) :]
+        yield from ask(connection, [ROLLBACK])
+    raise AssertionError("whole statements need no prepared ones")
+
+
+def require_ready(connection: AnyConnection) -> None:
+    """ValueError where the connection cannot take a statement, or not at once."""
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise ValueError(
+            "the connection is in pipeline mode, where statements are sent before the check was answered; "
+            "leave the pipeline first"
+        )
+    status = connection.pgconn.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise ValueError("the connection's transaction has failed; roll it back first")
+    if status == TransactionStatus.ACTIVE:
+        raise ValueError("the connection is busy with another statement; read its results to their end first")
+
+
+def require_idle(connection: AnyConnection) -> None:
+    """ValueError where a transaction of the guard's own cannot be begun."""
+    require_ready(connection)
+    if connection.pgconn.transaction_status == TransactionStatus.INTRANS:
+        raise ValueError(
+            "the connection is in a transaction of its own, which the guard would commit: end it first (a SELECT "
+            "begins one, too), or check inside it with advance()"
+        )
+
+
+def is_idle(connection: AnyConnection) -> bool:
+    """Whether the connection is outside any transaction, and of use."""
+    pgconn = connection.pgconn
+    return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def is_open(connection: AnyConnection) -> bool:
+    """Whether the driver reports a sound open transaction, ready for the next statement."""
+    pgconn = connection.pgconn
+    return pgconn.transaction_status == TransactionStatus.INTRANS and pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def hang_up(connection: AnyConnection) -> None:
+    """Close the socket under whatever waits for it, without a word to the server."""
+    connection.pgconn.finish()
+
+
+def _first_row(result: PGresult, encoding: str) -> Row | None:
+    if not result.ntuples:
+        return None
+    values = [result.get_value(0, column) for column in range(result.nfields)]
+    return tuple(None if value is None else value.decode(encoding) for value in values)
