@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fencing.errors import NotAcquired as NotAcquired
     from fencing.errors import OutcomeUnknown as OutcomeUnknown
     from fencing.errors import StaleFence as StaleFence
+    from fencing.errors import StaleRead as StaleRead
     from fencing.errors import UnclaimedFence as UnclaimedFence
     from fencing.fence import Fence as Fence
     from fencing.fence import Mark as Mark
@@ -45,6 +46,7 @@ _HOME = {
         "NotAcquired",
         "OutcomeUnknown",
         "StaleFence",
+        "StaleRead",
         "UnclaimedFence",
     ),
     "fence": ("Fence", "Mark"),

@@ -4,6 +4,7 @@
     ├── NotAcquired              try later: somebody else holds the lock
     ├── LeaseLost                stop: the lease is over, on this side
     ├── StaleFence               stop: the storage has admitted a newer holder
+    ├── StaleRead                read again: what was to be replaced, or read, has been replaced since
     ├── UnclaimedFence           pass guards=[guard] to the lock, or claim first
     ├── OutcomeUnknown           the write may or may not have happened: guard.landed(error) says which
     ├── CoordinatorUnavailable   retry: what mints fences did not answer
@@ -32,6 +33,7 @@ __all__ = [
     "NotAcquired",
     "OutcomeUnknown",
     "StaleFence",
+    "StaleRead",
     "UnclaimedFence",
 ]
 
@@ -136,6 +138,23 @@ class StaleFence(FencingError):
         super().__init__(f"fence {fence.number} of {fence.resource!r} is stale: {newer}; stop, and acquire again")
 
 
+class StaleRead(FencingError):
+    """What was read before has been replaced since, so nothing was written from it. Read again, and begin anew.
+
+    The fence may still be the newest: another thread under it, or a writer past the guard, was faster.
+
+    Attributes:
+        resource: what it belongs to.
+        key: of the object in the storage, where it is about one.
+    """
+
+    def __init__(self, *, resource: str, key: str | None = None) -> None:
+        self.resource = resource
+        self.key = key
+        what = f"{key!r} of {resource!r}" if key else f"{resource!r}"
+        super().__init__(f"what was read of {what} has been replaced since; read it again")
+
+
 class UnclaimedFence(FencingError):
     """This fence was never claimed at this storage, so what its holder read may be old. Nothing was written.
 
@@ -168,13 +187,23 @@ class OutcomeUnknown(FencingError):
         transaction: the database's transaction id, where it has one. For logs: a PostgreSQL that crashed or failed
             over gives the ids of what it lost to other transactions.
         recent_writes: what the mark would remember of its last writes, this one first, if it happened. For ``landed``.
+        key: of the object that was written in place, in an object store.
     """
 
-    def __init__(self, *, fence: Fence, seq: int, transaction: str | None = None, recent_writes: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        fence: Fence,
+        seq: int,
+        transaction: str | None = None,
+        recent_writes: str = "",
+        key: str | None = None,
+    ) -> None:
         self.fence = fence
         self.seq = seq
         self.transaction = transaction
         self.recent_writes = recent_writes
+        self.key = key
         super().__init__(
             f"the reply to a write under fence {fence.number} of {fence.resource!r} was lost: it may have happened; "
             f"ask guard.landed(error), or read the data under a lease before writing it again"

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.memory import MemoryGuard as MemoryGuard
+    from storage_guards.object_store import AsyncObjectStoreGuard as AsyncObjectStoreGuard
+    from storage_guards.object_store import ObjectStoreGuard as ObjectStoreGuard
     from storage_guards.psycopg import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.psycopg import PsycopgGuard as PsycopgGuard
     from storage_guards.sqlalchemy import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
+    "object_store": ("AsyncObjectStoreGuard", "ObjectStoreGuard"),
     "psycopg": ("AsyncPsycopgGuard", "PsycopgGuard"),
     "sqlalchemy": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
 }

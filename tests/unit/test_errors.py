@@ -17,6 +17,7 @@ from fencing.errors import (
     NotAcquired,
     OutcomeUnknown,
     StaleFence,
+    StaleRead,
     UnclaimedFence,
 )
 
@@ -35,7 +36,10 @@ EVERY: list[FencingError] = [
     StaleFence(fence=FENCE, mark=None, floor=8),
     UnclaimedFence(fence=FENCE, mark=None),
     UnclaimedFence(fence=FENCE, mark=Mark(3, "b" * 22)),
+    StaleRead(resource="orders:42"),
+    StaleRead(resource="orders:42", key="reports/today.csv"),
     OutcomeUnknown(fence=FENCE, seq=3, transaction="811"),
+    OutcomeUnknown(fence=FENCE, seq=3, recent_writes="c" * 16, key="reports/today.csv"),
     CoordinatorUnavailable("no answer", resource="orders:42", address="localhost:6379"),
     GuardUnavailable("no answer", resource="orders:42"),
     GuardNotEnforceable("the engine is in autocommit"),

@@ -71,6 +71,8 @@ def run(code: str) -> str:
         ("import storage_guards.sqlalchemy, fencing.fence", "redis"),
         ("from storage_guards import SQLAlchemyGuard; from fencing import Fence, StaleFence", "redis"),
         ("from storage_guards import MemoryGuard", "sqlalchemy"),
+        ("from storage_guards import MemoryGuard", "obstore"),
+        ("from storage_guards import ObjectStoreGuard", "sqlalchemy"),
         ("from fencing import RedisCoordinator", "sqlalchemy"),
         ("import fencing, storage_guards", "asyncio"),
     ],

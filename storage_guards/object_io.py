@@ -1,0 +1,265 @@
+"""The only code that talks to an object store: obstore's asyncio functions, each within a bound.
+
+obstore repeats requests by itself, for minutes where nobody stops it. Here each request ends at its bound: cancelled,
+obstore drops it and repeats it no more. It may all the same have reached the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from fencing.errors import GuardNotEnforceable
+from storage_guards.object_requests import (
+    CREATE,
+    Await,
+    Conflict,
+    Delete,
+    Found,
+    Get,
+    List,
+    Listed,
+    Lost,
+    Open,
+    Put,
+    Together,
+    Version,
+)
+
+if sys.version_info >= (3, 11):
+    from asyncio import timeout as async_timeout
+else:
+    from async_timeout import timeout as async_timeout
+
+__all__ = ["ObjectIO", "write_etag"]
+
+T = TypeVar("T")
+
+PAGE = 1000
+PIECE = 2**20
+"""Bytes that a stream gives at a time, at least."""
+
+METHODS = ("get_async", "put_async", "delete_async", "list")
+
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
+_GONE = ("NotFound", "404", "BlobNotFound", "NoSuchKey")
+
+_forked = False
+
+
+def _after_fork() -> None:
+    global _forked
+    _forked = _used
+
+
+_used = False
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+class ObjectIO:
+    """One store.
+
+    Args:
+        store: an obstore store, or anything with its asyncio methods.
+
+    Raises:
+        TypeError: it is not one.
+    """
+
+    def __init__(self, store: Any) -> None:
+        missing = [name for name in METHODS if not callable(getattr(store, name, None))]
+        if missing or isinstance(store, type):
+            raise TypeError(f"an obstore store is needed, such as obstore.store.S3Store(...), not {store!r}")
+        self.store = store
+        self.form = "as given"
+        """How an ETag is written into a condition; the probe finds out."""
+
+    async def perform(self, request: Any) -> Any:
+        """Do one request.
+
+        Raises:
+            Conflict: the store refused the condition of a put; or did it, and refused the repetition.
+            Lost: no answer, or none that says what happened.
+            GuardNotEnforceable: the store will never do this, set up as it is; the text says why.
+        """
+        global _used
+        if _forked:
+            raise GuardNotEnforceable(
+                "obstore was used before this process was forked, and its threads do not live on in the child: fork "
+                "before the first use, or start processes with 'spawn'"
+            )
+        _used = True
+        if isinstance(request, Get):
+            return await self._get(request)
+        if isinstance(request, Put):
+            return await self._put(request)
+        if isinstance(request, Delete):
+            return await self._delete(request)
+        if isinstance(request, List):
+            return await self._list(request)
+        if isinstance(request, Open):
+            found = await self._find(request.key, request.seconds)
+            return None if found is None else found.stream(min_chunk_size=PIECE)
+        if isinstance(request, Await):
+            return await request.do(self)
+        if isinstance(request, Together):
+            return await asyncio.gather(*map(self.perform, request.requests), return_exceptions=True)
+        raise TypeError(f"no such request: {request!r}")
+
+    async def _find(self, key: str, seconds: float, **options: Any) -> Any:
+        try:
+            return await self.bounded(self.store.get_async(key, options=options or None), seconds, f"reading {key}")
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            return None
+
+    async def _get(self, request: Get) -> Found | None:
+        async def read() -> Found | None:
+            options = {"head": True} if request.head else {}
+            result = await self._find(request.key, request.seconds, **options)
+            if result is None:
+                return None
+            meta = result.meta
+            small = meta["size"] <= request.limit and not request.head
+            data = bytes(await result.bytes_async()) if small else b""
+            version = Version(meta.get("e_tag"), meta.get("version"))
+            return Found(data, version, meta["size"], meta["last_modified"], dict(result.attributes))
+
+        return await self.bounded(read(), request.seconds, f"reading {request.key}")
+
+    async def _put(self, request: Put) -> Version:
+        what = f"storing {request.key}"
+        put = self.store.put_async(
+            request.key,
+            request.data,
+            attributes=dict(request.attributes) or None,
+            mode=self._mode(request),
+            use_multipart=False,
+        )
+        try:
+            result = await self.bounded(put, request.seconds, what)
+        except FileNotFoundError as error:
+            _require_bucket(error)
+            if request.condition in (None, CREATE):  # nothing needs to be there
+                raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {_said(error)}") from error
+            raise Conflict(_said(error)) from error
+        return Version(result.get("e_tag"), result.get("version"))
+
+    def _mode(self, request: Put) -> Any:
+        condition = request.condition
+        if condition is None:
+            return "overwrite"
+        if not isinstance(condition, Version):
+            return "create"
+        # S3 and Azure compare the ETag, Google Cloud Storage the generation, which obstore calls the version.
+        # It cannot compare the metageneration, and need not: whatever a guard changes, it changes by a put of the
+        # bytes, which makes a new generation.
+        mode = {}
+        if condition.e_tag is not None:
+            mode["e_tag"] = write_etag(condition.e_tag, request.form or self.form)
+        if condition.version is not None:
+            mode["version"] = condition.version
+        return mode
+
+    async def _delete(self, request: Delete) -> None:
+        keys = list(request.keys)
+        if len(keys) > 1:
+            try:
+                await self.bounded(self.store.delete_async(keys), request.seconds, f"deleting {len(keys)} objects")
+                return
+            except FileNotFoundError:
+                pass  # one of them was gone already, and where that is an error the others may be there still
+            except Lost as error:
+                if not any(text in str(error) for text in _GONE):
+                    raise
+        for key in keys:
+            await self._delete_one(key, request.seconds)
+
+    async def _delete_one(self, key: str, seconds: float) -> None:
+        try:
+            await self.bounded(self.store.delete_async(key), seconds, f"deleting {key}")
+        except FileNotFoundError as error:
+            _require_bucket(error)
+        except Lost as error:
+            if not any(text in str(error) for text in _GONE):
+                raise
+
+    async def _list(self, request: List) -> list[Listed]:
+        found: list[Listed] = []
+        what = f"listing {request.directory}"
+        pages = self.store.list(request.directory, chunk_size=PAGE)
+        try:
+            while len(found) < request.limit:
+                page = await self.bounded(_next(pages), request.seconds, what)
+                if page is None:
+                    break
+                found.extend(Listed(each["path"], each["size"], each["last_modified"]) for each in page)
+        except FileNotFoundError as error:
+            _require_bucket(error)
+        return found[: request.limit]
+
+    async def bounded(self, awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
+        """The result within the bound; obstore's errors translated, but for FileNotFoundError, which depends."""
+        try:
+            async with async_timeout(seconds):
+                return await awaitable
+        except asyncio.TimeoutError as error:
+            raise Lost(f"{what}: no answer within {seconds:.3g} s") from error
+        except (FileNotFoundError, Conflict, Lost, GuardNotEnforceable):
+            raise
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise Conflict(_said(error)) from error
+        except (PermissionDeniedError, UnauthenticatedError) as error:
+            raise GuardNotEnforceable(
+                f"{what}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
+                f"valid credentials: {_said(error)}"
+            ) from error
+        except (NotSupportedError, NotImplementedError) as error:
+            raise GuardNotEnforceable(f"{what}: this store cannot do it: {_said(error)}") from error
+        except (BaseError, OSError) as error:
+            raise Lost(f"{what}: {_said(error)}") from error
+
+    async def next_piece(self, stream: Any, seconds: float, key: str) -> bytes | None:
+        """The next bytes of a stream, or None."""
+        piece = await self.bounded(_next(stream), seconds, f"reading {key}")
+        return None if piece is None else bytes(piece)
+
+
+def write_etag(e_tag: str, form: str) -> str:
+    """An ETag as a store wants it back: there are some that compare the quotes, too, and some that leave them out."""
+    if form == "unquoted":
+        return e_tag.removeprefix('"').removesuffix('"')
+    if form == "quoted":
+        return e_tag if e_tag.startswith(('"', "W/")) else f'"{e_tag}"'
+    return e_tag
+
+
+async def _next(pages: AsyncIterator[Any]) -> Any:
+    try:
+        return await pages.__anext__()
+    except StopAsyncIteration:
+        return None
+
+
+def _require_bucket(error: Exception) -> None:
+    if any(text in str(error) for text in _NO_BUCKET):
+        raise GuardNotEnforceable(f"there is no such bucket; create it: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """The first line of an error of obstore's, which tells all its sources after it."""
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return text if len(text) <= 500 else text[:497] + "..."

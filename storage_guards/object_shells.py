@@ -1,0 +1,122 @@
+"""The two shells that run the plans of the object-store guard: in a task, and in a thread.
+
+There is one implementation of the I/O, obstore's asyncio functions. Plans of the sync guard run in the caller's thread,
+and their requests on one event loop in a daemon thread of this process: so each is bounded exactly, and Ctrl-C is heard
+at once, neither of which obstore's sync functions offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from storage_guards.object_requests import Plan, Shielded, Sleep
+
+__all__ = ["in_loop", "run", "run_async"]
+
+T = TypeVar("T")
+
+_GRACE = 30.0
+"""Seconds that waiting for the loop's thread gets beyond the bound that the request itself keeps: a backstop."""
+
+_starting = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _the_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _starting:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="object-store-guard", daemon=True).start()
+        return _loop
+
+
+def _after_fork() -> None:
+    global _loop, _starting
+    _loop, _starting = None, threading.Lock()  # threads do not live on in a child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Run a coroutine, which bounds itself to ``seconds``, on the loop of this process; cancel it where this thread
+    stops waiting, by Ctrl-C for one."""
+    try:
+        future = asyncio.run_coroutine_threadsafe(coroutine, _the_loop())
+    except BaseException:
+        coroutine.close()
+        raise
+    try:
+        return future.result(seconds + _GRACE)
+    except concurrent.futures.CancelledError as error:
+        raise RuntimeError("the loop's thread was stopped") from error
+    except BaseException:
+        future.cancel()  # nothing, where the error is the coroutine's own
+        raise
+
+
+def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
+    """Run a plan in this thread."""
+    result: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = plan.send(result) if error is None else plan.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        result = error = None
+        try:
+            if isinstance(request, Sleep):
+                time.sleep(request.seconds)
+            elif isinstance(request, Shielded):
+                result = run(request.plan, perform)
+            else:
+                result = perform(request)
+        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
+            error = raised
+
+
+async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run a plan in this task."""
+    result: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = plan.send(result) if error is None else plan.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        result = error = None
+        try:
+            if isinstance(request, Sleep):
+                await asyncio.sleep(request.seconds)
+            elif isinstance(request, Shielded):
+                result = await _to_its_end(run_async(request.plan, perform))
+            else:
+                result = await perform(request)
+        except GeneratorExit:  # this coroutine is thrown away: nothing can be awaited any more
+            raise
+        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
+            error = raised
+
+
+async def _to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await what is bounded and must not be left half done, however often this task is cancelled. A cancellation is
+    delivered then; its cause is how the coroutine failed, and None if it did not."""
+    task = asyncio.ensure_future(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return task.result()
+    raise cancelled from (asyncio.CancelledError() if task.cancelled() else task.exception())

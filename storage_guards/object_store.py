@@ -1,0 +1,459 @@
+"""Guards for object stores through obstore: S3, Google Cloud Storage, Azure Blob Storage, and what is compatible."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from fencing.errors import GuardUnavailable, OutcomeUnknown, StaleRead
+from fencing.fence import Fence, HasFence, Mark, sorted_fences
+from storage_guards.bounds import check_unknown, wait_seconds
+from storage_guards.object_collect import UploadFound, history
+from storage_guards.object_guard import ObjectGuard, Progress
+from storage_guards.object_inplace import StoredObject
+from storage_guards.object_plans import ANYTHING, Anything
+from storage_guards.object_pointer import Entry
+from storage_guards.object_probe import Report
+from storage_guards.object_publication import AsyncPublication, AsyncStream, Publication, Stream
+from storage_guards.object_requests import Close, Next, Plan
+from storage_guards.object_shells import in_loop, run, run_async
+
+__all__ = [
+    "AsyncObjectStoreGuard",
+    "AsyncPublication",
+    "AsyncStream",
+    "Entry",
+    "ObjectStoreGuard",
+    "Publication",
+    "Report",
+    "StoredObject",
+    "Stream",
+    "UploadFound",
+]
+
+T = TypeVar("T")
+
+OPEN_ROUNDS = 5
+"""How often ``open`` resolves a name anew because what was current has been replaced and collected meanwhile."""
+
+
+class ObjectStoreGuard(ObjectGuard):
+    """Keeps a small pointer object for each resource: the mark, and which immutable objects are current.
+
+    What it does **not** promise: what was read before the claim (before ``hold``) is not protected. Only writers that
+    use the guard are kept out: whoever writes or deletes below ``prefix`` past it, a lifecycle rule too, breaks the
+    promise. Caches and replicas are not covered. Several resources are claimed one after the other: a refusal of a
+    later one, by somebody who came meanwhile, leaves those before it claimed, which does no harm. What it promises: if
+    a publication is acknowledged, everything the same fence read at this store since its claim was still current when
+    it came; readers see all of a publication or nothing.
+
+    At its first write a guard tries the store out (see :meth:`verify`), and refuses one that does not keep conditions.
+    Its bounds are its own: each request ends at them, whatever the store's ``retry_config`` would allow.
+
+    Args:
+        store: an obstore store, such as ``obstore.store.S3Store("bucket")``.
+        prefix: the directory of everything the guard keeps; the same for all guards of a resource.
+        timeout: the longest that finding out or changing what is current may take, in seconds. A lease that ends
+            earlier shortens it.
+        upload_timeout: the longest that the transfer of data may make no progress, in seconds.
+
+    Raises:
+        TypeError, ValueError: an argument is malformed.
+    """
+
+    _asynchronous = False
+
+    def __init__(
+        self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
+    ) -> None:
+        super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
+        self._verifying = threading.Lock()
+        self._report: Report | None = None
+
+    def verify(self, *, timeout: float | None = None) -> Report:
+        """Try out whether the store keeps conditional writes apart. A guard does so by itself at its first write.
+
+        Random keys below ``prefix`` are written and deleted again. The result is kept: a second call asks nothing.
+
+        Args:
+            timeout: seconds, at most the guard's own, which is the default.
+
+        Raises:
+            GuardNotEnforceable: it does not, or refuses the guard; the text says in what.
+            GuardUnavailable: no answer. Retry.
+        """
+        return self._verified(self._seconds(timeout))
+
+    def _verified(self, seconds: float) -> Report:
+        if self._report is None:
+            if not self._verifying.acquire(timeout=seconds):
+                raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
+            try:
+                if self._report is None:
+                    report = self._run(self._probe(seconds))
+                    self._learned(report)
+                    self._report = report
+            finally:
+                self._verifying.release()
+        return self._report
+
+    def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """Raise the mark to each fence. A lock with ``guards=[guard]`` calls it on acquiring.
+
+        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated. Of several
+        fences all are checked first; across resources it is not atomic.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for the store, at most the guard's own; None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            GuardUnavailable: no answer. Retry; the claim may have happened.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
+        fences = sorted_fences(holders)
+        seconds = wait_seconds(holders, self._timeout, timeout)
+        self._verified(seconds)
+        self._run(self._claim(fences, seconds))
+
+    def mark(self, resource: str) -> Mark | None:
+        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        return self._run(self._mark(self._scope(resource)))
+
+    def publish(
+        self,
+        holder: Fence | HasFence,
+        objects: Mapping[str, Any],
+        *,
+        claim: bool = False,
+        replacing: Publication | Anything | None = ANYTHING,
+        progress: Progress | None = None,
+    ) -> Publication:
+        """Make ``objects``, and nothing else, the current publication of the holder's resource, all at once.
+
+        It does **not** replace what is current until the last body is uploaded; any error before, one that a body or
+        ``progress`` raises too, publishes nothing (what was uploaded by then stays in the store until
+        :meth:`collect`). With ``claim=True`` it is a **blind** write: right only if nothing that was read before went
+        into it. Threads that share a fence replace each other's publications; ``replacing`` excludes that.
+
+        Args:
+            holder: a lease or a fence.
+            objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
+                body is bytes, a path, a binary file, an iterable of bytes, or an entry of the current publication,
+                which is carried over without a copy. Bodies are read in this thread, in order, with bounded memory.
+            claim: claim and publish at once.
+            replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
+            progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
+
+        Returns:
+            The new publication.
+
+        Raises:
+            TypeError, ValueError: a name or a body is none, or there are too many.
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            StaleRead: what it is to replace, or an entry's data, is no longer current. Read again.
+            OutcomeUnknown: the reply to the change of the pointer was lost. Ask :meth:`landed`.
+            GuardUnavailable: no answer; nothing is published. Retry.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
+        scope, plan = self._publish(holder, objects, claim, replacing, progress)
+        self._verified(scope.seconds)
+        return Publication(scope.resource, self._run(plan), scope.directory, self._run, self._upload_timeout)
+
+    def read(self, resource: str) -> Publication | None:
+        """What is current; None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
+
+        A holder reads after its claim. Compare with ``is None``.
+
+        Raises:
+            GuardUnavailable: no answer. Retry.
+            GuardNotEnforceable: the pointer is not one that this version understands, or the store refuses.
+        """
+        scope = self._scope(resource)
+        current = self._run(self._current(scope))
+        if current is None:
+            return None
+        return Publication(resource, current, scope.directory, self._run, self._upload_timeout)
+
+    def open(self, resource: str, name: str) -> Stream:
+        """The bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+
+        Raises:
+            KeyError: nothing of that name is current.
+            StaleRead: it was replaced and collected again and again meanwhile.
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        for _ in range(OPEN_ROUNDS):
+            current = self.read(resource)
+            if current is None:
+                raise KeyError(name)
+            try:
+                return current.open(name)
+            except StaleRead as error:
+                stale = error
+        raise stale
+
+    def delete(self, holder: Fence | HasFence, *, claim: bool = False) -> None:
+        """Make nothing current. The mark stays, and so do the data, until :meth:`collect`.
+
+        Args:
+            holder: a lease or a fence.
+            claim: claim and delete at once.
+
+        Raises:
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
+        plan = self._delete(holder, claim)
+        self._verified(self._timeout)
+        self._run(plan)
+
+    def history(self, resource: str) -> list[UploadFound]:
+        """The uploads in the store, oldest fence first, abandoned ones too: of the first 100,000 objects.
+
+        Raises:
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        return self._run(history(self._scope(resource)))
+
+    def collect(self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None) -> list[UploadFound]:
+        """Delete data of **older** fences that are not current: garbage collection, which is a write.
+
+        What is not current is not protected from it: whoever reads an older publication gets a :class:`StaleRead`.
+        Uploads of the holder's own fence stay, for the next one to collect.
+
+        Args:
+            holder: a lease or a fence, claimed here.
+            keep: how many of the newest uploads that are not current to keep.
+            older_than: seconds; younger uploads are kept, for readers that are still at them.
+
+        Returns:
+            What was deleted. Look at 100,000 objects at a time, oldest fences first; call again until it is empty.
+
+        Raises:
+            StaleFence, UnclaimedFence: as :meth:`publish`.
+            GuardUnavailable: no answer; some may be deleted. Call again.
+            GuardNotEnforceable: the store refuses.
+        """
+        plan = self._collect(holder, keep, older_than)
+        self._verified(self._timeout)
+        return self._run(plan)
+
+    def write(
+        self,
+        holder: Fence | HasFence,
+        key: str,
+        body: Any,
+        *,
+        replacing: StoredObject | Anything | None = ANYTHING,
+        claim: bool = False,
+    ) -> StoredObject:
+        """Write one object in place, under a key of your own: for readers that want one name for ever.
+
+        It promises **less** than :meth:`publish`. The check of the mark and the write are two requests: a write that
+        had passed its check may still land after a newer claim, until that holder has itself written the object. So
+        without ``replacing`` it protects only bodies that depend on nothing read before. With ``replacing`` no update
+        is lost, with one exception: on S3 a version is a hash of the content, so where the same bytes come back, an
+        older version does too, and what was read with it passes for current. Nothing is atomic over several objects.
+        Deleting the object deletes the mark it carries. Where that matters, publish.
+
+        Args:
+            holder: a lease or a fence.
+            key: of the object in the store, not below the guard's prefix.
+            body: bytes, at most 8 MiB.
+            replacing: what :meth:`get` or the last ``write`` gave: refused unless that is still there. None: it is
+                created, and refused where it exists.
+            claim: claim first.
+
+        Returns:
+            The object as stored, to be replaced by the next ``write``.
+
+        Raises:
+            TypeError, ValueError: the key or the body is none, or too long.
+            StaleFence: a newer fence was claimed, or has written the object. Stop.
+            StaleRead: it is not what ``replacing`` says. Read again.
+            UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
+        plan = self._write(holder, key, body, replacing, claim)
+        self._verified(self._timeout)
+        return self._run(plan)
+
+    def get(self, key: str) -> StoredObject | None:
+        """An object that is written in place, as it is; None: there is none.
+
+        Raises:
+            TypeError, ValueError: ``key`` is none, or the object has more than 8 MiB.
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        return self._run(self._get(key))
+
+    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """Whether the write whose outcome was unknown happened, at this guard's store.
+
+        It does **not** say whether it still stands: others may have written since. True and False are never wrong. A
+        publication that may still be under way is kept from ever landing first, by a change to the pointer's seq, or by
+        a claim where it was to claim. Ask soon: a pointer remembers its last 16 writes. The answer may be had by
+        another process; the error can be pickled.
+
+        Args:
+            error: as :meth:`publish`, :meth:`delete` or :meth:`write` raised it; after Ctrl-C or a cancellation the
+                ``__cause__`` of that.
+            timeout: seconds, at most the guard's own, which is the default.
+
+        Returns:
+            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
+            holds. None: it cannot be known here any more (of a write in place, often); read under a lease.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown.
+            GuardUnavailable: no answer. Ask again.
+            GuardNotEnforceable: as :meth:`claim`.
+        """
+        unknown, seconds = check_unknown(error), self._seconds(timeout)
+        return self._run(self._landed(unknown, seconds, self._verified(seconds)))
+
+    def _run(self, plan: Plan[T]) -> T:
+        return run(plan, self._perform)
+
+    def _perform(self, request: Any) -> Any:
+        if isinstance(request, Next):
+            return next(request.pieces, None)
+        if isinstance(request, Close):
+            return request.pieces.close()
+        return in_loop(self._io.perform(request), getattr(request, "seconds", self._timeout))
+
+
+class AsyncObjectStoreGuard(ObjectGuard):
+    """:class:`ObjectStoreGuard`, which see, for asyncio.
+
+    A cancelled ``publish``, ``delete`` or ``write`` carries the one put that counts to its answer first, within the
+    guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if it was
+    refused, that error; if it has none, the write happened or was never begun.
+    """
+
+    _asynchronous = True
+
+    def __init__(
+        self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
+    ) -> None:
+        super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
+        self._verifying: tuple[asyncio.AbstractEventLoop, asyncio.Task[Report]] | None = None
+        self._report: Report | None = None
+
+    async def verify(self, *, timeout: float | None = None) -> Report:
+        """See :meth:`ObjectStoreGuard.verify`."""
+        return await self._verified(self._seconds(timeout))
+
+    async def _verified(self, seconds: float) -> Report:
+        if self._report is not None:
+            return self._report
+        loop = asyncio.get_running_loop()
+        if self._verifying is None or self._verifying[0] is not loop or self._verifying[1].done():
+            self._verifying = loop, asyncio.ensure_future(self._run(self._probe(seconds)))
+        task = self._verifying[1]
+        await asyncio.wait([task])  # not cancelled with this one of its waiters; it bounds itself
+        report = task.result()
+        self._learned(report)
+        self._report = report
+        return report
+
+    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """See :meth:`ObjectStoreGuard.claim`."""
+        fences = sorted_fences(holders)
+        seconds = wait_seconds(holders, self._timeout, timeout)
+        await self._verified(seconds)
+        await self._run(self._claim(fences, seconds))
+
+    async def mark(self, resource: str) -> Mark | None:
+        """See :meth:`ObjectStoreGuard.mark`."""
+        return await self._run(self._mark(self._scope(resource)))
+
+    async def publish(
+        self,
+        holder: Fence | HasFence,
+        objects: Mapping[str, Any],
+        *,
+        claim: bool = False,
+        replacing: AsyncPublication | Anything | None = ANYTHING,
+        progress: Progress | None = None,
+    ) -> AsyncPublication:
+        """See :meth:`ObjectStoreGuard.publish`. A body may be an async iterable, too. Files are read in a thread; a
+        sync iterable is iterated here, and should not wait."""
+        scope, plan = self._publish(holder, objects, claim, replacing, progress)
+        await self._verified(scope.seconds)
+        published = await self._run(plan)
+        return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+
+    async def read(self, resource: str) -> AsyncPublication | None:
+        """See :meth:`ObjectStoreGuard.read`."""
+        scope = self._scope(resource)
+        current = await self._run(self._current(scope))
+        if current is None:
+            return None
+        return AsyncPublication(resource, current, scope.directory, self._run, self._upload_timeout)
+
+    async def open(self, resource: str, name: str) -> AsyncStream:
+        """See :meth:`ObjectStoreGuard.open`."""
+        for _ in range(OPEN_ROUNDS):
+            current = await self.read(resource)
+            if current is None:
+                raise KeyError(name)
+            try:
+                return await current.open(name)
+            except StaleRead as error:
+                stale = error
+        raise stale
+
+    async def delete(self, holder: Fence | HasFence, *, claim: bool = False) -> None:
+        """See :meth:`ObjectStoreGuard.delete`."""
+        plan = self._delete(holder, claim)
+        await self._verified(self._timeout)
+        await self._run(plan)
+
+    async def history(self, resource: str) -> list[UploadFound]:
+        """See :meth:`ObjectStoreGuard.history`."""
+        return await self._run(history(self._scope(resource)))
+
+    async def collect(
+        self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None
+    ) -> list[UploadFound]:
+        """See :meth:`ObjectStoreGuard.collect`."""
+        plan = self._collect(holder, keep, older_than)
+        await self._verified(self._timeout)
+        return await self._run(plan)
+
+    async def write(
+        self,
+        holder: Fence | HasFence,
+        key: str,
+        body: Any,
+        *,
+        replacing: StoredObject | Anything | None = ANYTHING,
+        claim: bool = False,
+    ) -> StoredObject:
+        """See :meth:`ObjectStoreGuard.write`, above all what it does not promise."""
+        plan = self._write(holder, key, body, replacing, claim)
+        await self._verified(self._timeout)
+        return await self._run(plan)
+
+    async def get(self, key: str) -> StoredObject | None:
+        """See :meth:`ObjectStoreGuard.get`."""
+        return await self._run(self._get(key))
+
+    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """See :meth:`ObjectStoreGuard.landed`."""
+        unknown, seconds = check_unknown(error), self._seconds(timeout)
+        return await self._run(self._landed(unknown, seconds, await self._verified(seconds)))
+
+    async def _run(self, plan: Plan[T]) -> T:
+        return await run_async(plan, self._perform)
+
+    async def _perform(self, request: Any) -> Any:
+        if isinstance(request, Next):
+            return await anext(request.pieces, None)
+        if isinstance(request, Close):
+            return await request.pieces.aclose()
+        return await self._io.perform(request)

@@ -1,0 +1,84 @@
+"""Every guard behaviour on object stores: in memory, and over HTTP."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from obstore.store import MemoryStore
+
+from examples.servers.objects import ObjectServer
+from fencing.fence import Fence, Mark
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards.conformance import GuardContract
+from storage_guards.object_keys import Layout, new_id
+from storage_guards.object_pointer import Entry, encode, published
+
+
+class _Objects(GuardContract):
+    """ObjectStoreGuard on ``self.store``; the int is the one object of a publication."""
+
+    transactions = False
+    store: Any
+
+    def make(self) -> Any:
+        return ObjectStoreGuard(self.store)
+
+    def read(self, resource: str) -> int:
+        current = self.guard.read(resource)
+        return 0 if current is None else int(current.read("value"))
+
+    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
+        self.guard.publish(fence, {"value": b"%d" % value}, **options)
+
+    def write_unguarded(self, resource: str, value: int) -> None:
+        """Puts data and pointer, as a program would that knows no conditions."""
+        directory = Layout("fencing/").directory(resource)
+        mine = Fence(resource, 1, "u" * 22)
+        key = directory.data_key(mine, new_id(), "value")
+        data = b"%d" % value
+        self.store.put(directory.full(key), data)
+        mark, now = Mark(1, mine.token), datetime.now(timezone.utc)
+        pointer = published(None, mine, mark, new_id(), now, {"value": Entry(key, len(data))})
+        self.store.put(directory.pointer, encode(pointer))
+
+
+class _AsyncObjects(_Objects):
+    """AsyncObjectStoreGuard on ``self.store``."""
+
+    def make(self) -> Any:
+        return AsyncObjectStoreGuard(self.store)
+
+    async def read(self, resource: str) -> int:  # type: ignore[override]
+        current = await self.guard.read(resource)
+        return 0 if current is None else int(await current.read("value"))
+
+    async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:  # type: ignore[override]
+        await self.guard.publish(fence, {"value": b"%d" % value}, **options)
+
+
+class TestMemoryStore(_Objects):
+    @pytest.fixture(autouse=True)
+    def _store(self) -> None:
+        self.store = MemoryStore()
+
+
+class TestAsyncMemoryStore(_AsyncObjects):
+    @pytest.fixture(autouse=True)
+    def _store(self) -> None:
+        self.store = MemoryStore()
+
+
+class TestObjectStore(_Objects):
+    """Each real server."""
+
+    @pytest.fixture(autouse=True)
+    def _store(self, object_server: ObjectServer) -> None:
+        self.store = object_server.store()
+
+
+class TestAsyncObjectStore(_AsyncObjects):
+    @pytest.fixture(autouse=True)
+    def _store(self, object_server: ObjectServer) -> None:
+        self.store = object_server.store()
