@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from fencing.errors import GuardNotEnforceable
 
-__all__ = ["AUTOCOMMIT", "bounded_waits", "check_engine", "hang_up", "limit_transaction", "require_open_transaction"]
+__all__ = [
+    "AUTOCOMMIT",
+    "bounded_waits",
+    "check_engine",
+    "family",
+    "hang_up",
+    "limit_transaction",
+    "require_open_transaction",
+]
 
 AUTOCOMMIT = (
     "the engine is in autocommit: each statement commits by itself, so a check would not hold until the write. Make "
@@ -19,17 +29,43 @@ AUTOCOMMIT = (
     "for the guard"
 )
 
-_SUPPORTED = {("postgresql", "psycopg"), ("sqlite", "pysqlite"), ("sqlite", "aiosqlite")}
+_SUPPORTED = {
+    "postgresql": ("psycopg", "asyncpg"),
+    "mysql": ("pymysql", "aiomysql"),
+    "sqlite": ("pysqlite", "aiosqlite"),
+}
 _RETURNING_SINCE = (3, 35, 0)
+
+_IN_TRANSACTION = 1
+"""SERVER_STATUS_IN_TRANS, a bit of what MariaDB and MySQL report with each answer."""
+
+_LIMITS = text(
+    "SELECT set_config('lock_timeout', :limit, true), set_config('statement_timeout', :limit, true), "
+    "set_config('idle_in_transaction_session_timeout', :limit, true), set_config('tcp_user_timeout', :limit, true)"
+)
+"""For the rest of a PostgreSQL transaction. The third ends the session of a client that stands still between two
+statements, the fourth of one that stands still while it is being sent rows, which the others do not notice."""
+
+# MariaDB's and MySQL's bounds, on waits for rows and for tables, on clients that stand still while they are being sent
+# rows or while they send. In whole seconds.
+_MYSQL_BOUNDS = ("innodb_lock_wait_timeout", "lock_wait_timeout", "net_write_timeout", "net_read_timeout")
+# Of MariaDB alone: a client that stands still between two statements, and each statement, which is more exact.
+_MARIADB_BOUNDS = (*_MYSQL_BOUNDS, "idle_transaction_timeout", "max_statement_time")
+
+
+def family(dialect: str) -> str:
+    """SQLAlchemy's name of a database, but one for MariaDB and MySQL: the URL chooses between these, not the server."""
+    return "mysql" if dialect == "mariadb" else dialect
 
 
 def check_engine(engine: Engine) -> None:
     """GuardNotEnforceable where no transaction of this engine could be guarded."""
     dialect = engine.dialect
-    if (dialect.name, dialect.driver) not in _SUPPORTED:
+    if dialect.driver not in _SUPPORTED.get(family(dialect.name), ()):
         raise GuardNotEnforceable(
             f"{dialect.name}+{dialect.driver} is not supported: the guard's statements, and its check for an open "
-            f"transaction, were not proved there; use postgresql+psycopg (psycopg 3), sqlite or sqlite+aiosqlite"
+            f"transaction, were not proved there; use postgresql+psycopg (psycopg 3), mysql+pymysql or sqlite, and for "
+            f"asyncio postgresql+psycopg, postgresql+asyncpg, mysql+aiomysql or sqlite+aiosqlite"
         )
     if dialect.name == "sqlite":
         version: tuple[int, ...] = getattr(dialect.dbapi, "sqlite_version_info", _RETURNING_SINCE)
@@ -43,29 +79,49 @@ def check_engine(engine: Engine) -> None:
 
 
 def require_open_transaction(connection: Connection, what_else: str) -> None:
-    """GuardNotEnforceable, saying ``what_else``, where the driver itself reports no sound open transaction."""
+    """GuardNotEnforceable, saying ``what_else``, where the driver itself reports no open transaction.
+
+    Of psycopg and SQLite it is a sound one, too. With the others the next statement of a failed transaction fails.
+    """
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         is_open = bool(driver.in_transaction)
-    else:
+    elif connection.dialect.driver == "psycopg":
         is_open = driver.info.transaction_status.name == "INTRANS"
+    elif connection.dialect.driver == "asyncpg":
+        is_open = bool(driver.is_in_transaction())
+    else:
+        is_open = bool(driver.server_status & _IN_TRANSACTION)
     if not is_open:
         raise GuardNotEnforceable(what_else)
 
 
 @contextmanager
-def bounded_waits(connection: Connection, seconds: float) -> Iterator[None]:
-    """Bound the waits for SQLite's locks while the block runs, its BEGIN and COMMIT included. Nothing on PostgreSQL.
+def bounded_waits(connection: Connection, seconds: float, *, begins: bool = True) -> Iterator[None]:
+    """Bound the waits of a connection while the block runs, its BEGIN and COMMIT included. Nothing on PostgreSQL.
 
-    It is a setting of the connection, so it is put back afterwards. It goes to the driver's cursor directly: through
-    the engine it would begin the transaction, which may be the very statement that waits (BEGIN IMMEDIATE).
+    They are settings of the connection, so they are put back afterwards. They go to the driver's cursor directly:
+    through the engine they would begin the transaction, which may be the very statement that waits (BEGIN IMMEDIATE).
+
+    Args:
+        connection: on SQLite, MariaDB and MySQL.
+        seconds: the bound.
+        begins: the block begins a transaction. On MariaDB and MySQL that one is then READ COMMITTED, or SERIALIZABLE
+            where the session is, so that no SELECT before the check, of an event hook say, makes later ones old, and
+            no gap before a new mark is locked.
     """
-    if connection.dialect.name != "sqlite":
+    family_ = family(connection.dialect.name)
+    if family_ == "postgresql":
         yield
         return
-    before = _pragma(connection, "PRAGMA busy_timeout")
+    if family_ == "sqlite":
+        before = _ask(connection, "PRAGMA busy_timeout")
+        bound = f"PRAGMA busy_timeout = {_milliseconds(seconds)}"
+        put_back = f"PRAGMA busy_timeout = {before}"
+    else:
+        bound, put_back = _mysql_settings(connection, seconds, begins)
     try:
-        _pragma(connection, f"PRAGMA busy_timeout = {_milliseconds(seconds)}")
+        _ask(connection, bound)
     except BaseException:
         connection.invalidate()  # a cancelled statement may run all the same
         raise
@@ -74,39 +130,73 @@ def bounded_waits(connection: Connection, seconds: float) -> Iterator[None]:
     finally:
         if not connection.closed and not connection.invalidated:
             try:
-                _pragma(connection, f"PRAGMA busy_timeout = {before}")
+                _ask(connection, put_back)
             except BaseException as error:
                 connection.invalidate()  # better no connection in the pool than a changed one
                 if not isinstance(error, Exception):
                     raise  # an interruption; anything else must not hide how the block ended: it may be committed
 
 
+def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tuple[str, str]:
+    """The statement that sets the bounds and remembers what was there, and the one that puts it back."""
+    dialect: Any = connection.dialect
+    names = _MARIADB_BOUNDS if dialect.is_mariadb else _MYSQL_BOUNDS
+    whole = max(1, math.ceil(seconds))
+    limits = {name: f"{seconds:.6f}" if name == "max_statement_time" else str(whole) for name in names}
+    bound = [f"@fencing_{name} = @@SESSION.{name}" for name in names]
+    bound += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
+    if begins:
+        level = "tx_isolation" if dialect.is_mariadb else "transaction_isolation"
+        # Without SESSION it is the next transaction's alone.
+        bound.append(f"@@{level} = IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', 'READ-COMMITTED')")
+    put_back = [f"SESSION {name} = @fencing_{name}" for name in names]
+    return f"SET {', '.join(bound)}", f"SET {', '.join(put_back)}"
+
+
 def limit_transaction(connection: Connection, seconds: float, *, read_committed: bool = False) -> None:
-    """Bound each lock wait and each statement of this PostgreSQL transaction, in one round trip. Nothing on SQLite.
+    """Bound what this PostgreSQL transaction can wait for, and be waited for. Nothing elsewhere.
 
     With ``read_committed`` a statement that has waited sees what it waited for, whatever the engine's isolation level.
     """
     if connection.dialect.name == "postgresql":
-        limit = _milliseconds(seconds)
-        level = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; " if read_committed else ""
-        connection.exec_driver_sql(f"{level}SET LOCAL lock_timeout = {limit}; SET LOCAL statement_timeout = {limit}")
+        if read_committed:
+            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        connection.execute(_LIMITS, {"limit": str(_milliseconds(seconds))})
 
 
 def hang_up(connection: Connection | None) -> None:
-    """Close PostgreSQL's socket under whatever waits for it, without a word to the server. Nothing on SQLite, where
-    there is no server to wait for."""
-    if connection is not None and connection.dialect.name == "postgresql" and not connection.invalidated:
-        driver: Any = connection.connection.driver_connection
+    """Close the socket under whatever waits for it, without a word to the server. Nothing on SQLite, where there is no
+    server to wait for."""
+    if connection is None or connection.invalidated or connection.dialect.name == "sqlite":
+        return
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.driver == "psycopg":
         driver.pgconn.finish()
+    elif connection.dialect.driver == "asyncpg":
+        driver.terminate()
+    else:
+        driver.close()
 
 
-def _pragma(connection: Connection, statement: str) -> Any:
-    cursor = connection.connection.cursor()
+def _ask(connection: Connection, statement: str) -> Any:
+    """One statement past the engine, which would begin a transaction; its errors are SQLAlchemy's all the same."""
+    dialect = connection.dialect
+    pooled = connection.connection
+    cursor = None
     try:
+        cursor = pooled.cursor()
         cursor.execute(statement)
-        row = cursor.fetchone()
+        row = cursor.fetchone() if cursor.description else None
+    except dialect.loaded_dbapi.Error as error:
+        gone = dialect.is_disconnect(error, pooled.dbapi_connection, cursor)
+        if gone:
+            connection.invalidate(error)
+        raise DBAPIError.instance(
+            statement, None, error, dialect.loaded_dbapi.Error, connection_invalidated=gone, dialect=dialect
+        ) from error
     finally:
-        cursor.close()
+        if cursor is not None:
+            cursor.close()
     return row[0] if row else None
 
 

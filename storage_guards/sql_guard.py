@@ -8,15 +8,17 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Executable, MetaData, Select, TextClause
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.fence import Fence, HasFence, sorted_fences
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
-from storage_guards.sql_drivers import bounded_waits, check_engine
+from storage_guards.sql_drivers import bounded_waits, check_engine, family
 from storage_guards.sql_marks import Marks
+from storage_guards.sql_marks_mysql import MySQLMarks
 from storage_guards.sql_outcome import Inquiry
 from storage_guards.sql_transaction import GuardedTransaction
 
-__all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes", "may_end_the_transaction"]
+__all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes"]
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
@@ -30,8 +32,8 @@ class SQLGuard:
     def __init__(self, engine: Engine, timeout: float) -> None:
         check_engine(engine)
         self._timeout = check_timeout(timeout)
-        self._dialect = engine.dialect.name
-        self._marks = Marks(self._dialect)
+        self._family = family(engine.dialect.name)
+        self._marks = MySQLMarks() if self._family == "mysql" else Marks(self._family)
 
     @property
     def metadata(self) -> MetaData:
@@ -50,6 +52,13 @@ class SQLGuard:
         fences = sorted_fences(holders)
         seconds = wait_seconds(holders, self._timeout, timeout)
         return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes, foreign_body=foreign_body)
+
+    def _may_end_the_transaction(self, statement: Executable) -> bool:
+        """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters;
+        or on MariaDB and MySQL anything that commits implicitly, a procedure included."""
+        if self._family == "mysql":
+            return not isinstance(statement, UpdateBase)
+        return isinstance(statement, TextClause) and ";" in statement.text
 
     def _without_fence(self) -> GuardedTransaction:
         return GuardedTransaction(self._marks, (), self._timeout, claim=False)
@@ -71,14 +80,14 @@ class SQLGuard:
         nested = target.in_nested_transaction()
         with transaction.explained():
             connection = target.connection() if isinstance(target, Session) else target
-            if connection.dialect.name != self._dialect:
+            if family(connection.dialect.name) != self._family:
                 raise ValueError(
-                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {self._dialect}"
+                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {self._family}"
                 )
             if nested or connection.in_nested_transaction():
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
-            with bounded_waits(connection, transaction.seconds):
-                transaction.admit(connection)
+            with bounded_waits(connection, transaction.seconds, begins=False):
+                transaction.admit(connection, joined=True)
         if session is not None:
             session.expire_all()
 
@@ -91,11 +100,6 @@ def check_writes(statement: object) -> None:
         raise TypeError(f"write takes a SQL statement, not {type(statement).__name__}{hint}")
     if isinstance(statement, Select):
         raise ValueError("write takes no SELECT; read inside begin(), where what is read is current")  # noqa: TRY004
-
-
-def may_end_the_transaction(statement: Executable) -> bool:
-    """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters."""
-    return isinstance(statement, TextClause) and ";" in statement.text
 
 
 def affected(result: CursorResult[Any]) -> int:

@@ -22,7 +22,7 @@ from sqlalchemy.types import UserDefinedType
 from fencing.errors import GuardUnavailable
 from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
 
-__all__ = ["FLOOR", "TABLE", "Admitted", "Marks", "Settled"]
+__all__ = ["FLOOR", "REMEMBERED_CHARACTERS", "TABLE", "Admitted", "Marks", "Settled", "new_id"]
 
 TABLE = "fencing_marks"
 
@@ -39,9 +39,9 @@ _REMEMBERED = 16
 """How many writes a mark remembers: enough for whoever asks soon, and 208 bytes at most."""
 
 _WRITE_BYTES = 9
-_REMEMBERED_CHARACTERS = _REMEMBERED * (_WRITE_BYTES * 4 // 3 + 1)
+REMEMBERED_CHARACTERS = _REMEMBERED * (_WRITE_BYTES * 4 // 3 + 1)
 
-_REMEMBER = f"substr(CAST(:write AS text) || ' ' || fencing_marks.recent_writes, 1, {_REMEMBERED_CHARACTERS})"
+_REMEMBER = f"substr(CAST(:write AS text) || ' ' || fencing_marks.recent_writes, 1, {REMEMBERED_CHARACTERS})"
 
 # Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
 _RAISE = f"""
@@ -165,28 +165,37 @@ class Marks:
                     self._make_floor(connection)
                 return
             except OperationalError:
-                if self._postgresql or time.monotonic() > deadline:
+                if connection.dialect.name != "sqlite" or time.monotonic() > deadline:
                     raise
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """The mark as it is; locks nothing, so nothing follows from it."""
-        row = _one(connection, self._read, {"resource": resource})
+        row = _one(connection, self._read, {"resource": self._key(resource)})
         return None if row is None else Mark(row.number, row.token, row.seq)
 
     def claim(self, connection: Connection, fences: Sequence[Fence], *, writes: int = 0) -> list[Admitted]:
         """Raise each mark to its fence, counting ``writes`` at once; StaleFence where the rule refuses one."""
         return [self._claim_one(connection, fence, writes) for fence in fences]
 
-    def check(self, connection: Connection, fences: Sequence[Fence]) -> list[Admitted]:
-        """Admit a write under each fence; StaleFence or UnclaimedFence where the rule refuses one."""
-        return [self._check_one(connection, fence) for fence in fences]
+    def check(self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False) -> list[Admitted]:
+        """Admit a write under each fence; StaleFence or UnclaimedFence where the rule refuses one.
+
+        Args:
+            connection: in a transaction.
+            fences: sorted by resource.
+            joined: the transaction may have begun, and read, before.
+        """
+        return [self._check_one(connection, fence, joined) for fence in fences]
+
+    def note_transaction(self, connection: Connection) -> None:
+        """Make :meth:`is_still` possible, where it needs more than the admitted fence."""
 
     def is_still(self, connection: Connection, admitted: Admitted) -> bool:
         """Whether this is the transaction in which the fence was admitted, or at least one before any other's."""
         if self._postgresql:
             values: dict[str, Any] = {"transaction": admitted.transaction}
         else:
-            values = {**_values(admitted.fence), "recent_writes": admitted.recent_writes}
+            values = {**self._values(admitted.fence), "recent_writes": admitted.recent_writes}
         row = _one(connection, self._is_still, values)
         return row is not None and bool(row[0])
 
@@ -199,11 +208,10 @@ class Marks:
             require_open: called after the first statement, which changes nothing; raises where no transaction is open.
         """
         for _ in range(_ROUNDS):
-            row = _one(connection, self._lock, {"resource": fence.resource})
-            require_open()
+            row = self._locked(connection, fence, require_open)
             # A mark that an open transaction is about to insert is not there yet: inserting it, too, waits for that.
-            if row is not None or _one(connection, self._lock_absence, _values(fence)) is not None:
-                floor = _one(connection, self._floor, {"resource": FLOOR})
+            if row is not None or self._was_absent(connection, fence):
+                floor = _one(connection, self._floor, {"resource": self._key(FLOOR)})
                 return Settled(
                     recent_writes=None if row is None else row.recent_writes,
                     table="" if floor is None else floor.recent_writes,
@@ -211,8 +219,16 @@ class Marks:
                 )
         raise _moving(fence)
 
+    def _locked(self, connection: Connection, fence: Fence, require_open: Callable[[], None]) -> Row[Any] | None:
+        row = _one(connection, self._lock, {"resource": self._key(fence.resource)})
+        require_open()
+        return row
+
+    def _was_absent(self, connection: Connection, fence: Fence) -> bool:
+        return _one(connection, self._lock_absence, self._values(fence)) is not None
+
     def _claim_one(self, connection: Connection, fence: Fence, writes: int) -> Admitted:
-        values = {**_values(fence), "writes": writes, "write": _new_id()}
+        values = {**self._values(fence), "writes": writes, "write": new_id()}
         for _ in range(_ROUNDS):
             row = _one(connection, self._raise, values)
             if row is None:
@@ -225,8 +241,8 @@ class Marks:
             return Admitted(fence, *_answer(row))
         raise _moving(fence)
 
-    def _check_one(self, connection: Connection, fence: Fence) -> Admitted:
-        values = {**_values(fence), "write": _new_id()}
+    def _check_one(self, connection: Connection, fence: Fence, joined: bool) -> Admitted:
+        values = {**self._values(fence), "write": new_id()}
         for _ in range(_ROUNDS):
             row = _one(connection, self._check, values)
             if row is not None:
@@ -236,16 +252,23 @@ class Marks:
 
     def _shared_floor(self, connection: Connection) -> tuple[int, str]:
         """The floor, which nobody can raise before this transaction ends, and the table's id."""
-        row = _one(connection, self._floor, {"resource": FLOOR})
+        row = _one(connection, self._floor, {"resource": self._key(FLOOR)})
         if row is None:
             self._make_floor(connection)
-            row = _one(connection, self._floor, {"resource": FLOOR})
+            row = _one(connection, self._floor, {"resource": self._key(FLOOR)})
         if row is None:
             raise GuardUnavailable("the floor row of fencing_marks is being replaced; retry")
         return row.number, row.recent_writes
 
     def _make_floor(self, connection: Connection) -> None:
-        connection.execute(self._first_floor, {"resource": FLOOR, "table": _new_id()})
+        connection.execute(self._first_floor, {"resource": self._key(FLOOR), "table": new_id()})
+
+    def _key(self, resource: str) -> str:
+        """The resource's name as the statements take it."""
+        return resource
+
+    def _values(self, fence: Fence) -> dict[str, Any]:
+        return {"resource": self._key(fence.resource), "number": fence.number, "token": fence.token}
 
 
 def _define(metadata: MetaData, dialect: str) -> Table:
@@ -274,15 +297,11 @@ def _one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[
     return connection.execute(statement, values).one_or_none()  # fetches all: SQLite wants RETURNING read to its end
 
 
-def _values(fence: Fence) -> dict[str, Any]:
-    return {"resource": fence.resource, "number": fence.number, "token": fence.token}
-
-
 def _answer(row: Row[Any]) -> tuple[int, str, str | None]:
     return row.seq, row.recent_writes, getattr(row, "xact", None)
 
 
-def _new_id() -> str:
+def new_id() -> str:
     return secrets.token_urlsafe(_WRITE_BYTES)
 
 

@@ -24,12 +24,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.errors import OutcomeUnknown
 from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
-from storage_guards.sql_errors import explain
+from storage_guards.sql_errors import DATABASE_ERRORS, explain
 from storage_guards.sql_marks import Marks, Settled
 
 __all__ = ["Inquiry", "verdict"]
@@ -75,7 +73,7 @@ class Inquiry:
         """Around all of it, connecting included."""
         try:
             yield
-        except (DBAPIError, PoolTimeoutError) as error:
+        except DATABASE_ERRORS as error:
             meaning = explain(error, [self._unknown.fence], self._seconds, then="the outcome is still open, ask again")
             if meaning is error:
                 raise

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence
 from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
-from storage_guards.sql_errors import commit_was_refused, explain
+from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, transaction_is_gone
 from storage_guards.sql_marks import Admitted, Marks
 
 __all__ = ["GuardedTransaction"]
@@ -24,7 +23,8 @@ __all__ = ["GuardedTransaction"]
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
     "(then nothing was written; put connection.begin_nested() around what may fail), or it sent COMMIT or ROLLBACK as "
-    "text or through the driver (then what it wrote until that is committed or not, and nothing after it was written)"
+    "text or through the driver, or what commits implicitly (on MariaDB and MySQL each CREATE, ALTER, TRUNCATE …; then "
+    "what it wrote until that is committed or not, and nothing after it was written)"
 )
 
 _ENDED_BY_SQLALCHEMY = (
@@ -87,18 +87,29 @@ class GuardedTransaction:
 
     def _require_same(self, connection: Connection) -> None:
         """GuardNotEnforceable where the block has put another transaction in the place of the checked one."""
-        if self._foreign_body and self._admitted and not self._marks.is_still(connection, self._admitted[0]):
+        if not self._foreign_body or not self._admitted:
+            return
+        try:
+            same = self._marks.is_still(connection, self._admitted[0])
+        except DBAPIError as error:
+            if not transaction_is_gone(error):
+                raise
+            same = False
+        if not same:
             self._body_error = GuardNotEnforceable(_ENDED_INSIDE)
             raise self._body_error
 
-    def admit(self, connection: Connection) -> None:
-        """Claim or check, as the first statements of a transaction or at a later point of the caller's own."""
+    def admit(self, connection: Connection, *, joined: bool = False) -> None:
+        """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
+        own."""
         limit_transaction(connection, self.seconds)
         if self._claim:
             admitted = self._marks.claim(connection, self._fences, writes=self._writes)
         else:
-            admitted = self._marks.check(connection, self._fences)
+            admitted = self._marks.check(connection, self._fences, joined=joined)
         require_open_transaction(connection, AUTOCOMMIT)
+        if self._foreign_body:
+            self._marks.note_transaction(connection)
         self._admitted = admitted
 
     @contextmanager
@@ -110,7 +121,7 @@ class GuardedTransaction:
         """
         try:
             yield
-        except (DBAPIError, PoolTimeoutError) as error:
+        except DATABASE_ERRORS as error:
             meaning = self.meaning(error)
             if meaning is error:
                 raise
@@ -132,7 +143,7 @@ class GuardedTransaction:
         if self._body_error is not None:
             return self._body_error  # a rollback that failed after it changes nothing: the transaction is gone
         if self._admitted is None or not self._writes:
-            if isinstance(error, (DBAPIError, PoolTimeoutError)):
+            if isinstance(error, DATABASE_ERRORS):
                 return explain(error, self._fences, self.seconds)
             return GuardUnavailable("the database did not answer a claim in time; no data was written, retry")
         if self._committing and not (isinstance(error, DBAPIError) and commit_was_refused(error)):

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet, in_greenlet
-from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes, may_end_the_transaction
+from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
 from storage_guards.sql_transaction import GuardedTransaction
 
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
@@ -169,7 +169,7 @@ class SQLAlchemyGuard(SQLGuard):
             ValueError: it is a SELECT. Read inside :meth:`begin`.
         """
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(statement))
+        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
         with self._run(transaction) as connection:
             return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
@@ -257,7 +257,7 @@ class AsyncSQLAlchemyGuard(SQLGuard):
     ) -> int:
         """See :meth:`SQLAlchemyGuard.write`."""
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(statement))
+        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
         async with self._run(transaction) as connection:
             return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 

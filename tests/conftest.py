@@ -18,6 +18,7 @@ from examples.servers import (
     AzureServer,
     GCSServer,
     HttpProxy,
+    MariaDBServer,
     ObjectServer,
     PostgresServer,
     Proxy,
@@ -25,12 +26,14 @@ from examples.servers import (
     S3Server,
     ServerError,
     find_azurite,
+    find_mariadb_binary,
     find_postgres_binaries,
     find_redis_binaries,
     find_s3,
     find_s3rver,
     start_azure,
     start_gcs,
+    start_mariadb,
     start_postgres,
     start_redis,
     start_s3,
@@ -207,6 +210,24 @@ def object_server(request: pytest.FixtureRequest) -> ObjectServer:
     """An object store, shared by the run: the test runs once on each kind."""
     server: ObjectServer = request.getfixturevalue(f"{request.param}_server")
     return server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[MariaDBServer]:
+    """A MariaDB, or the MySQL that FENCING_MYSQL_URL names, shared by the run."""
+    found = os.environ.get("FENCING_MYSQL_URL") or docker_servers.engine_answers() or find_mariadb_binary()
+    if not found:
+        _missing("mariadb", "found neither server nor binary")
+    with start_mariadb() as server:
+        yield server
+
+
+@pytest.fixture
+def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
+    """The SQLAlchemy URL (with PyMySQL) of a database of the test's own."""
+    url = mariadb_server.create_database()
+    yield url
+    mariadb_server.drop_database(url)
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from fencing.errors import GuardUnavailable
@@ -63,16 +63,24 @@ class TestAsyncMemoryGuard(TestMemoryGuard):
             data[resource] = value + 1
 
 
+CREATE_MARIADB = text("CREATE TABLE IF NOT EXISTS counters (name VARBINARY(512) PRIMARY KEY, value INT NOT NULL)")
+WRITE_MARIADB = text(
+    "INSERT INTO counters (name, value) VALUES (:name, :value) ON DUPLICATE KEY UPDATE value = VALUES(value)"
+)
+
+
 class _SQL(GuardContract):
     """SQLAlchemyGuard on ``self.engine``."""
 
     engine: Engine
+    create_statement = CREATE
+    write_statement = WRITE
 
     def make(self) -> SQLAlchemyGuard:
         guard = SQLAlchemyGuard(self.engine)
         guard.create_tables()
         with self.engine.begin() as connection:
-            connection.execute(CREATE)
+            connection.execute(self.create_statement)
         return guard
 
     def read(self, resource: str) -> int:
@@ -80,29 +88,32 @@ class _SQL(GuardContract):
             return connection.execute(READ, {"name": resource}).scalar() or 0
 
     def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        assert self.guard.write(fence, WRITE, {"name": resource, "value": value}, **options) == 1
+        rows = self.guard.write(fence, self.write_statement, {"name": resource, "value": value}, **options)
+        assert rows == 1 or self.write_statement is WRITE_MARIADB  # there an updated row may count as two, or none
 
     def write_unguarded(self, resource: str, value: int) -> None:
         with self.engine.begin() as connection:
-            connection.execute(WRITE, {"name": resource, "value": value})
+            connection.execute(self.write_statement, {"name": resource, "value": value})
 
     def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
         with self.guard.begin(fence, **options) as connection:
             value = connection.execute(READ, {"name": resource}).scalar() or 0
             between()
-            connection.execute(WRITE, {"name": resource, "value": value + 1})
+            connection.execute(self.write_statement, {"name": resource, "value": value + 1})
 
 
 class _AsyncSQL(GuardContract):
     """AsyncSQLAlchemyGuard on ``self.engine``."""
 
     engine: AsyncEngine
+    create_statement = CREATE
+    write_statement = WRITE
 
     async def make(self) -> AsyncSQLAlchemyGuard:
         guard = AsyncSQLAlchemyGuard(self.engine)
         await guard.create_tables()
         async with self.engine.begin() as connection:
-            await connection.execute(CREATE)
+            await connection.execute(self.create_statement)
         return guard
 
     async def read(self, resource: str) -> int:
@@ -110,71 +121,150 @@ class _AsyncSQL(GuardContract):
             return await _value(connection, resource)
 
     async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        assert await self.guard.write(fence, WRITE, {"name": resource, "value": value}, **options) == 1
+        rows = await self.guard.write(fence, self.write_statement, {"name": resource, "value": value}, **options)
+        assert rows == 1 or self.write_statement is WRITE_MARIADB
 
     async def write_unguarded(self, resource: str, value: int) -> None:
         async with self.engine.begin() as connection:
-            await connection.execute(WRITE, {"name": resource, "value": value})
+            await connection.execute(self.write_statement, {"name": resource, "value": value})
 
     async def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
         async with self.guard.begin(fence, **options) as connection:
             value = await _value(connection, resource)
             await asyncio.to_thread(between)
-            await connection.execute(WRITE, {"name": resource, "value": value + 1})
+            await connection.execute(self.write_statement, {"name": resource, "value": value + 1})
 
 
 async def _value(connection: AsyncConnection, resource: str) -> int:
     return (await connection.execute(READ, {"name": resource})).scalar() or 0
 
 
-class TestPostgreSQL(_SQL):
-    settings: ClassVar[dict[str, Any]] = {}
+# What the transaction's isolation level makes a database refuse, because of somebody else at the same time
+RETRIED = {"40001", "40P01", 1020, 1205, 1213}
 
+
+@contextmanager
+def _what_may_be_retried() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        state = getattr(error.orig, "sqlstate", None) or (error.orig.args[0] if error.orig else None)
+        if state not in RETRIED:
+            raise
+        raise GuardUnavailable("the transaction was undone; retry") from error
+
+
+class _Isolated(_SQL):
+    """The application, too, must be ready for what the level refuses, which undoes the whole transaction."""
+
+    level = "READ COMMITTED"
+
+    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
+        with _what_may_be_retried():
+            super().write(fence, resource, value, **options)
+
+    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
+        with _what_may_be_retried():
+            super().add(fence, resource, between, **options)
+
+    def write_unguarded(self, resource: str, value: int) -> None:
+        with self.engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+            connection.execute(self.write_statement, {"name": resource, "value": value})
+
+
+class _AsyncIsolated(_AsyncSQL):
+    level = "READ COMMITTED"
+
+    async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
+        with _what_may_be_retried():
+            await super().write(fence, resource, value, **options)
+
+    async def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
+        with _what_may_be_retried():
+            await super().add(fence, resource, between, **options)
+
+    async def write_unguarded(self, resource: str, value: int) -> None:
+        async with self.engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+            await connection.execute(self.write_statement, {"name": resource, "value": value})
+
+
+class TestPostgreSQL(_Isolated):
     @pytest.fixture(autouse=True)
     def _engine(self, postgres_url: str) -> Iterator[None]:
-        self.engine = create_engine(postgres_url, **self.settings)
+        self.engine = create_engine(postgres_url, isolation_level=self.level)
         yield
         self.engine.dispose()
 
 
 class TestPostgreSQLRepeatableRead(TestPostgreSQL):
-    """Here the application, too, must be ready for serialization failures, which undo the whole transaction."""
-
-    settings: ClassVar[dict[str, Any]] = {"isolation_level": "REPEATABLE READ"}
-
-    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        with _serialization_failures_may_be_retried():
-            super().write(fence, resource, value, **options)
-
-    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
-        with _serialization_failures_may_be_retried():
-            super().add(fence, resource, between, **options)
-
-    def write_unguarded(self, resource: str, value: int) -> None:
-        with self.engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
-            connection.execute(WRITE, {"name": resource, "value": value})
+    level = "REPEATABLE READ"
 
 
-class TestPostgreSQLSerializable(TestPostgreSQLRepeatableRead):
-    settings: ClassVar[dict[str, Any]] = {"isolation_level": "SERIALIZABLE"}
+class TestPostgreSQLSerializable(TestPostgreSQL):
+    level = "SERIALIZABLE"
 
 
-@contextmanager
-def _serialization_failures_may_be_retried() -> Iterator[None]:
-    try:
-        yield
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != "40001":
-            raise
-        raise GuardUnavailable("the transaction was undone; retry") from error
+class TestAsyncPostgreSQL(_AsyncIsolated):
+    driver = "psycopg"
 
-
-class TestAsyncPostgreSQL(_AsyncSQL):
     @pytest.fixture(autouse=True)
     def _engine(self, postgres_url: str) -> Iterator[None]:
-        self.engine = create_async_engine(postgres_url)
+        url = postgres_url.replace("+psycopg", f"+{self.driver}")
+        self.engine = create_async_engine(url, isolation_level=self.level)
         yield
         self.call(self.engine.dispose)
+
+
+class TestAsyncpg(TestAsyncPostgreSQL):
+    driver = "asyncpg"
+
+
+class TestAsyncpgRepeatableRead(TestAsyncpg):
+    level = "REPEATABLE READ"
+
+
+class TestAsyncpgSerializable(TestAsyncpg):
+    level = "SERIALIZABLE"
+
+
+class TestMariaDB(_Isolated):
+    create_statement = CREATE_MARIADB
+    write_statement = WRITE_MARIADB
+
+    @pytest.fixture(autouse=True)
+    def _engine(self, mariadb_url: str) -> Iterator[None]:
+        self.engine = create_engine(mariadb_url, isolation_level=self.level)
+        yield
+        self.engine.dispose()
+
+
+class TestMariaDBRepeatableRead(TestMariaDB):
+    """MariaDB's default."""
+
+    level = "REPEATABLE READ"
+
+
+class TestMariaDBSerializable(TestMariaDB):
+    level = "SERIALIZABLE"
+
+
+class TestAsyncMariaDB(_AsyncIsolated):
+    create_statement = CREATE_MARIADB
+    write_statement = WRITE_MARIADB
+
+    @pytest.fixture(autouse=True)
+    def _engine(self, mariadb_url: str) -> Iterator[None]:
+        self.engine = create_async_engine(mariadb_url.replace("+pymysql", "+aiomysql"), isolation_level=self.level)
+        yield
+        self.call(self.engine.dispose)
+
+
+class TestAsyncMariaDBRepeatableRead(TestAsyncMariaDB):
+    level = "REPEATABLE READ"
+
+
+class TestAsyncMariaDBSerializable(TestAsyncMariaDB):
+    level = "SERIALIZABLE"
 
 
 BEGIN_FORMS = ["driver default", "BEGIN", "BEGIN IMMEDIATE"]

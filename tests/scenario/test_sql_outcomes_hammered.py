@@ -50,6 +50,7 @@ class Hammer:
         self.database, self.chance = database, chance
         self.ids = count(1)
         self.fence = Fence("orders:1", 1, "a" * 22)
+        database.beside.claim(self.fence)
         self.expected: dict[int, bool] = {}
         self.seen: Counter[Any] = Counter()
 
@@ -63,7 +64,7 @@ class Hammer:
         first = self.chance.random() < 0.1
         if first:  # the first write that its mark ever sees
             fence = Fence(f"orders:{id_}", 1, "a" * 22)
-        elif self.chance.random() < 0.2 or id_ == 1:
+        elif self.chance.random() < 0.2:
             fence = self.fence = Fence("orders:1", fence.number + 1, "a" * 22)
             self.database.beside.claim(fence)
         unknown = self._write_under_a_fault(fence, id_, claim=first)

@@ -196,7 +196,7 @@ def test_an_interruption_while_the_bound_is_set_leaves_no_changed_connection(
     engine: Engine, guard: SQLAlchemyGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a cancelled statement of aiosqlite, which its thread runs all the same."""
-    original = sql_drivers._pragma
+    original = sql_drivers._ask
 
     def interrupted(connection: Connection, statement: str) -> Any:
         answer = original(connection, statement)
@@ -210,7 +210,7 @@ def test_an_interruption_while_the_bound_is_set_leaves_no_changed_connection(
 
     before = busy_timeout()
     with monkeypatch.context() as patched:
-        patched.setattr(sql_drivers, "_pragma", interrupted)
+        patched.setattr(sql_drivers, "_ask", interrupted)
         with pytest.raises(KeyboardInterrupt):
             guard.claim(fence(5))
     assert busy_timeout() == before
