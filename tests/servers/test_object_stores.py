@@ -43,6 +43,7 @@ def test_update_creates_nothing(object_server: ObjectServer) -> None:
 
 
 def test_of_racing_creates_one_wins(object_server: ObjectServer) -> None:
+    size = 1_000_000  # a server that looks first and stores later then takes its time in between
     bucket = object_server.new_bucket()
     stores = [object_server.store(bucket=bucket) for _ in range(CLIENTS)]
     for key in map(str, range(ROUNDS)):
@@ -50,14 +51,14 @@ def test_of_racing_creates_one_wins(object_server: ObjectServer) -> None:
 
         def create(number: int, key: str = key, winners: list[int] = winners) -> None:
             try:
-                obstore.put(stores[number], key, b"%d" % number, mode="create")
+                obstore.put(stores[number], key, b"%d" % number * size, mode="create")
             except AlreadyExistsError:
                 return
             winners.append(number)
 
         at_once(create)
-        assert content(stores[0], key) == b"%d" % winners[0]
         assert len(winners) == 1
+        assert content(stores[0], key) == b"%d" % winners[0] * size
 
 
 def test_racing_increments_add_up(object_server: ObjectServer) -> None:
