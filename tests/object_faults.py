@@ -86,4 +86,4 @@ class FaultyStore:
         await self.inner.delete_async(paths)
 
     def list(self, prefix: str | None = None, **options: Any) -> AsyncIterator[Any]:
-        return self.inner.list(prefix, **options)  # type: ignore[no-any-return]
+        return self.inner.list(prefix, **options)

@@ -71,11 +71,11 @@ DATA = "data/0000000000000007." + "a" * 22 + "/" + "u" * 16
 
 @pytest.mark.parametrize(
     "key",
-    ["", "pointer.json", "data/7.token/u/x", "data/../x", "/data/x", f"{DATA}/..", f"{DATA}/a//b", f"{DATA}/a/../../b"]
-    + [f"/{DATA}/a", f"{DATA}/a/", f"{DATA}/.a", f"{DATA}/a b", f"{DATA}/", DATA, f"{DATA}/a".replace("7", "0")],
+    ["", "pointer.json", "data/7.token/u/x", "data/../x", "/data/x", DATA, f"/{DATA}", f"{DATA}".replace("7", "0")],
 )
-def test_what_is_no_key_of_ours_is_told_apart(key: str) -> None:
-    assert DataKey.parse(key) is None
+@pytest.mark.parametrize("end", ["", "/", "/..", "/a//b", "/a/", "/.a", "/a b", "/a/../../b"])
+def test_what_is_no_key_of_ours_is_told_apart(key: str, end: str) -> None:
+    assert DataKey.parse(key + end) is None
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "a", "a//", "/a/", "../", "a/./", "a b/", "ä/", "=/", "x" * 201 + "/"])
