@@ -60,9 +60,9 @@ class PsycopgGuard(_Bounded):
     covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
     claim was still current when it committed, whatever Redis, clocks and pauses did.
 
-    A holder that is frozen inside a transaction keeps others waiting, though never for ever: waits here are bounded.
-    Free its locks with ``idle_in_transaction_session_timeout``, and bound a silent network with ``connect_timeout`` and
-    ``tcp_user_timeout`` (PostgreSQL settings and connection parameters, below the lock's ttl).
+    A holder that is frozen inside a guarded transaction keeps others waiting for ``timeout`` at most: then the server
+    ends its session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a
+    block that does not speak to the database for so long is undone: slow work belongs outside.
 
     Args:
         source: of connections. A ``psycopg_pool`` pool is best. A connection serves one after the other, and must be

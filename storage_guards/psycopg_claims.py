@@ -41,8 +41,8 @@ def claim_all(
         StaleFence: the rule refuses one.
     """
     # READ COMMITTED: a claim that has waited is judged by what it waited for. A block that may read gets its own level.
-    opening = [sql.begin(connection, read_committed=not writes), sql.limit(seconds)]
     at_once = not writes and len(fences) == 1
+    opening = [sql.begin(connection, read_committed=not writes), *sql.limits(seconds, idle=not at_once)]
     values = [sql.values_of(connection, fence, writes) for fence in fences]
     results = yield from ask_prepared(
         connection,

@@ -37,7 +37,7 @@ class Inquiry:
     def ask(self, connection: AnyConnection) -> PQGen[bool | None]:
         """Lock, look, and leave everything as it was: one round trip, unless the mark comes or goes meanwhile."""
         self._connected = True
-        opening = [sql.begin(connection, read_committed=True), sql.limit(self.seconds)]
+        opening = [sql.begin(connection, read_committed=True), *sql.limits(self.seconds, idle=False)]
         values = sql.values_of(connection, self._unknown.fence)
         look = [sql.lock_mark(values), sql.lock_absence(values), sql.LOCK_FLOOR]
         for _ in range(_ROUNDS):

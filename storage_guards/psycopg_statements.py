@@ -32,7 +32,7 @@ __all__ = [
     "claim",
     "create",
     "first_claim",
-    "limit",
+    "limits",
     "literal",
     "lock_absence",
     "lock_mark",
@@ -134,9 +134,15 @@ def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
     return " ".join(parts)
 
 
-def limit(seconds: float) -> str:
-    """Bound each statement of this transaction, and so each wait for a lock."""
-    return f"SET LOCAL statement_timeout = {max(1, round(seconds * 1000))}"
+def limits(seconds: float, *, idle: bool = True) -> list[str]:
+    """Bound what this transaction can wait for, and be waited for.
+
+    Each statement, and so each wait for a lock; then a client that stands still between two statements, unless there
+    is none of that (``idle``), and one that stands still while it is being sent rows, which the second does not notice.
+    """
+    limit = max(1, round(seconds * 1000))
+    names = ("statement_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
+    return [f"SET LOCAL {name} = {limit}" for name in (names if idle else names[:1])]
 
 
 def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Values:

@@ -83,7 +83,7 @@ class GuardedTransaction:
         values = [sql.values_of(connection, fence) for fence in self._fences]
         results = yield from ask_prepared(
             connection,
-            [sql.begin(connection), sql.limit(self.seconds)],
+            [sql.begin(connection), *sql.limits(self.seconds)],
             lambda prepared: [*(sql.check(each, prepared=prepared) for each in values), *last],
         )
         self._admitted = yield from self._verdicts(connection, results)
@@ -92,7 +92,7 @@ class GuardedTransaction:
         """Check in a transaction of the caller's own, which is begun where there is none; it stays theirs."""
         self._connection = connection
         require_ready(connection)
-        opening = [sql.limit(self.seconds)]
+        opening = sql.limits(self.seconds)
         if not is_open(connection):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)

@@ -31,6 +31,7 @@ class Database:
         url: of the database.
         proxy: between the guard and it.
         size: of the guard's pool.
+        connects: the guard has no pool, and connects for each operation.
         guard_timeout: of the guard.
         settings: of the pool's connections.
     """
@@ -42,6 +43,7 @@ class Database:
         proxy: Proxy | None = None,
         *,
         size: int = 2,
+        connects: bool = False,
         guard_timeout: float = 10.0,
         **settings: Any,
     ) -> None:
@@ -55,11 +57,12 @@ class Database:
         options: dict[str, Any] = {"min_size": 1, "max_size": size, "open": False, "reconnect_timeout": 30}
         if side.asynchronous:
             self.pool: Any = AsyncConnectionPool(dsn, kwargs=settings, **options)
-            self.guard: Any = AsyncPsycopgGuard(self.pool, timeout=guard_timeout)
+            self.guard: Any = AsyncPsycopgGuard(dsn if connects else self.pool, timeout=guard_timeout)
         else:
             self.pool = ConnectionPool(dsn, kwargs=settings, **options)
-            self.guard = PsycopgGuard(self.pool, timeout=guard_timeout)
-        side.call(self.pool.open)
+            self.guard = PsycopgGuard(dsn if connects else self.pool, timeout=guard_timeout)
+        if not connects:
+            side.call(self.pool.open)
 
     def lose(self, what: str) -> None:
         """The next commit's reply, or its request."""
