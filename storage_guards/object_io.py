@@ -156,6 +156,10 @@ class ObjectIO:
             if request.condition in (None, CREATE):  # nothing needs to be there
                 raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {_said(error)}") from error
             raise Conflict(_said(error)) from error
+        except Conflict as error:
+            if request.condition is None:  # it had none: something else was in the way
+                raise Lost(f"{what}: {error}") from error
+            raise
         return Version(result.get("e_tag"), result.get("version"))
 
     def _mode(self, request: Put) -> Any:

@@ -13,7 +13,8 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from fencing import Fence, StaleFence, StaleRead, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.object_requests import Delete, List
+from storage_guards.object_plans import ANYTHING
+from storage_guards.object_requests import Delete, List, Put, Shielded, Sleep
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 
@@ -60,7 +61,7 @@ class HashingStore(FaultyStore):
         self.inner.put(path, file, **options)
         return {"e_tag": hashed(file), "version": None}
 
-    async def get_async(self, path: str, *, options: Any = None) -> Any:
+    async def get_async(self, path: str, **options: Any) -> Any:
         found = self.inner.get(path)
         return Found(found, bytes(found.bytes()))
 
@@ -101,13 +102,34 @@ def test_the_premise_of_hashes(world: World) -> None:
 def test_a_claim_changes_the_etag_that_writes_are_conditional_on(world: World) -> None:
     """Seven steps where a claim changes metadata alone: A's put, under the ETag it read before, is accepted."""
     world.call(world.guard.claim, A)
-    newer = ObjectStoreGuard(world.store)
+    _, publication = world.guard._publish(A, {"value": b"late"}, False, ANYTHING, None)
+    steps = _Steps(world, publication)
+    put = steps.until(Put, "pointer.json")  # A has passed its check
+    world.call(world.guard.claim, B)
+    seen_by_b = world.value
+    with pytest.raises(StaleFence):
+        steps.go_on(put)
+    assert world.value is seen_by_b is None
 
-    def between(*_: Any) -> None:  # A has passed its check
-        newer.claim(B)
 
-    world.side.expect(StaleFence, lambda: world.publish(A, b"late", progress=between))
-    assert world.value is None
+def test_a_deletion_that_is_late_deletes_nothing(world: World) -> None:
+    world.publish(A, b"old", claim=True)
+    steps = _Steps(world, world.guard._delete(A, False))
+    put = steps.until(Put, "pointer.json")
+    world.publish(B, b"new", claim=True)
+    with pytest.raises(StaleFence):
+        steps.go_on(put)
+    assert world.value == b"new"
+
+
+def test_a_claim_that_is_late_is_refused(world: World) -> None:
+    steps = _Steps(world, world.guard._claim([A], 5.0))
+    put = steps.until(Put, "pointer.json")
+    world.publish(B, b"new", claim=True)
+    with pytest.raises(StaleFence):
+        steps.go_on(put)
+    assert world.value == b"new"
+    assert world.call(world.guard.mark, R).is_of(B)
 
 
 def test_identical_bytes_do_not_bring_an_old_state_back(world: World) -> None:
@@ -215,21 +237,45 @@ class _Steps:
     """A plan, run one request at a time."""
 
     def __init__(self, world: World, plan: Any) -> None:
-        self.world, self.plan = world, plan
+        self.world, self.plan = world, _flat(plan)
 
-    def until(self, kind: type) -> Any:
+    def until(self, kind: type, about: str = "") -> Any:
         """Run to the first request of this kind, which is not done yet."""
         request = next(self.plan)
-        while not isinstance(request, kind):
-            request = self.plan.send(self._do(request))
+        while not isinstance(request, kind) or about not in repr(request):
+            request = self._after(request)
         return request
 
     def go_on(self, request: Any) -> None:
+        """Do it, and everything after it."""
         try:
             while True:
-                request = self.plan.send(self._do(request))
+                request = self._after(request)
         except StopIteration:
             pass
 
+    def _after(self, request: Any) -> Any:
+        try:
+            reply = self.world.side.call(self._do, request)
+        except Exception as error:  # noqa: BLE001 - the plan decides what an error means
+            return self.plan.throw(error)
+        return self.plan.send(reply)
+
     def _do(self, request: Any) -> Any:
-        return self.world.side.call(self.world.guard._perform, request)
+        return None if isinstance(request, Sleep) else self.world.guard._perform(request)
+
+
+def _flat(plan: Any) -> Any:
+    """A plan, and those that it wants shielded, as one."""
+    reply: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = plan.send(reply) if error is None else plan.throw(error)
+        except StopIteration as stop:
+            return stop.value
+        reply = error = None
+        try:
+            reply = (yield from _flat(request.plan)) if isinstance(request, Shielded) else (yield request)
+        except Exception as raised:  # noqa: BLE001 - as above
+            error = raised
