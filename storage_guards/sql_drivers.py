@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
@@ -21,6 +21,7 @@ __all__ = [
     "family",
     "hang_up",
     "limit_transaction",
+    "require_it_for_each_statement",
     "require_open_transaction",
 ]
 
@@ -95,6 +96,13 @@ def require_open_transaction(connection: Connection, what_else: str) -> None:
         is_open = bool(driver.server_status & _IN_TRANSACTION)
     if not is_open:
         raise GuardNotEnforceable(what_else)
+
+
+def require_it_for_each_statement(connection: Connection, what_else: str) -> None:
+    """The same before each later statement, where nothing begins a transaction by itself: on asyncpg, and on SQLite if
+    the engine says so. There each statement after a COMMIT in a block would be committed at once, unchecked."""
+    if connection.dialect.driver in ("asyncpg", "pysqlite", "aiosqlite"):
+        event.listen(connection, "before_cursor_execute", lambda *_: require_open_transaction(connection, what_else))
 
 
 @contextmanager

@@ -75,10 +75,12 @@ def shop(mariadb_url: str) -> Iterator[Shop]:
         "sql_mode = ''",
         "NAMES latin1",
         "NAMES utf8mb4 COLLATE utf8mb4_general_ci",
+        "@nothing = 0, a client of another character set",
     ],
 )
 def test_names_are_exact_in_every_session(shop: Shop, session: str) -> None:
-    engine = shop.connect()
+    session, _, other_client = session.partition(", a client")
+    engine = shop.connect(**{"connect_args": {"charset": "latin1"}} if other_client else {})
     event.listen(engine, "connect", lambda connection, _: connection.cursor().execute(f"SET {session}"))
     guard = SQLAlchemyGuard(engine)
     fences = [Fence(f"x{end}", number, "a" * 22) for number, end in enumerate(AWKWARD_ENDS, 1)]
@@ -174,6 +176,16 @@ def test_advance_in_a_transaction_with_an_old_snapshot(shop: Shop, past: str, sn
         shop.guard.advance(session, holder)
         assert session.execute(READ).scalar_one() == 1
         session.rollback()
+
+
+def test_a_superseded_holder_with_an_old_snapshot_is_stale(shop: Shop) -> None:
+    """What is read back must be what is there, not what the snapshot has: so it is read with a lock."""
+    shop.guard.claim(MINE)
+    with shop.connect(isolation_level="REPEATABLE READ").connect() as connection:
+        connection.execute(READ)
+        shop.guard.claim(NEWER)
+        with pytest.raises(StaleFence):
+            shop.guard.advance(connection, MINE)
 
 
 # Transactions that end by themselves, and errors that do not end them
