@@ -16,6 +16,7 @@ import redis.asyncio
 from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
 
 from fencing.redis_blueprint import NOT_READY, Blueprint, command, no_connection, nobody_will_ask_again, translated
+from fencing.redis_direct import Replies, direct_transport
 from fencing.redis_plans import Call, NoReply
 
 if sys.version_info >= (3, 11):
@@ -129,12 +130,14 @@ class _Request:
 
 
 class _Line:
-    """The connection of one event loop, and the calls that wait for their replies. A task reads while it is open."""
+    """The connection of one event loop, and the calls that wait for their replies. A task of its own opens it, and
+    closes it when it breaks."""
 
     def __init__(self, blueprint: Blueprint, loop: asyncio.AbstractEventLoop) -> None:
         self._blueprint = blueprint
         self._loop = loop
         self._connection: Any = None
+        self._transport: asyncio.Transport | None = None  # None: redis-py sends and reads
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Future[None] | None = None
         self._waiting: deque[_Request] = deque()
@@ -159,11 +162,13 @@ class _Line:
             raise NoReply(redis.ConnectionError("the connection was closed at once"), may_have_run=False)
 
     def send(self, request: _Request) -> None:
-        """Send a call with all others of this tick of the loop."""
-        self._waiting.append(request)
-        if not self._outgoing:
+        """Send a call: at once if nothing is under way, else with all others of this tick of the loop."""
+        if not self._outgoing and self._waiting:
             self._loop.call_soon(self._flush)
         self._outgoing += command(request.call, whole=request.whole)
+        if not self._waiting:
+            self._flush()
+        self._waiting.append(request)
         if request.deadline < self._looks_at:
             self._look_at(request.deadline)
 
@@ -171,9 +176,8 @@ class _Line:
         data, self._outgoing = b"".join(self._outgoing), []
         if not self.open or not data:
             return
-        writer = getattr(self._connection, "_writer", None)
-        if isinstance(writer, asyncio.StreamWriter):  # as redis-py has it up to 8.1; its own method needs a task
-            writer.write(data)
+        if self._transport is not None:
+            self._transport.write(data)
         else:
             self._sending = self._loop.create_task(self._connection.send_packed_command([data], check_health=False))
 
@@ -188,15 +192,15 @@ class _Line:
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    # The task: connects, then hands out replies until the connection breaks
+    # The task
 
     async def _run(self, opening: asyncio.Future[None]) -> None:
         connection = self._connection = self._blueprint.make()
         self._broken = redis.ConnectionError("the task that reads the replies was cancelled")
         try:
-            await self._connect(connection, opening)
-            while self.open:
-                self._answer(await self._reply(connection))
+            self.open = await self._connect(connection, opening)
+            if self.open:
+                await self._hand_out_replies(connection)
         except (RedisError, OSError) as error:
             self._broken = error
         finally:
@@ -206,7 +210,7 @@ class _Line:
             self._fail_all()
             await connection.disconnect(nowait=True)
 
-    async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> None:
+    async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
         try:
             # wait_for() could swallow a cancellation that comes as the connection is made
             async with async_timeout(min(self._blueprint.user_timeout, CONNECT_SECONDS)):
@@ -214,9 +218,19 @@ class _Line:
         except (RedisError, OSError, asyncio.TimeoutError) as error:
             opening.set_exception(no_connection(error, self._blueprint.address))
             opening.exception()  # looked at: nobody may be waiting any more
-        else:
-            self.open = True
-            opening.set_result(None)
+            return False
+        opening.set_result(None)
+        return True
+
+    async def _hand_out_replies(self, connection: Any) -> None:
+        """Until the connection breaks."""
+        self._transport = direct_transport(connection)
+        if self._transport is not None:
+            replies = Replies(self._loop, self._answer)
+            self._transport.set_protocol(replies)
+            await replies.end
+        while True:
+            self._answer(await self._reply(connection))
 
     async def _reply(self, connection: Any) -> Any:
         """The next reply, or the error that Redis gave as one."""

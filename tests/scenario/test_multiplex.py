@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,10 +12,17 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, CoordinatorUnavailable
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, redis_multiplex
 from fencing.effects import run_async
 from tests.conftest import ProxyFactory
 from tests.support import wait_until
+
+
+@pytest.fixture(autouse=True, params=["direct", "redis-py reads"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "direct":  # no hiredis, or a redis-py that keeps its stream elsewhere
+        monkeypatch.setattr(redis_multiplex, "direct_transport", lambda connection: None)
+
 
 Story = Callable[[AsyncRedisCoordinator], Awaitable[None]]
 
@@ -132,34 +138,6 @@ def test_a_cut_connection_fails_nobody(any_redis: RedisServer, proxy: ProxyFacto
             await pairs
 
     tell(story, through.url(any_redis.url), ttl=30)
-
-
-def test_without_the_streams_writer_redis_pys_own_method_sends(any_redis: RedisServer) -> None:
-    async def story(coordinator: AsyncRedisCoordinator) -> None:
-        blueprint = coordinator._connections._blueprint
-        whole = blueprint.make
-
-        def make() -> Any:
-            connection = whole()
-            cls = type(connection)
-            connection.__class__ = type("Other", (cls,), {"_writer": _Renamed()})
-            return connection
-
-        blueprint.make = make  # type: ignore[method-assign]
-        await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
-
-    tell(story, any_redis.url)
-
-
-class _Renamed:
-    """The attribute under another name: what a later redis-py might do. It only looks different from outside."""
-
-    def __get__(self, connection: Any, _: Any) -> Any:
-        caller = sys._getframe(1).f_globals["__name__"]
-        return None if caller == "fencing.redis_multiplex" else vars(connection).get("renamed")
-
-    def __set__(self, connection: Any, value: Any) -> None:
-        vars(connection)["renamed"] = value
 
 
 def test_a_coordinator_that_is_collected_closes_its_connection(any_redis: RedisServer) -> None:
