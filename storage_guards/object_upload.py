@@ -121,13 +121,16 @@ def pieces(body: Any) -> Iterator[bytes | memoryview]:
 
 async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
     """As :func:`pieces`; files are read in a thread, a sync iterable in this one."""
-    if isinstance(body, os.PathLike) or (_is_file(body) and not isinstance(body, AsyncIterable)):
-        source = pieces(body)
+    if isinstance(body, os.PathLike):
+        file = await asyncio.to_thread(open, body, "rb")
         try:
-            while (piece := await asyncio.to_thread(next, source, None)) is not None:
+            async for piece in pieces_async(file):
                 yield piece
         finally:
-            await asyncio.to_thread(source.close)  # type: ignore[attr-defined]
+            await asyncio.to_thread(file.close)
+    elif _is_file(body) and not isinstance(body, AsyncIterable):
+        while chunk := await asyncio.to_thread(body.read, PIECE):
+            yield bytes(_bytes(chunk))
     elif isinstance(body, AsyncIterable):
         gathered = bytearray()
         async for chunk in body:

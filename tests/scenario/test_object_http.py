@@ -117,6 +117,17 @@ def test_who_has_no_permission_is_told_so(line: Line) -> None:
     assert line.current is None
 
 
+def test_a_refusal_after_a_lost_request_leaves_that_open(line: Line) -> None:
+    """The credentials end between two attempts; of the first nothing is known."""
+    hold = line.proxy.hold_when(puts_a_pointer, times=1)
+    line.proxy.answer_when(puts_a_pointer, 403, times=None)
+    error = line.side.expect(OutcomeUnknown, line.publish)
+    line.proxy.restore()
+    assert hold.wait_landed(10)
+    assert line.current == b"new"
+    assert line.beside.landed(error) is True
+
+
 def test_an_upload_that_breaks_off_publishes_nothing(line: Line) -> None:
     data = [bytes(2**20)] * 20
     line.proxy.answer_when(lambda request: len(request.body) > 2**20, 403, times=None)

@@ -146,6 +146,14 @@ def test_a_stream_reads_as_a_file_does(desk: Desk) -> None:
         desk.side.expect(KeyError, desk.guard.open, resource, name)
 
 
+def test_data_that_were_changed_past_the_guard_do_not_pass_for_whole(desk: Desk) -> None:
+    published = desk.publish(A, {"x": b"0123456789"}, claim=True)
+    key = "fencing/orders=3A1/" + published["x"].key
+    for other in (b"012345678", b"01234567890", b""):
+        desk.store.put(key, other)
+        assert "broke off" in str(desk.side.expect(GuardUnavailable, published.read, "x"))
+
+
 # Bodies that fail, and arguments that are none
 
 
@@ -230,7 +238,7 @@ def test_of_a_big_body_only_a_few_parts_are_in_memory(side: Side) -> None:
             if not options["use_multipart"]:
                 return await super().put_async(path, file, **options)
             async for piece in file:
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.005)
                 Slow.taken += len(piece)
                 ahead.append(made - Slow.taken)
             return {"e_tag": None, "version": None}
