@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,15 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, StaleFence
+from fencing.fence import MAX_NUMBER, admit_claim, admit_write
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from storage_guards.conformance import AWKWARD_ENDS
+from storage_guards.sql_marks_mysql import MySQLMarks
 from tests.scenario.sql_ways import asyncio_url
 from tests.support import wait_until
+from tests.unit.test_sql_guard import RESOURCE, TOKENS
+from tests.unit.test_sql_guard import _outcome as outcome
+from tests.unit.test_sql_guard import _set_mark as set_mark
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -289,7 +295,49 @@ def test_first_claims_of_many_names_do_not_deadlock(shop: Shop) -> None:
             future.result()
 
 
-# The table
+# The table and its statements
+
+
+def test_the_statements_are_the_admission_rule(shop: Shop) -> None:
+    """Every mark, floor and fence of a small world."""
+    numbers = (1, 2, 3, MAX_NUMBER)
+    marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
+    fences = [Fence(RESOURCE, number, token) for number in numbers for token in TOKENS]
+    statements = MySQLMarks()
+    with shop.engine.connect() as connection:
+
+        def read() -> Mark | None:
+            return statements.read(connection, RESOURCE)
+
+        for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
+            set_mark(connection, mark, floor)
+            claimed = outcome(
+                lambda m=mine: statements.claim(connection, [m]) and statements.read(connection, RESOURCE)
+            )
+            assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
+            if isinstance(claimed, tuple):
+                assert read() == mark
+            set_mark(connection, mark, floor)
+            checked = outcome(
+                lambda m=mine: statements.check(connection, [m]) and statements.read(connection, RESOURCE)
+            )
+            assert checked == outcome(admit_write, mark, mine), (mark, mine)
+
+
+def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -> None:
+    """Without rows; and a URL that begins with mariadb+."""
+    shop.sql("DROP TABLE fencing_marks")
+    engine = create_engine(shop.url.replace("mysql+", "mariadb+"))
+    guard = SQLAlchemyGuard(engine)
+    guard.metadata.create_all(engine)
+    guard.claim(MINE)
+    guard.create_tables()
+    assert guard.write(MINE, ADD) == guard.run(MINE, lambda connection: connection.execute(ADD).rowcount) == 1
+    with engine.connect() as connection:
+        shop.guard.advance(connection, MINE)
+    engine.dispose()
+    assert shop.total == 2
+    assert shop.sql("SELECT COUNT(*) FROM fencing_marks") == 2
 
 
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
