@@ -153,13 +153,14 @@ def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tup
     whole = max(1, math.ceil(seconds))
     exact = max(seconds, LEAST_SECONDS)  # 0 would be no bound
     limits = {name: f"{exact:.6f}" if name == "max_statement_time" else str(whole) for name in names}
-    bound = [f"@fencing_{name} = @@SESSION.{name}" for name in names]
+    kept = "fencing" if begins else "fencing_joined"  # a check may join a transaction that a guard has bounded
+    bound = [f"@{kept}_{name} = @@SESSION.{name}" for name in names]
     bound += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
     if begins:
         level = "tx_isolation" if dialect.is_mariadb else "transaction_isolation"
         # Without SESSION it is the next transaction's alone.
         bound.append(f"@@{level} = IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', 'READ-COMMITTED')")
-    put_back = [f"SESSION {name} = @fencing_{name}" for name in names]
+    put_back = [f"SESSION {name} = @{kept}_{name}" for name in names]
     return f"SET {', '.join(bound)}", f"SET {', '.join(put_back)}"
 
 

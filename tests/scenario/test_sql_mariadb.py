@@ -394,7 +394,10 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
 
     before = settings()
     assert before[3] == 77
+    shop.guard.claim(OTHER)
     with guard.begin(MINE, claim=True) as connection:
+        assert list(connection.execute(show).one())[:6] == [4, 4, 4, 4, 4, 3.5]
+        guard.advance(connection, OTHER)
         assert list(connection.execute(show).one())[:6] == [4, 4, 4, 4, 4, 3.5]
     assert settings() == before
     with pytest.raises(ZeroDivisionError), guard.begin(MINE):
