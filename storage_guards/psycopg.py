@@ -70,8 +70,8 @@ class PsycopgGuard(_Bounded):
             (as for ``psycopg.connect``), or a function that returns a new connection, each operation connects anew.
             Autocommit or not, and every isolation level, are right.
         timeout: the longest wait for a connection, and for any statement of a guarded transaction, locks included, in
-            seconds. A lease that ends earlier shortens it. The guard's own requests also give up when the network has
-            been silent for that long, and a second.
+            seconds. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
+            give up when the network has been silent for that long, and a second.
 
     Raises:
         TypeError: ``source`` is none of these, or is for asyncio; ``timeout`` is no number.
