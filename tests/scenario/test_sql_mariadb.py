@@ -324,6 +324,20 @@ def test_the_statements_are_the_admission_rule(shop: Shop) -> None:
             assert checked == outcome(admit_write, mark, mine), (mark, mine)
 
 
+def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
+    """There was no mark to lock, and then there is the right one: without this write in it, so landed would not know."""
+    engine = shop.connect()
+
+    def claim(*arguments: Any) -> None:
+        if "UPDATE fencing_marks" in arguments[2]:
+            shop.guard.claim(MINE)
+
+    event.listen(engine, "after_cursor_execute", claim)
+    with pytest.raises(GuardUnavailable, match="at the same time"):
+        SQLAlchemyGuard(engine).write(MINE, ADD)
+    assert shop.total == 0
+
+
 def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -> None:
     """Without rows; and a URL that begins with mariadb+."""
     shop.sql("DROP TABLE fencing_marks")
