@@ -325,7 +325,7 @@ def test_the_statements_are_the_admission_rule(shop: Shop) -> None:
 
 
 def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
-    """There was no mark to lock, and then there is the right one: without this write in it, so landed would not know."""
+    """There was no mark to lock, and then there is the right one, but without this write in it."""
     engine = shop.connect()
 
     def claim(*arguments: Any) -> None:
