@@ -165,7 +165,7 @@ def test_a_timeout_around_it_keeps_the_cause(play: Callable[..., None]) -> None:
 
 
 def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> None:
-    """The request itself is stuck: it may arrive later. Until that is decided, landed does not decide it."""
+    """The request itself is stuck. The server ends the session that stands still meanwhile, so it comes too late."""
 
     async def scene(stage: Stage) -> None:
         started = time.monotonic()
@@ -174,12 +174,10 @@ def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> N
                 await connection.execute(ADD, [1])
                 stage.proxy.silence()
         assert time.monotonic() - started < 8
-        with pytest.raises(GuardUnavailable, match="ask again"):
-            stage.beside.landed(raised.value, timeout=0.2)
+        assert stage.beside.landed(raised.value) is False
         stage.proxy.restore()
-        landed = stage.beside.landed(raised.value)
-        assert landed is (stage.done == {1})
         await stage.is_usable()
+        assert stage.done == {99}
 
     play(scene, timeout=0.5)
 
