@@ -16,6 +16,8 @@ from obstore.store import MemoryStore
 from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_upload
+from storage_guards.object_plans import ANYTHING
+from storage_guards.object_requests import Get, Next
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 
@@ -123,6 +125,30 @@ def test_a_big_body_is_sent_in_parts(http: Desk) -> None:
     for piece in _stream(http, "big"):
         got.update(piece)
     assert got.digest() == expected.digest()
+
+
+def test_big_bodies_of_every_kind(desk: Desk, tmp_path: Path) -> None:
+    data = bytes(range(256)) * (40 * 1024)  # ten mebibytes
+    (tmp_path / "file").write_bytes(data)
+    desk.store.put("elsewhere", data)
+    with open(tmp_path / "file", "rb") as file:
+        bodies = {
+            "bytes": data,
+            "buffer": bytearray(data),
+            "path": tmp_path / "file",
+            "file": file,
+            "one chunk": iter([data]),
+            "from obstore": desk.store.get("elsewhere"),
+        }
+        sizes: dict[str, set[int | None]] = {}
+        desk.publish(A, bodies, claim=True, progress=lambda name, _, total: sizes.setdefault(name, set()).add(total))
+    current = desk.current
+    assert current is not None
+    assert all(it == data for it in current.values())
+    assert sizes["bytes"] == sizes["path"] == {len(data)}
+    desk.publish(A, {"copied": desk.call(desk.guard.open, R, "bytes")})
+    assert desk.current == {"copied": data}
+    desk.refused(FileNotFoundError, A, {"x": tmp_path / "missing"})
 
 
 def _stream(desk: Desk, name: str) -> list[bytes]:
@@ -255,6 +281,15 @@ def test_of_a_big_body_only_a_few_parts_are_in_memory(side: Side) -> None:
     desk.publish(A, {"x": body()}, claim=True)
     assert Slow.taken == 100 * MIB
     assert max(ahead) <= object_upload.SMALL + 3 * MIB
+
+
+def test_a_publication_that_is_thrown_away_ends_in_silence(desk: Desk) -> None:
+    """As when a loop is closed with it in there."""
+    _, plan = desk.guard._publish(A, {"x": iter([b"1"])}, True, ANYTHING, None)
+    assert isinstance(next(plan), Get)
+    assert isinstance(plan.send(None), Next)
+    plan.close()
+    assert desk.current is None
 
 
 def test_an_upload_without_progress_is_given_up(side: Side) -> None:
