@@ -123,8 +123,8 @@ class Connections:
                 line.used = time.monotonic()  # it answered: the connection is in order
                 raise
             self._abandon(line, call, error)
-            if known and logged_out(error):  # the next connection may bring other credentials
-                raise NoReply(error, may_have_run=False) from error
+            if known and isinstance(error, RedisError) and logged_out(error):
+                raise NoReply(error, may_have_run=False) from error  # the next connection may bring other credentials
             raise
         line.used = time.monotonic()
         return reply
