@@ -70,9 +70,7 @@ def measure(name: str, happening: str) -> float | str:
         if happening == "holder killed":
             holder.process.kill()
             with server.client() as client:
-                lock = min(
-                    (key for key in client.scan_iter(f"*{RESOURCE}")), key=len
-                )  # some have a prefix, or more keys
+                lock = min(client.scan_iter(f"*{RESOURCE}"), key=len)  # some have a prefix, or more keys
                 since = time.perf_counter() + client.pttl(lock) / 1000
         else:
             if happening == "head waiter killed":

@@ -54,7 +54,7 @@ def jain(counts: Sequence[float]) -> float:
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 1.0
 
 
-def turns(names: Sequence[str], rounds: int, failed: Container[str]) -> Iterator[str]:
+def turns(names: Sequence[str], rounds: int, failed: Container[str] = ()) -> Iterator[str]:
     """Everybody's turn once a round, the order shifted by one each round; who has failed by then gets none."""
     for turn in range(rounds):
         shift = turn % len(names) if names else 0
