@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -178,3 +179,13 @@ def costs() -> list[dict[str, int]]:
 
 def test_the_page_is_short() -> None:
     assert len(PAGE.read_text("utf-8").splitlines()) <= 200
+
+
+def test_the_benchmark_runs(s3_server: S3Server) -> None:
+    command = [sys.executable, "-m", "tests.benchmarks.object_store", "2"]
+    done = subprocess.run(command, cwd=PAGE.parents[1], capture_output=True, timeout=60, encoding="utf-8", check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 9
+    assert [line.split("  ")[-1] for line in lines if line.startswith("publish")] == ["2 get, 2 put"] * 2 + [
+        "2 get, 11 put"
+    ]
