@@ -40,9 +40,7 @@ def main() -> None:
         results["parts"][name] = run_part(name, quick=options.quick)
         options.json.write_text(json.dumps(results, indent=1, ensure_ascii=False), "utf-8")
     print(summary(results))
-    print(
-        f"\nAll of it is in {options.json}; python -m tests.benchmarks report {options.json} makes docs/benchmarks.md."
-    )
+    print(f"\nAll of it is in {options.json}; `python -m tests.benchmarks report {options.json}` makes the page of it.")
 
 
 def run_part(name: str, *, quick: bool) -> dict[str, Any]:

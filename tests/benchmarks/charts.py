@@ -1,4 +1,4 @@
-"""Figures as SVG pictures: bars with their spread, and lines. They bring their colours, for light and for dark. Pure."""
+"""Figures as SVG pictures: bars with their spread, and lines. Their colours are for light and for dark. Pure."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ text { fill: var(--ink); }
 .hue-0 { --hue: var(--hue-1); } .hue-1 { --hue: var(--hue-3); } .hue-2 { --hue: var(--hue-2); }
 .hue-3 { --hue: var(--good); } .hue-4 { --hue: var(--quiet); } .hue-5 { --hue: var(--bad); }
 .hue-0 .line { stroke-width: 3; }
-.hue-1 .line { stroke-dasharray: 7 3; } .hue-2 .line { stroke-dasharray: 2 3; } .hue-3 .line { stroke-dasharray: 9 3 2 3; }
-.hue-4 .line { stroke-dasharray: 4 4; } .hue-5 .line { stroke-dasharray: 1 2; }
+.hue-1 .line { stroke-dasharray: 7 3; } .hue-2 .line { stroke-dasharray: 2 3; }
+.hue-3 .line { stroke-dasharray: 9 3 2 3; } .hue-4 .line { stroke-dasharray: 4 4; }
+.hue-5 .line { stroke-dasharray: 1 2; }
 """
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.benchmarks.charts import Bar, Group, Panel, bars, lines
 from tests.benchmarks.contenders import OURS, REDIS_PY, THREADS
+from tests.benchmarks.failures import TTL
 from tests.benchmarks.failures import WHAT as UNTIL_THE_NEXT
 from tests.benchmarks.parts import PARTS, Figure
 from tests.benchmarks.tables import figure_rows, markdown, number, scenarios, verdict_rows
@@ -24,16 +25,17 @@ HEAD = """# Benchmarks
 
 Made by `make bench` and `python -m tests.benchmarks report`; the numbers are of one run, on one machine, at one hour.
 
-**Not promised:** any absolute time. What can be compared are ratios, within a table: contenders ran turn about, and a ratio is
-that of neighbours. Each figure is a median, in brackets the 10th and the 90th percentile.
+**Not promised:** any absolute time. What can be compared are ratios, within a table: contenders ran turn about, and a
+ratio is that of neighbours. Each figure is a median, in brackets the 10th and the 90th percentile.
 
-- *One core*: client and server share one processor, so that nothing has to be woken on another one and nothing runs beside. *All
-  cores*: as the system likes it; the same figures, more noise.
-- *raw*: a blocking socket (for asyncio: a protocol) that sends the very bytes this library sends. Nothing can be faster.
-- Every lock expires after the same time, and only ours renews itself and mints fences. All share one client in a process,
-  with a pool that is large enough for everybody.
-- *Hand-off*: from the moment the holder begins to release until the next one has the lock. *Idle round trip*: one command over a raw
-  connection on which nothing happened for a millisecond. *Commands*: what clients send, counted with MONITOR in a window of its own.
+- *One core*: client and server share one processor, so that nothing has to be woken on another one and nothing runs
+  beside. *All cores*: as the system likes it; the same figures, more noise.
+- *raw*: a blocking socket (for asyncio: a protocol) that sends the very bytes this library sends.
+- Every lock expires after the same time, and only ours renews itself and mints fences. All share one client in a
+  process, with a pool that is large enough for everybody.
+- *Hand-off*: from the moment the holder begins to release until the next one has the lock. *Idle round trip*: one
+  command over a raw connection on which nothing happened for a millisecond. *Commands*: what clients send, counted with
+  MONITOR in a window of its own.
 - *Fairness (Jain)*: 1 if all got the lock equally often, 1/n if one got it every time.
 """
 
@@ -41,13 +43,14 @@ TEXTS = {
     "pair": "Acquire and release, nobody else wants the lock.",
     "tasks": "The same with asyncio. With many tasks the time is that of all of them over the number of pairs.",
     "contended": "A closed loop: everybody takes the lock, holds it for 1 ms, frees it, and wants it again.",
-    "failures": "A holder and two waiters, a process each. The first waiter is killed or frozen before the release; or the holder "
-    "is killed. Its ttl is 2 s.",
+    "failures": "A holder and two waiters, a process each. The first waiter is killed or frozen before the release; or "
+    f"the holder is killed. The ttl is {TTL} s.",
     "renewal": "A cycle is the time in which every lease is renewed once, a third of its ttl.",
     "processes": "Pairs of several processes at once, each with its own lock; all of them together.",
-    "live": "A second server with ten locks is the neighbour. A name was *ever locked* if its lock is gone: what stays is what has no "
-    "expiry, and it is divided by the names. It has a ceiling, however many names there are: one key for each of 16,384 slots.",
-    "sql": "*plain*: the statement in its own BEGIN … COMMIT. The guard's mark is already claimed; *claim* raises another one.",
+    "live": "A second server with ten locks is the neighbour. A name was *ever locked* if its lock is gone: what stays "
+    "is what has no expiry, divided by the names. It has a ceiling, however many names there are: one key for each of "
+    "16,384 slots.",
+    "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",
     "object_store": "Guarded writes against plain puts.",
     "redlock": "A quorum of independent servers.",
 }
@@ -98,9 +101,9 @@ def _where(results: Mapping[str, Any]) -> str:
     )
     if noises:
         text += (
-            f"\n\nNoise: the load average was {number(min(loads))} to {number(max(loads))} before and after parts; the same short "
-            f"computation took {number(min(spins))} to {number(max(spins))} times as long at its 90th percentile as at its 10th "
-            "(1.0 is a quiet machine)."
+            f"\n\nNoise: the load average was {number(min(loads))} to {number(max(loads))} before and after parts. The "
+            f"same short computation took {number(min(spins))} to {number(max(spins))} times as long at its 90th "
+            "percentile as at its 10th (1.0 is a quiet machine)."
         )
     if results["quick"]:
         text += "\n\n**A quick run**, with few rounds: it shows that everything works, and little else."

@@ -24,10 +24,10 @@ def number(value: float) -> str:
 def figure_text(figure: Figure | None, unit: str = "") -> str:
     """The median, and from where to where it varied, if it did."""
     if figure is None:
-        return "–"
+        return "-"
     text = f"{number(figure.median)}{f' {unit}' if unit and unit != 'x' else ''}"
     if figure.low != figure.high:
-        text += f" ({number(figure.low)}–{number(figure.high)})"
+        text += f" ({number(figure.low)} … {number(figure.high)})"
     return f"x {text}" if unit == "x" else text
 
 

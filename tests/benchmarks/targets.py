@@ -86,7 +86,7 @@ def _tasks(text: str, limit: float) -> Target:
 def _contended(text: str, limit: float, what: str, most: int = 128, unit: str = "x", at_least: bool = False) -> Target:
     counts = [count for count in (2, 8, 32, 128) if count <= most]
     places = tuple(("contended", f"{count} threads, one core", OURS, what) for count in counts)
-    return Target(f"contended, 2–{most} waiters: {text}", limit, places, unit, at_least)
+    return Target(f"contended, 2 to {most} waiters: {text}", limit, places, unit, at_least)
 
 
 def _failure(happening: str, limit: float) -> Target:
