@@ -7,7 +7,7 @@ Written once, for a plain :class:`~sqlalchemy.Connection`. An asyncio guard runs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -68,6 +68,7 @@ class GuardedTransaction:
         self._claim = claim
         self._writes = writes
         self._foreign_body = foreign_body
+        self.unit_of_work: AbstractContextManager[None] = nullcontext()
         self._admitted: list[Admitted] | None = None
         self._body_error: BaseException | None = None
         self._committing = False
@@ -75,23 +76,34 @@ class GuardedTransaction:
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
-        """The whole transaction: begun and admitted on entry, committed or rolled back on exit."""
+        """The whole transaction: begun and admitted on entry, committed or rolled back on exit.
+
+        The block runs in ``unit_of_work``, which may commit at its end, but not before :meth:`about_to_commit`.
+        """
         with bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
                 if self._foreign_body:
                     require_it_for_each_statement(connection, _ENDED_INSIDE)
                 try:
-                    yield connection
-                    if not connection.in_transaction():
-                        raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
-                    require_open_transaction(connection, _ENDED_INSIDE)
+                    with self.unit_of_work:
+                        yield connection
+                    if not self._committing:
+                        self.about_to_commit(connection)
                 except BaseException as error:
-                    self._body_error = error
+                    if not self._committing:
+                        self._body_error = error
                     raise
-                self._committing = True  # from here on no answer means an unknown outcome
-                self._require_same(connection)
             self._committed = True
+
+    def about_to_commit(self, connection: Connection) -> None:
+        """The end of the block's own work: from here on no answer means an unknown outcome. GuardNotEnforceable where
+        this is not the checked transaction any more."""
+        if not connection.in_transaction():
+            raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
+        require_open_transaction(connection, _ENDED_INSIDE)
+        self._committing = True
+        self._require_same(connection)
 
     def _require_same(self, connection: Connection) -> None:
         """GuardNotEnforceable where the block has put another transaction in the place of the checked one."""
