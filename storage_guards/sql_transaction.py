@@ -12,8 +12,9 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence
+from storage_guards.recent_writes import Admitted
 from storage_guards.sql_drivers import (
     AUTOCOMMIT,
     bounded_waits,
@@ -22,7 +23,7 @@ from storage_guards.sql_drivers import (
     require_open_transaction,
 )
 from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, has_lost_a_race, transaction_is_gone
-from storage_guards.sql_marks import Admitted, Marks
+from storage_guards.sql_marks import Marks
 
 __all__ = ["GuardedTransaction"]
 
@@ -122,11 +123,11 @@ class GuardedTransaction:
     def admit(self, connection: Connection, *, joined: bool = False) -> None:
         """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
         own."""
-        limit_transaction(connection, self.seconds)
+        marks = self._marks.on_database(enforced=limit_transaction(connection, self.seconds))
         if self._claim:
-            admitted = self._marks.claim(connection, self._fences, writes=self._writes)
+            admitted = marks.claim(connection, self._fences, writes=self._writes)
         else:
-            admitted = self._marks.check(connection, self._fences, joined=joined)
+            admitted = marks.check(connection, self._fences, joined=joined)
         require_open_transaction(connection, AUTOCOMMIT)
         if self._foreign_body:
             self._marks.note_transaction(connection)
@@ -167,8 +168,7 @@ class GuardedTransaction:
                 return explain(error, self._fences, self.seconds)
             return GuardUnavailable("the database did not answer a claim in time; no data was written, retry")
         if self._committing and not (isinstance(error, DBAPIError) and commit_was_refused(error)):
-            fence, seq, recent_writes, transaction = self._admitted[0]
-            return OutcomeUnknown(fence=fence, seq=seq, transaction=transaction, recent_writes=recent_writes)
+            return self._admitted[0].unknown()
         return error
 
     def lost_a_race(self, error: Exception) -> bool:
