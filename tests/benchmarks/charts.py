@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import examples.drawing
+from examples.drawing.layout import text_width
 from examples.drawing.markup import element, text
 from tests.benchmarks.tables import number
 
 __all__ = ["Bar", "Group", "Panel", "bars", "lines"]
 
 WIDTH = 760
-LABELS = 190
 VALUES = 110
 BAR = 16
 STEP = 24
@@ -26,7 +26,7 @@ _COLOURS = (Path(examples.drawing.__path__[0]) / "page.css").read_text("utf-8").
 _STYLE = """
 svg { font: 13px/1.3 system-ui, sans-serif; }
 .ground { fill: var(--ground); }
-text { fill: var(--ink); }
+text { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-width: 4px; }
 .title { font-size: 15px; font-weight: 700; }
 .quiet { fill: var(--quiet); font-size: 12px; }
 .group { font-weight: 600; }
@@ -77,39 +77,32 @@ def bars(title: str, groups: Sequence[Group], *, unit: str, mark: float | None =
     all_bars = [bar for group in groups for bar in group.bars]
     values = [value for bar in all_bars for value in (bar.low, bar.median, bar.high) if value > 0]
     values += [] if mark is None else [mark]
-    place = _scale(min(values, default=1) / 1.3, max(values, default=1), LABELS, WIDTH - VALUES)
-    y = float(HEAD) + (18 if mark is not None else 4)
-    top = y
-    drawn: list[str] = []
+    left = max((text_width(bar.label) for bar in all_bars), default=0) + 32
+    place = _scale(min(values, default=1) / 1.3, max(values, default=1), left, WIDTH - VALUES)
+    y = top = HEAD + 22.0
+    shapes: list[str] = []
+    texts = [element("text", text("logarithmic"), class_="quiet", x=WIDTH - 12, y=22, text_anchor="end")]
     for group in groups:
-        drawn.append(element("text", text(group.label), class_="group", x=12, y=y + 12))
+        texts.append(element("text", text(group.label), class_="group", x=12, y=y + 12))
         y += STEP - 2
         for bar in group.bars:
-            drawn.append(_bar(bar, y, place, unit))
+            start, end, middle = place(bar.low), place(bar.high), y + BAR / 2
+            tip = place(bar.median)
+            kind = "bar ours" if bar.ours else "bar"
+            shapes.append(element("rect", class_=kind, x=left, y=y, width=max(tip - left, 1), height=BAR))
+            shapes.append(element("line", class_="spread", x1=start, x2=end, y1=middle, y2=middle))
+            texts.append(element("text", text(bar.label), x=left - 8, y=y + 12, text_anchor="end"))
+            texts.append(element("text", text(f"{number(bar.median)} {unit}"), x=max(tip, end) + 8, y=y + 12))
             y += STEP - 4
         y += 8
     if mark is not None:
         x = place(mark)
-        drawn.append(element("line", class_="mark", x1=x, x2=x, y1=top - 6, y2=y - 8))
-        drawn.append(element("text", text(marked), class_="mark-text", x=x + 4, y=top - 2))
+        shapes.append(element("line", class_="mark", x1=x, x2=x, y1=top - 6, y2=y - 8))
+        texts.append(element("text", text(marked), class_="mark-text", x=x, y=top - 10, text_anchor="middle"))
     described = "; ".join(
         f"{group.label}, {bar.label}: {number(bar.median)} {unit}" for group in groups for bar in group.bars
     )
-    return _svg(title, described, y + 4, drawn)
-
-
-def _bar(bar: Bar, y: float, place: Callable[[float], float], unit: str) -> str:
-    end = place(bar.median)
-    middle = y + BAR / 2
-    return element(
-        "g",
-        element("text", text(bar.label), x=LABELS - 8, y=y + 12, text_anchor="end"),
-        element(
-            "rect", class_=f"bar{' ours' if bar.ours else ''}", x=LABELS, y=y, width=max(end - LABELS, 1), height=BAR
-        ),
-        element("line", class_="spread", x1=place(bar.low), x2=place(bar.high), y1=middle, y2=middle),
-        element("text", text(f"{number(bar.median)} {unit}"), x=max(end, place(bar.high)) + 8, y=y + 12),
-    )
+    return _svg(title, described, y + 4, [*shapes, *texts])
 
 
 def lines(title: str, xs: Sequence[int], panels: Sequence[Panel]) -> str:
@@ -146,11 +139,13 @@ def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) ->
     if panel.logarithmic:
         positive = [value for value in values if value > 0]
         place = _scale(min(positive, default=1) / 1.2, max(positive, default=1) * 1.2, bottom, top + 22)
-        ticks = _decades(min(positive, default=1), max(positive, default=1))
+        ticks = _ticks(min(positive, default=1), max(positive, default=1))
     else:
         highest = max(values, default=1) * 1.05
         place = _linear(0, highest, bottom, top + 22)
-        ticks = [highest / 1.05 * part / 4 for part in range(5)]
+        step = 10.0 ** math.floor(math.log10(highest))
+        step = step if highest / step >= 4 else step / 5
+        ticks = [step * count for count in range(int(highest / step) + 1)]
     at = {x: left + (right - left) * number_ / max(1, len(xs) - 1) for number_, x in enumerate(xs)}
     drawn = [element("text", text(panel.title), class_="group", x=12, y=top + 10)]
     for tick in ticks:
@@ -181,10 +176,12 @@ def _linear(low: float, high: float, start: float, end: float) -> Callable[[floa
     return lambda value: start + (end - start) * (value - low) / ((high - low) or 1.0)
 
 
-def _decades(low: float, high: float) -> list[float]:
-    """Powers of ten between two values; both of them, where there are fewer than two."""
-    powers = [10.0**power for power in range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)]
-    return powers if len(powers) > 1 else [low, high]
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of ten between two values; with their doubles and halves, where there are fewer than two."""
+    powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    fine = [power * step for power in powers for step in (1, 2, 5)]
+    inside = [tick for tick in powers if low <= tick <= high]
+    return inside if len(inside) > 1 else [tick for tick in fine if low <= tick <= high]
 
 
 def _svg(title: str, described: str, height: float, drawn: Sequence[str]) -> str:
