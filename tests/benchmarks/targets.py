@@ -60,8 +60,8 @@ def judge(target: Target, figures: Mapping[str, Sequence[Figure]]) -> Verdict:
     if len(there) > 1 and not met:
         said += f" ({worst.scenario})"
     if len(there) < len(found):
-        said += f"; {len(found) - len(there)} of {len(found)} not measured"
-        met = False
+        missing = f"{len(found) - len(there)} of {len(found)} not measured"
+        met, said = False, missing if met else f"{said}; {missing}"
     return Verdict(target, worst, beside, met, said)
 
 
