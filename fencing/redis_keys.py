@@ -26,6 +26,8 @@ class Keys:
     lock: str
     holder: str
     counter: str
+    queue: str
+    offered: str
     packed_lock: bytes = field(repr=False)  # and the holder's
     packed_all: bytes = field(repr=False)
 
@@ -66,5 +68,6 @@ def keys_of(resource: str) -> Keys:
     """The keys of a resource. The lock is the resource's own name, as redis-py's ``Lock`` uses it."""
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
+    queue, offered = f"{prefix}:queue:{resource}", f"{prefix}:offered:{resource}"
     packed = bulks((lock, holder))
-    return Keys(lock, holder, counter, packed_lock=packed, packed_all=packed + bulk(counter))
+    return Keys(lock, holder, counter, queue, offered, packed_lock=packed, packed_all=packed + bulk(counter))
