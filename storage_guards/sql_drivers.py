@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from fencing.errors import GuardNotEnforceable
+from storage_guards.bounds import LEAST_SECONDS
 
 __all__ = [
     "AUTOCOMMIT",
@@ -142,7 +143,8 @@ def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tup
     dialect: Any = connection.dialect
     names = _MARIADB_BOUNDS if dialect.is_mariadb else _MYSQL_BOUNDS
     whole = max(1, math.ceil(seconds))
-    limits = {name: f"{seconds:.6f}" if name == "max_statement_time" else str(whole) for name in names}
+    exact = max(seconds, LEAST_SECONDS)  # 0 would be no bound
+    limits = {name: f"{exact:.6f}" if name == "max_statement_time" else str(whole) for name in names}
     bound = [f"@fencing_{name} = @@SESSION.{name}" for name in names]
     bound += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
     if begins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,11 +12,12 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.fence import Fence, HasFence, sorted_fences
-from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from storage_guards.bounds import LEAST_SECONDS, check_timeout, check_unknown, wait_seconds
 from storage_guards.sql_drivers import bounded_waits, check_engine, family
 from storage_guards.sql_marks import Marks
 from storage_guards.sql_marks_mysql import MySQLMarks
 from storage_guards.sql_outcome import Inquiry
+from storage_guards.sql_retry import Retries
 from storage_guards.sql_transaction import GuardedTransaction
 
 __all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes"]
@@ -47,11 +49,15 @@ class SQLGuard:
         claim: bool,
         writes: int = 1,
         timeout: float | None = None,
+        at_most: float = math.inf,
         foreign_body: bool = False,
     ) -> GuardedTransaction:
         fences = sorted_fences(holders)
-        seconds = wait_seconds(holders, self._timeout, timeout)
+        seconds = min(wait_seconds(holders, self._timeout, timeout), max(at_most, LEAST_SECONDS))
         return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes, foreign_body=foreign_body)
+
+    def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
+        return Retries(holders, attempts, wait_seconds(holders, self._timeout))
 
     def _may_end_the_transaction(self, statement: Executable) -> bool:
         """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters;

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence
 from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
-from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, transaction_is_gone
+from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, has_lost_a_race, transaction_is_gone
 from storage_guards.sql_marks import Admitted, Marks
 
 __all__ = ["GuardedTransaction"]
@@ -150,3 +150,10 @@ class GuardedTransaction:
             fence, seq, recent_writes, transaction = self._admitted[0]
             return OutcomeUnknown(fence=fence, seq=seq, transaction=transaction, recent_writes=recent_writes)
         return error
+
+    def lost_a_race(self, error: Exception) -> bool:
+        """Whether ``error`` undid the transaction only because of others at the same time: it may be tried again, as a
+        whole."""
+        if isinstance(error, GuardUnavailable) and error is not self._body_error:
+            return has_lost_a_race(error.__cause__)
+        return has_lost_a_race(error)

@@ -1,21 +1,33 @@
-"""Guards for SQL databases through SQLAlchemy 2: PostgreSQL (psycopg 3) and SQLite (sqlite3, aiosqlite)."""
+"""Guards for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL and SQLite."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from fencing.errors import OutcomeUnknown
+from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet, in_greenlet
 from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sql_retry import split
 from storage_guards.sql_transaction import GuardedTransaction
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
+
+T = TypeVar("T")
+Holder = Fence | HasFence
 
 
 class SQLAlchemyGuard(SQLGuard):
@@ -26,16 +38,18 @@ class SQLAlchemyGuard(SQLGuard):
     covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
     claim was still current when it committed, whatever Redis, clocks and pauses did.
 
-    A holder that is frozen inside a transaction keeps others waiting, though never for ever: waits here are bounded.
-    Free its locks with ``idle_in_transaction_session_timeout``, and bound a silent network with ``connect_timeout`` and
-    ``tcp_user_timeout`` (PostgreSQL settings and connection parameters, below the lock's ttl). The wait for a free
-    connection is the pool's (``pool_timeout``).
+    A holder that is frozen inside a transaction keeps others waiting, though never for ever: each wait here is bounded,
+    and the server (not SQLite) ends the session of a client that stands still inside a guarded transaction. MySQL does
+    so only while it is sending rows: it has no bound for a client that stands still between two statements. The
+    client's own waits for a silent network, and for a free connection, are the driver's and the pool's: see
+    ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, ``pool_timeout``.
 
     Args:
-        engine: PostgreSQL through psycopg 3, or SQLite. Not in autocommit; every isolation level is right, with
-            REPEATABLE READ and above more claims end in ``GuardUnavailable``.
-        timeout: the longest wait for a lock, and on PostgreSQL for any statement of a guarded transaction, in seconds.
-            A lease that ends earlier shortens it.
+        engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit; every
+            isolation level is right, on PostgreSQL with REPEATABLE READ and above more claims end in
+            ``GuardUnavailable``. MariaDB's and MySQL's transactions become READ COMMITTED unless they are SERIALIZABLE.
+        timeout: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and MariaDB),
+            and for a client that stands still in one, in seconds. A lease that ends earlier shortens it.
 
     Raises:
         TypeError: ``engine`` is no (sync) engine, or ``timeout`` no number.
@@ -148,6 +162,49 @@ class SQLAlchemyGuard(SQLGuard):
         with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
             yield connection
 
+    def run(
+        self,
+        *holders_then_function: Unpack[tuple[Holder, Unpack[tuple[Holder, ...]], Callable[[Connection], T]]],
+        claim: bool = False,
+        attempts: int = 5,
+    ) -> T:
+        """Run ``function(connection)`` in a :meth:`begin`, all of it anew where others at the same time undid it::
+
+            total = guard.run(lease, move_money)
+
+        The function **may run several times**; of these runs one is committed at the most. So it reads inside all it
+        writes from, and does nothing that a rollback does not undo. It is tried again after a serialization failure, a
+        deadlock, a lock wait timeout of MariaDB or MySQL, or a busy SQLite, after a short random pause, within the
+        guard's ``timeout`` and the lease's remaining time. Nothing else is: no lost connection, no unknown outcome.
+
+        Args:
+            holders_then_function: leases or fences as for :meth:`begin`; the function comes last.
+            claim: as for :meth:`begin`.
+            attempts: how often it runs at the most.
+
+        Returns:
+            What the function returned in the run that was committed.
+
+        Raises:
+            GuardUnavailable: also when it was undone each time; nothing was written. Retry later.
+            Exception: whatever :meth:`begin` or the function raises.
+        """
+        holders, function = split(holders_then_function)
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
+        retries = self._retries(holders, attempts)
+        while True:
+            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            try:
+                with self._run(transaction) as connection:
+                    result: T = function(connection)
+                return result
+            except (DBAPIError, GuardUnavailable) as error:
+                if not transaction.lost_a_race(error):
+                    raise
+                pause = retries.pause(error)
+            time.sleep(pause)
+
     def write(
         self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
     ) -> int:
@@ -179,7 +236,8 @@ class SQLAlchemyGuard(SQLGuard):
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
         never commits. After any error here roll the transaction back. A savepoint or COMMIT sent as text is not
         noticed. The objects of a session are expired, so that they are read again; on PostgreSQL the guard's bounds
-        hold for the rest of the transaction.
+        hold for the rest of the transaction. On MariaDB and MySQL the transaction keeps its isolation level, and is
+        refused if it has read from a snapshot that is older than the mark.
 
         Args:
             connection_or_session: of this guard's database; its transaction is begun where there is none.
@@ -200,7 +258,8 @@ class AsyncSQLAlchemyGuard(SQLGuard):
     """:class:`SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
 
     Args:
-        engine: from ``create_async_engine``: ``postgresql+psycopg`` or ``sqlite+aiosqlite``.
+        engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql`` or
+            ``sqlite+aiosqlite``.
         timeout: as there.
     """
 
@@ -251,6 +310,32 @@ class AsyncSQLAlchemyGuard(SQLGuard):
         with transaction.explained():
             async with self._engine.connect() as connection, InGreenlet(connection, transaction):
                 yield connection
+
+    async def run(
+        self,
+        *holders_then_function: Unpack[
+            tuple[Holder, Unpack[tuple[Holder, ...]], Callable[[AsyncConnection], Awaitable[T]]]
+        ],
+        claim: bool = False,
+        attempts: int = 5,
+    ) -> T:
+        """See :meth:`SQLAlchemyGuard.run`; the function is asynchronous."""
+        holders, function = split(holders_then_function)
+        retries = self._retries(holders, attempts)
+        while True:
+            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            try:
+                async with self._run(transaction) as connection:
+                    running: Any = function(connection)
+                    if not inspect.isawaitable(running):
+                        raise TypeError("the function is not asynchronous; write it as async def")
+                    result: T = await running
+                return result
+            except (DBAPIError, GuardUnavailable) as error:
+                if not transaction.lost_a_race(error):
+                    raise
+                pause = retries.pause(error)
+            await asyncio.sleep(pause)
 
     async def write(
         self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False

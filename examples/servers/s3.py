@@ -41,18 +41,21 @@ def find_s3() -> bool:
     return all(importlib.util.find_spec(package) for package in ("moto", "flask"))
 
 
-def start_s3(*, serialised: bool = True) -> S3Server:
+def start_s3(*, serialised: bool = True, pause: float | None = None) -> S3Server:
     """Start an S3; raises ServerError when moto is not installed.
 
     What it does not do as S3 does: it checks no signature, and completes a multipart upload whatever its If-Match says.
     `serialised=False`: one that misbehaves: of conditional puts that meet, all succeed.
+    `pause`: seconds between looking whether a condition holds and storing; by default 0, when not serialised 0.2.
     """
     if not find_s3():
         raise ServerError("no S3: pip install 'moto[server,s3]'")
     directory = new_directory()
     mode = "serialised" if serialised else "racy"
+    if pause is None:
+        pause = 0.0 if serialised else 0.2
     process = LocalProcess(
-        command=lambda port: [sys.executable, "-m", PROGRAM, str(port), mode],
+        command=lambda port: [sys.executable, "-m", PROGRAM, str(port), mode, str(pause)],
         directory=directory,
         data=directory / "data",
         ready=lambda process: "serving S3" in process.log,

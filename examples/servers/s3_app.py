@@ -1,8 +1,8 @@
-"""moto's S3 as a program: `python -m examples.servers.s3_app PORT serialised|racy`.
+"""moto's S3 as a program: `python -m examples.servers.s3_app PORT serialised|racy PAUSE`.
 
 moto looks whether a condition holds and then stores the object, with nothing that keeps two threads apart. Real S3
-decides and stores as one step, so here one request is carried out at a time. "racy" leaves that out, and makes room
-for the race: the wrong thing then happens whenever two requests meet, not once in a thousand times.
+decides and stores as one step, so here one request is carried out at a time; "racy" leaves that out. PAUSE is the time
+in seconds between looking and storing: what goes wrong once in a thousand times then does whenever two requests meet.
 """
 
 import io
@@ -17,9 +17,6 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from moto.s3.models import S3Backend
 from werkzeug.serving import make_server
 
-RACE = 0.2
-"""Seconds between looking and storing in a racy server."""
-
 Environ = dict[str, Any]
 App = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
@@ -32,11 +29,9 @@ class Serialised:
         self._lock = threading.Lock()
 
     def __call__(self, environ: Environ, start_response: Callable[..., Any]) -> list[bytes]:
-        wanted = None if environ.get("wsgi.input_terminated") else int(environ.get("CONTENT_LENGTH") or 0)
-        body = environ["wsgi.input"].read() if wanted is None else environ["wsgi.input"].read(wanted)
-        if wanted is not None and len(body) < wanted:
-            raise ConnectionAbortedError("the client went away in mid-request")
-        environ["wsgi.input"] = io.BytesIO(body)
+        length = -1 if environ.get("wsgi.input_terminated") else int(environ.get("CONTENT_LENGTH") or 0)
+        # What comes to less than its length is refused further on.
+        environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(length))
         with self._lock:
             reply = self._app(environ, start_response)
             try:
@@ -50,27 +45,27 @@ class Handler(MotoRequestHandler):
     disable_nagle_algorithm = True  # headers and body go out separately: that would cost 40 ms each time
 
 
-def make_racy() -> None:
+def pause_before_storing(pause: float) -> None:
     store: Callable[..., Any] = S3Backend.put_object
 
     def store_late(*arguments: Any, **options: Any) -> Any:
-        time.sleep(RACE)
+        time.sleep(pause)
         return store(*arguments, **options)
 
     S3Backend.put_object = store_late  # type: ignore[method-assign]
 
 
-def main(port: int, mode: str) -> None:
+def main(port: int, mode: str, pause: float) -> None:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request is of no use
     app: App = DomainDispatcherApplication(create_backend_app)
     if mode == "serialised":
         app = Serialised(app)
-    else:
-        make_racy()
+    if pause:
+        pause_before_storing(pause)
     server = make_server("127.0.0.1", port, app, threaded=True, request_handler=Handler)
     print("serving S3", flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])
+    main(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]))

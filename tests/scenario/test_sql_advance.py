@@ -14,6 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from tests.scenario.sql_ways import asyncio_url
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -29,10 +30,10 @@ class Order(Base):
     total: Mapped[int]
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
+@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres_url"))
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(f"{request.param}_url"))
     return f"sqlite:///{tmp_path}/data.db"
 
 
@@ -154,7 +155,7 @@ def test_with_asyncio(engine: Engine, guard: SQLAlchemyGuard, url: str) -> None:
     guard.claim(MINE)
 
     async def scenario() -> None:
-        asynchronous = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        asynchronous = create_async_engine(asyncio_url(url))
         async_guard = AsyncSQLAlchemyGuard(asynchronous)
         async with AsyncSession(asynchronous, expire_on_commit=False) as session:
             order = await session.get_one(Order, 1)

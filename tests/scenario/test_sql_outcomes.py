@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, create_engine, event, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from examples.servers import PostgresServer, Proxy, ServerError, start_postgres
+from examples.servers import Proxy, ServerError, start_postgres
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
 from storage_guards.sql_marks import FLOOR
 from tests.scenario.conftest import Side
+from tests.scenario.sql_ways import TO_POSTGRES, WAYS, Way, asyncio_url, is_commit
 from tests.support import wait_until
 
 MINE = Fence("orders:1", 5, "a" * 22)
@@ -57,24 +58,26 @@ class FlakyCommit(sqlite3.Connection):
 class Database:
     """A guard of either colour whose next commit can lose its answer, and another guard beside it, without faults."""
 
-    def __init__(self, side: Side, url: str, proxy: Proxy | None = None, **settings: Any) -> None:
+    def __init__(self, side: Side, url: str, way: Way | None = None, **settings: Any) -> None:
+        proxy = None if way is None else way.proxy
         self.side, self.url, self.proxy = side, url, proxy
         self.direct = create_engine(url)
         self.beside = SQLAlchemyGuard(self.direct)
         self.beside.create_tables()
         with self.direct.begin() as connection:
             connection.execute(text("CREATE TABLE done (id INTEGER PRIMARY KEY)"))
-        if proxy is None:
+        if way is None:
             settings["connect_args"] = {"factory": FlakyCommit}
+            through = asyncio_url(url) if side.asynchronous else url
         else:
-            url = proxy.url(url)
+            through = way.through
         self.engine: Any
         self.guard: Any
         if side.asynchronous:
-            self.engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"), **settings)
+            self.engine = create_async_engine(through, **settings)
             self.guard = AsyncSQLAlchemyGuard(self.engine)
         else:
-            self.engine = create_engine(url, **settings)
+            self.engine = create_engine(through, **settings)
             self.guard = SQLAlchemyGuard(self.engine)
 
     def lose(self, what: str) -> None:
@@ -82,9 +85,9 @@ class Database:
         if self.proxy is None:
             FlakyCommit.fault = what
         elif what == "reply":
-            self.proxy.drop_reply_when(lambda request: b"COMMIT" in request)
+            self.proxy.drop_reply_when(is_commit)
         else:
-            self.proxy.drop_request_when(lambda request: b"COMMIT" in request)
+            self.proxy.drop_request_when(is_commit)
 
     def lost_write(self, what: str, id_: int, *, fence: Fence = MINE, **options: Any) -> OutcomeUnknown:
         self.lose(what)
@@ -108,11 +111,10 @@ class Database:
         self.direct.dispose()
 
 
-@pytest.fixture
-def postgres(
-    side: Side, postgres_url: str, postgres_server: PostgresServer, proxy: Callable[[PostgresServer], Proxy]
-) -> Iterator[Database]:
-    database = Database(side, postgres_url, proxy(postgres_server))
+@pytest.fixture(params=TO_POSTGRES)
+def postgres(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Database]:
+    way = Way(request, request.param, proxy)
+    database = Database(way.side, way.url, way)
     yield database
     database.close()
 
@@ -124,11 +126,15 @@ def sqlite(side: Side, tmp_path: Path) -> Iterator[Database]:
     database.close()
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def database(request: pytest.FixtureRequest, side: Side) -> Database:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Database)
-    return found
+@pytest.fixture(params=[*WAYS, "sqlite", "aiosqlite"])
+def database(request: pytest.FixtureRequest, tmp_path: Path, proxy: Callable[[Any], Proxy]) -> Iterator[Database]:
+    if request.param in WAYS:
+        way = Way(request, request.param, proxy)
+        database = Database(way.side, way.url, way)
+    else:
+        database = Database(Side(request.param == "aiosqlite"), f"sqlite:///{tmp_path}/data.db")
+    yield database
+    database.close()
 
 
 both = pytest.mark.parametrize(("lost", "happened"), [("reply", True), ("request", False)])
@@ -309,7 +315,7 @@ def test_a_session_killed_in_the_body(postgres: Database) -> None:
             await connection.execute(ADD, {"id": 2})
 
     run = async_block if postgres.side.asynchronous else block
-    postgres.side.expect(OperationalError, run)  # the block's own error: nothing was written
+    postgres.side.expect(DBAPIError, run)  # the block's own error: nothing was written
     assert postgres.done == set()
     assert postgres.side.call(postgres.guard.write, MINE, ADD, {"id": 3}) == 1
 
@@ -318,7 +324,8 @@ def test_a_session_killed_before_the_commit(postgres: Database) -> None:
     postgres.beside.claim(MINE)
 
     def kill_it(connection: Connection) -> None:
-        kill(postgres, connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+        driver: Any = connection.connection.driver_connection
+        kill(postgres, driver.info.backend_pid if hasattr(driver, "info") else driver.get_server_pid())
 
     event.listen(getattr(postgres.engine, "sync_engine", postgres.engine), "commit", kill_it, once=True)
     unknown = postgres.side.expect(OutcomeUnknown, postgres.guard.write, MINE, ADD, {"id": 1})

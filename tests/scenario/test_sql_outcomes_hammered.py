@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,28 +22,34 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
-from examples.servers import PostgresServer, Proxy
+from examples.servers import Proxy
 from fencing import Fence, FencingError, OutcomeUnknown
 from tests.scenario.conftest import Side
+from tests.scenario.sql_ways import WAYS, Way
 from tests.scenario.test_sql_outcomes import ADD, Database, FlakyCommit
 
 SECONDS = 1.8
-"""For each of the four: long enough for hundreds of rounds. A slow machine gets more, until each answer has come."""
+"""For each of them: long enough for hundreds of rounds. A slow machine gets more, until each answer has come."""
 
 MORE_SECONDS = 20.0
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
-def database(
-    request: pytest.FixtureRequest, side: Side, tmp_path: Path, proxy: Callable[[PostgresServer], Proxy]
-) -> Iterator[Database]:
-    if request.param == "postgres":
-        url = request.getfixturevalue("postgres_url")
-        made = Database(side, url, proxy(request.getfixturevalue("postgres_server")), pool_size=2, max_overflow=0)
+@pytest.fixture(params=[*WAYS, "sqlite", "aiosqlite"])
+def database(request: pytest.FixtureRequest, tmp_path: Path, proxy: Callable[[Any], Proxy]) -> Iterator[Database]:
+    if request.param in WAYS:
+        way = Way(request, request.param, proxy)
+        made = Database(way.side, way.url, way, pool_size=2, max_overflow=0)
     else:
-        made = Database(side, f"sqlite:///{tmp_path}/data.db")
+        made = Database(Side(request.param == "aiosqlite"), f"sqlite:///{tmp_path}/data.db")
     yield made
     made.close()
+
+
+KILL = text(
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()"
+)
+SESSIONS = text("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
 
 
 class Hammer:
@@ -129,12 +136,13 @@ class Hammer:
         return fault, delay
 
     def _kill(self) -> None:
-        kill = text(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND state <> 'idle' AND pid <> pg_backend_pid()"
-        )
         with self.database.direct.connect() as connection:
-            connection.execute(kill)
+            if connection.dialect.name == "postgresql":
+                connection.execute(KILL)
+                return
+            for session in connection.execute(SESSIONS).scalars().all():
+                with suppress(DBAPIError):  # it has gone by itself
+                    connection.exec_driver_sql(f"KILL {session}")
 
     def _clear(self) -> None:
         if self._timer is not None:

@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from examples.servers import PostgresServer
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from tests.scenario.sql_ways import asyncio_url
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -76,7 +77,15 @@ def sqlite(tmp_path: Path) -> Iterator[Orders]:
         engine.dispose()
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
+@pytest.fixture
+def mariadb(mariadb_url: str) -> Iterator[Orders]:
+    orders = Orders(mariadb_url)
+    yield orders
+    for engine in orders.engines:
+        engine.dispose()
+
+
+@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
 def orders(request: pytest.FixtureRequest) -> Orders:
     found = request.getfixturevalue(request.param)
     assert isinstance(found, Orders)
@@ -225,7 +234,7 @@ def test_a_transaction_that_the_block_ended_by_sqlalchemy(orders: Orders, end: s
             ENDS_BY_SQLALCHEMY[end](connection)
 
     async def async_block() -> None:
-        engine = create_async_engine(orders.url.replace("sqlite:", "sqlite+aiosqlite:"))
+        engine = create_async_engine(asyncio_url(orders.url))
         try:
             async with AsyncSQLAlchemyGuard(engine).begin(MINE) as connection:
                 await connection.execute(ADD)
@@ -365,7 +374,7 @@ def test_a_frozen_session_that_holds_the_mark(orders: Orders) -> None:
 
 def test_no_server(orders: Orders) -> None:
     url = orders.engine.url
-    nowhere = url.set(port=1) if url.drivername.startswith("postgresql") else url.set(database="/nowhere/data.db")
+    nowhere = url.set(database="/nowhere/data.db") if url.drivername.startswith("sqlite") else url.set(port=1)
     guard = SQLAlchemyGuard(create_engine(nowhere, connect_args={}))
     for use in (guard.create_tables, lambda: guard.claim(MINE), guard.begin(MINE).__enter__):
         with pytest.raises(GuardUnavailable, match="did not answer"):
@@ -422,13 +431,13 @@ def test_sqlite_connections_come_back_unchanged(sqlite: Orders, form: str) -> No
     assert busy_timeout() == 1234
 
 
-@pytest.mark.parametrize("url", ["postgres", "sqlite"])
+@pytest.mark.parametrize("url", ["postgres", "mariadb", "sqlite"])
 def test_a_cancelled_claim_gives_its_connection_back(request: pytest.FixtureRequest, url: str) -> None:
     orders: Orders = request.getfixturevalue(url)
     orders.guard.claim(MINE)
 
     async def scenario() -> None:
-        engine = create_async_engine(orders.url.replace("sqlite:", "sqlite+aiosqlite:"), pool_size=1, max_overflow=0)
+        engine = create_async_engine(asyncio_url(orders.url), pool_size=1, max_overflow=0)
         guard = AsyncSQLAlchemyGuard(engine, timeout=1.0)
         with orders.guard.begin(MINE):
             claim = asyncio.ensure_future(guard.claim(NEWER))

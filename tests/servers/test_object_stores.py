@@ -4,7 +4,7 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from examples.servers import ObjectServer
+from examples.servers import ObjectServer, S3Server
 from tests.conftest import ProxyFactory
 from tests.servers.object_checks import CLIENTS, at_once, content, version
 
@@ -42,7 +42,17 @@ def test_update_creates_nothing(object_server: ObjectServer) -> None:
     assert obstore.list(store).collect() == []
 
 
+def test_deleting_what_is_not_there(object_server: ObjectServer) -> None:
+    store = object_server.store()
+    if isinstance(object_server, S3Server):
+        obstore.delete(store, "key")
+    else:
+        with pytest.raises(FileNotFoundError):
+            obstore.delete(store, "key")
+
+
 def test_of_racing_creates_one_wins(object_server: ObjectServer) -> None:
+    size = 1_000_000  # a server that looks first and stores later then takes its time in between
     bucket = object_server.new_bucket()
     stores = [object_server.store(bucket=bucket) for _ in range(CLIENTS)]
     for key in map(str, range(ROUNDS)):
@@ -50,14 +60,14 @@ def test_of_racing_creates_one_wins(object_server: ObjectServer) -> None:
 
         def create(number: int, key: str = key, winners: list[int] = winners) -> None:
             try:
-                obstore.put(stores[number], key, b"%d" % number, mode="create")
+                obstore.put(stores[number], key, b"%d" % number * size, mode="create")
             except AlreadyExistsError:
                 return
             winners.append(number)
 
         at_once(create)
-        assert content(stores[0], key) == b"%d" % winners[0]
         assert len(winners) == 1
+        assert content(stores[0], key) == b"%d" % winners[0] * size
 
 
 def test_racing_increments_add_up(object_server: ObjectServer) -> None:
@@ -119,6 +129,16 @@ def test_buckets_are_apart_and_stores_on_one_bucket_are_not(object_server: Objec
     assert content(object_server.store(bucket=bucket), "key") == b"here"
     with pytest.raises(FileNotFoundError):
         content(object_server.store(), "key")
+
+
+def test_a_client_that_stops_reading_holds_up_nobody(object_server: ObjectServer) -> None:
+    bucket = object_server.new_bucket()
+    store = object_server.store(bucket=bucket)
+    obstore.put(store, "big", bytes(20_000_000))
+    stopped = iter(obstore.get(store, "big").stream(min_chunk_size=1))
+    next(stopped)  # what comes next fills the buffers in between, and stays there
+    obstore.put(object_server.store(bucket=bucket), "key", b"x", mode="create")
+    assert 0 < sum(len(chunk) for chunk in stopped) < 20_000_000
 
 
 def test_a_bucket_that_is_not_there(object_server: ObjectServer) -> None:

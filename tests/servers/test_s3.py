@@ -7,8 +7,10 @@ from pathlib import Path
 
 import obstore
 import pytest
+from obstore.exceptions import AlreadyExistsError
 
 from examples.servers import S3Server, ServerError, start_s3
+from tests.servers.object_checks import at_once
 from tests.support import wait_until
 
 
@@ -29,6 +31,23 @@ def test_a_client_that_stops_in_mid_upload_holds_up_nobody(s3_server: S3Server) 
         client.shutdown(socket.SHUT_WR)
         client.recv(1)  # the server has seen the end
     assert [entry["path"] for entry in obstore.list(store).collect()] == ["whole"]
+
+
+@pytest.mark.parametrize("serialised", [True, False])
+def test_it_is_the_serialising_that_lets_one_win(serialised: bool) -> None:
+    wins: list[int] = []
+    with start_s3(serialised=serialised, pause=0.2) as server:
+        store = server.store()
+
+        def create(number: int) -> None:
+            try:
+                obstore.put(store, "key", b"%d" % number, mode="create")
+            except AlreadyExistsError:
+                return
+            wins.append(number)
+
+        at_once(create)
+    assert len(wins) == 1 if serialised else len(wins) > 1
 
 
 def test_several_starts_at_once_have_ports_and_data_of_their_own() -> None:

@@ -1,0 +1,52 @@
+"""Every way to a SQL server that the guards support: the database, the driver, the colour."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from examples.servers import MariaDBServer, PostgresServer, Proxy
+from tests.scenario.conftest import Side
+
+# name: (fixtures of the server and of a database's URL, SQLAlchemy's driver for the guard, asyncio)
+_WAYS = {
+    "psycopg": ("postgres", "psycopg", False),
+    "psycopg-asyncio": ("postgres", "psycopg", True),
+    "asyncpg": ("postgres", "asyncpg", True),
+    "pymysql": ("mariadb", "pymysql", False),
+    "aiomysql": ("mariadb", "aiomysql", True),
+}
+WAYS = tuple(_WAYS)
+TO_POSTGRES = WAYS[:3]
+TO_MARIADB = WAYS[3:]
+
+_ASYNCIO_DRIVERS = {"sqlite": "sqlite+aiosqlite", "mysql+pymysql": "mysql+aiomysql"}
+
+
+def asyncio_url(url: str) -> str:
+    """The same database through an asyncio driver; psycopg is one already."""
+    scheme, rest = url.split(":", 1)
+    return f"{_ASYNCIO_DRIVERS.get(scheme, scheme)}:{rest}"
+
+
+class Way:
+    """One of them: ``url`` for whoever looks on, with a sync driver, and ``through`` for the guard, behind a proxy."""
+
+    def __init__(self, request: pytest.FixtureRequest, name: str, make_proxy: Callable[[Any], Proxy]) -> None:
+        database, driver, asynchronous = _WAYS[name]
+        self.name = name
+        self.is_mariadb = database == "mariadb"
+        self.side = Side(asynchronous)
+        self.server: PostgresServer | MariaDBServer = request.getfixturevalue(f"{database}_server")
+        self.url: str = request.getfixturevalue(f"{database}_url")
+        self.proxy = make_proxy(self.server)
+        scheme = self.url.split("+")[0]
+        self.through = self.proxy.url(f"{scheme}+{driver}:{self.url.split(':', 1)[1]}")
+
+
+def is_commit(request: bytes) -> bool:
+    """Whether a request on the wire is a COMMIT, of whatever driver; AUTOCOMMIT and READ-COMMITTED are none."""
+    return re.search(rb"\bCOMMIT\b", request) is not None
