@@ -9,20 +9,71 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
 
-from fencing.redis_plans import Waiter
-
-__all__ = ["CallAt", "Waiting"]
+__all__ = ["CallAt", "Enlist", "Leave", "Wait", "Waiter", "Waiting"]
 
 LONGEST_LOOK_SECONDS = 10.0
 """A look that is not followed by a question (its waiter was just leaving) is repeated after so long."""
 
 SLACK_SECONDS = 0.005
-"""How much later than the believed end of a lease it is looked at: the drift that the belief allows for is mostly more."""
+"""How much later than the believed end of a lease it is looked at; the reply names the moment to the millisecond."""
 
 CallAt = Callable[[float, Callable[[], object], Callable[[], bool]], object]
+
+
+class Waiter:
+    """One who waits for a lock, as the hub knows it. Each colour has a subclass that can be waited for.
+
+    Attributes:
+        hub: the name of the hub it is told at.
+        offered: the lock was offered to it since it asked last.
+        late: it had been offered the lock when it asked last.
+    """
+
+    __slots__ = ("__weakref__", "hub", "late", "offered", "resource", "token")
+
+    def __init__(self, hub: str, resource: str, token: str) -> None:
+        self.hub = hub
+        self.resource = resource
+        self.token = token
+        self.late = self.offered = False
+
+    def ring(self) -> None:
+        """It is to ask again, now; if it is just asking, then once more."""
+        raise AssertionError("each colour has its own")
+
+
+@dataclass(frozen=True, slots=True)
+class Enlist:
+    """The effect: have the hub listen, and know of this waiter, before it asks. Gives a ``Waiter``.
+
+    ``waiter`` is the one that was given before, if it asks again. Its failures are those of a ``Call``.
+    """
+
+    resource: str
+    token: str
+    timeout: float
+    waiter: Waiter | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The effect: until it is time to ask again, at most so many seconds; after ``look`` seconds, if it is the first."""
+
+    waiter: Waiter
+    seconds: float
+    look: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The effect: it waits no more. ``free_at``: until when the lease is believed to last that it got; None: none."""
+
+    waiter: Waiter
+    free_at: float | None = None
 
 
 class Waiting:
@@ -87,7 +138,8 @@ class Waiting:
             if resource in self._waiters:
                 self._look_at(resource, self._clock() + int(what) / 1000)
             return None
-        waiter = self._waiters.get(resource, {}).get(what)
+        waiters = self._waiters.get(resource)
+        waiter = waiters.get(what) if waiters is not None else None
         if waiter is None:
             for other in self._of(resource):  # it may have come too late, see waits()
                 other.ring()
@@ -103,7 +155,8 @@ class Waiting:
                 waiter.ring()
 
     def _of(self, resource: str) -> Iterator[Waiter]:
-        return iter(list(self._waiters.get(resource, {}).values()))
+        waiters = self._waiters.get(resource)
+        return iter(list(waiters.values()) if waiters is not None else [])
 
     def _look_at(self, resource: str, when: float) -> None:
         self._looks[resource] = when

@@ -16,12 +16,14 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import redis
+import redis.asyncio
 from redis.exceptions import NoPermissionError, RedisError
 
 from fencing.errors import CoordinatorUnavailable, FencingError
-from fencing.redis_blueprint import Blueprint, translated
-from fencing.redis_plans import Call, Enlist, Leave, NoReply, Wait, Waiter, release_call
-from fencing.redis_waiting import Waiting
+from fencing.redis_blueprint import REFUSED, Blueprint
+from fencing.redis_plans import Call, NoReply, release_call
+from fencing.redis_waiting import Enlist, Leave, Wait, Waiter, Waiting
 from fencing.timer import timer
 
 if sys.version_info >= (3, 11):
@@ -68,12 +70,20 @@ class _Silence:
         return self._asked and not asked
 
 
-def _refused(address: str, error: Exception) -> CoordinatorUnavailable:
-    return CoordinatorUnavailable(
-        f"Redis at {address} does not let this user wait: {error}; add the ACL rules "
-        f"+subscribe +unsubscribe +ping +publish &fencing:1:wake:*",
-        address=address,
-    )
+def _not_listening(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
+    """Why the connection was not made: worth another attempt, or not."""
+    if isinstance(error, NoPermissionError):
+        return CoordinatorUnavailable(
+            f"Redis at {address} does not let this user wait for locks: {error}; add the ACL rules "
+            f"+subscribe +publish +ping &fencing:1:wake:*",
+            address=address,
+        )
+    if isinstance(error, REFUSED):
+        return CoordinatorUnavailable(
+            f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
+            address=address,
+        )
+    return NoReply(error, may_have_run=False)
 
 
 def _message(reply: Any) -> bytes | None:
@@ -101,10 +111,8 @@ class _ThreadWaiter(Waiter):
 class Wakeups:
     """For threads: a daemon thread listens while somebody waits. After a fork the child has a hub of its own."""
 
-    def __init__(
-        self, blueprint: Blueprint, perform: Callable[[Call], Any], clock: Callable[[], float]
-    ) -> None:
-        self._blueprint = blueprint
+    def __init__(self, client: redis.Redis, perform: Callable[[Call], Any], clock: Callable[[], float]) -> None:
+        self._blueprint = Blueprint(client)
         self._perform = perform
         self._clock = clock
         self._connection: Any = None
@@ -167,16 +175,15 @@ class Wakeups:
     def _connect(self, deadline: float) -> None:
         connection = self._blueprint.make(protocol=2)  # whose messages are plain arrays
         try:
-            with translated(self._blueprint.address):
+            try:
                 connection.socket_connect_timeout = connection.socket_timeout = self._left(deadline)
                 connection.connect()
                 connection._sock.settimeout(self._left(deadline))
                 connection.send_command("SUBSCRIBE", self._waiting.channel, check_health=False)
-                try:
-                    connection.read_response(disconnect_on_error=False)
-                except NoPermissionError as error:
-                    raise _refused(self._blueprint.address, error) from error
+                connection.read_response(disconnect_on_error=False)
                 connection._sock.settimeout(PING_SECONDS)
+            except (RedisError, OSError) as error:
+                raise _not_listening(error, self._blueprint.address) from error
             thread = threading.Thread(target=self._listen, args=(connection,), name="fencing-wakeups", daemon=True)
             self._connection = connection
             thread.start()
@@ -199,7 +206,7 @@ class Wakeups:
                         self._heard(text)
                 elif silence.to_ask():
                     connection.send_command("PING", check_health=False)
-        except (RedisError, OSError, ValueError, AttributeError):
+        except (RedisError, OSError, ValueError, TypeError, AttributeError):
             pass  # broken, or closed under our hands
         finally:
             with self._lock:
@@ -276,9 +283,9 @@ class AsyncWakeups:
     """For asyncio: a hub for each event loop, and a task that listens while somebody waits."""
 
     def __init__(
-        self, blueprint: Blueprint, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
+        self, client: redis.asyncio.Redis, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
     ) -> None:
-        self._make = partial(_LoopHub, blueprint, perform, clock)
+        self._make = partial(_LoopHub, Blueprint(client), perform, clock)
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopHub] = weakref.WeakKeyDictionary()
 
     def _mine(self) -> _LoopHub:
@@ -331,14 +338,15 @@ class _LoopHub:
     async def enlist(self, effect: Enlist) -> Waiter:
         waiter = effect.waiter or _TaskWaiter(self.waiting.name, effect.resource, effect.token)
         if self.connection is None:
-            with translated(self._blueprint.address):
-                seconds = max(min(effect.timeout, self._blueprint.user_timeout), 0.001)
-                try:
-                    async with async_timeout(seconds), self._connecting:
-                        if self.connection is None:
-                            await self._connect()
-                except asyncio.TimeoutError as error:
-                    raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
+            seconds = max(min(effect.timeout, self._blueprint.user_timeout), 0.001)
+            try:
+                async with async_timeout(seconds), self._connecting:
+                    if self.connection is None:
+                        await self._connect()
+            except asyncio.TimeoutError as error:
+                raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
+            except (RedisError, OSError) as error:
+                raise _not_listening(error, self._blueprint.address) from error
         self.waiting.add(waiter)
         return waiter
 
@@ -348,9 +356,6 @@ class _LoopHub:
             await connection.connect()
             await connection.send_command("SUBSCRIBE", self.waiting.channel, check_health=False)
             await connection.read_response(disconnect_on_error=False)
-        except NoPermissionError as error:
-            await connection.disconnect(nowait=True)
-            raise _refused(self._blueprint.address, error) from error
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

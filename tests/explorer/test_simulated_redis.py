@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Union
 
 import pytest
 import redis
@@ -20,7 +19,7 @@ from tests.explorer.search import explore
 from tests.explorer.simulated_redis import Entry, Members, Reply, Scored, ScriptError, SimulatedRedis, Snapshot
 from tests.explorer.state import KEYS
 
-Value = Union[bytes, Scored, Members, None]
+Value = bytes | Scored | Members | None
 
 CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1000"))
 
@@ -153,7 +152,9 @@ def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
     for entry, low, high in zip(real.entries, early.entries, late.entries, strict=True):
         if entry.value is None or low.value is None or high.value is None:
             assert (entry.value, low.value, high.value) == (None, None, None), (said, entry, low)
-        elif not isinstance(entry.value, bytes) or not isinstance(low.value, bytes) or not isinstance(high.value, bytes):
+        elif (
+            not isinstance(entry.value, bytes) or not isinstance(low.value, bytes) or not isinstance(high.value, bytes)
+        ):
             assert _without_tickets(entry.value) == _without_tickets(low.value), (said, entry, low)
         else:
             words = [text.split(b" ") for text in (entry.value, low.value, high.value)]
@@ -250,7 +251,17 @@ def test_random_calls(real: RealRedis) -> None:
                     simulated.pexpire(entry.key, 60_000)
     print(replies, heard)
     assert set(heard) == {b"grant", b"look "}
-    assert set(replies) >= {b"granted", b"taken", b"queued", b"implausible", b"renewed", b"released", b"gone", b"held", b"free"}
+    assert set(replies) >= {
+        b"granted",
+        b"taken",
+        b"queued",
+        b"implausible",
+        b"renewed",
+        b"released",
+        b"gone",
+        b"held",
+        b"free",
+    }
 
 
 def _at(
