@@ -134,14 +134,12 @@ class RedisPlans:
     ) -> Plan[Grant | Taken]:
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
-            while True:
-                if waiter is not None or (wait and self.listening()):
-                    waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
-                hub = "" if waiter is None else waiter.hub
-                reply = yield from self._mint(ACQUIRE, resource, token, settings, floor, deadline, hub, ticket)
-                if reply.kind != "taken" or not wait:
-                    break
+            if place is not None or (wait and self.listening()):
                 waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
+            reply = yield from self._try(resource, token, settings, floor, deadline, waiter, ticket)
+            if reply.kind == "taken" and wait:
+                waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
+                reply = yield from self._try(resource, token, settings, floor, deadline, waiter, ticket)
         except GeneratorExit:
             raise
         except BaseException:
@@ -207,6 +205,19 @@ class RedisPlans:
             held_for=reply.number(2) / 1000 if ours else None,
             remaining=reply.number(1) / 1000 if reply.number(1) >= 0 else None,
         )
+
+    def _try(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        floor: int,
+        deadline: float,
+        waiter: Waiter | None,
+        ticket: str,
+    ) -> Plan[_Reply]:
+        hub = "" if waiter is None else waiter.hub
+        return (yield from self._mint(ACQUIRE, resource, token, settings, floor, deadline, hub, ticket))
 
     def _mint(
         self, script: Script, resource: str, token: str, settings: Settings, floor: int, deadline: float, *more: str

@@ -61,7 +61,7 @@ class Enlist:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """The effect: until it is time to ask again, at most so many seconds; at the latest ``look``, if it is the first."""
+    """The effect: until it is time to ask again, at most so many seconds; ``look`` many, if it is the first."""
 
     waiter: Waiter
     seconds: float
