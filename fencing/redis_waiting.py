@@ -26,20 +26,15 @@ CallAt = Callable[[float, Callable[[], object], Callable[[], bool]], object]
 
 class Waiter:
     """One who waits for a lock, as the hub knows it. Each colour has a subclass that can be waited for.
-
-    Attributes:
-        hub: the name of the hub it is told at.
-        offered: the lock was offered to it since it asked last.
-        late: it had been offered the lock when it asked last.
+    ``hub`` is the name of the hub it is told at.
     """
 
-    __slots__ = ("__weakref__", "hub", "late", "offered", "resource", "token")
+    __slots__ = ("__weakref__", "hub", "resource", "token")
 
     def __init__(self, hub: str, resource: str, token: str) -> None:
         self.hub = hub
         self.resource = resource
         self.token = token
-        self.late = self.offered = False
 
     def ring(self) -> None:
         """It is to ask again, now; if it is just asking, then once more."""
@@ -104,15 +99,9 @@ class Waiting:
     def add(self, waiter: Waiter) -> None:
         """It is about to ask, and will be told from now on."""
         self._waiters.setdefault(waiter.resource, WeakValueDictionary())[waiter.token] = waiter
-        waiter.late, waiter.offered = waiter.offered, False
 
     def waits(self, waiter: Waiter, look: float) -> None:
         """It has been told to wait, and if it is the first, to look after so many seconds."""
-        if waiter.late:  # it has missed an offer, so the server has passed over all of this hub
-            waiter.late = False
-            for other in self._of(waiter.resource):
-                if other is not waiter:
-                    other.ring()
         if waiter.resource not in self._looks or next(self._of(waiter.resource), None) is waiter:
             self._look_at(waiter.resource, self._clock() + look)
 
@@ -140,12 +129,10 @@ class Waiting:
             return None
         waiters = self._waiters.get(resource)
         waiter = waiters.get(what) if waiters is not None else None
-        if waiter is None:
-            for other in self._of(resource):  # it may have come too late, see waits()
-                other.ring()
+        if waiter is not None:
+            waiter.ring()
+        elif kind == "grant":
             return resource, what
-        waiter.offered = True
-        waiter.ring()
         return None
 
     def stir(self) -> None:

@@ -2,12 +2,13 @@
 --
 -- The queue is a sorted set of "<hub> <token>", in the order of tickets. A hub is one process, or event loop, that
 -- listens on the channel fencing:1:wake:<hub>. What it is sent: "grant <token> <resource>", the lock is offered to that
--- token; "look <ms> <resource>", after so long somebody who waits is to ask again.
+-- token; "passed <token> <resource>", that token is out of the queue; "look <ms> <resource>", after so long somebody who
+-- waits is to ask again.
 --
 -- An offer is the lock itself, with the token of the next in the queue, for ACCEPT_MS, without a holder record. To accept
 -- it is to acquire with that token. The hubs that were offered the lock and have not been heard from since are kept in a
--- set: a process that is stopped costs the others one offer, however many of it wait. Who is passed over, or lets an
--- offer go by, is out of the queue, and has the old place again by asking with the old ticket.
+-- set: a process that is stopped costs the others one offer, however many of it wait. Who is passed over for that, or lets
+-- an offer go by, is out of the queue, and has the old place again by asking with the old ticket.
 
 local ACCEPT_MS = 250 -- a process under load needs some ms; all that wait lose so much when one is stopped
 local SPREAD_MS = 50 -- between two that look after the same offer
@@ -54,7 +55,9 @@ local function hand_over(lock_key, holder_key, queue_key, offered_key, me)
     if first == me then return me end
     local hub, token = string.match(first, '^(%S+) (%S+)$')
     local receivers = 0
-    if hub and redis.call('SISMEMBER', offered_key, hub) == 0 then
+    if hub and redis.call('SISMEMBER', offered_key, hub) == 1 then
+      tell(hub, 'passed ' .. token .. ' ' .. lock_key)
+    elseif hub then
       local set = redis.pcall('SET', lock_key, token, 'PX', ACCEPT_MS) -- refused where the memory is used up
       receivers = not set.err and tell(hub, 'grant ' .. token .. ' ' .. lock_key)
       if not receivers then break end

@@ -311,7 +311,9 @@ class SimulatedRedis:
             match = _ENTRY.fullmatch(first)
             hub, token = match.groups() if match else (None, b"")
             receivers = 0
-            if hub is not None and hub not in self.smembers(offered_key):
+            if hub is not None and hub in self.smembers(offered_key):
+                self.publish(hub, b"passed %b %b" % (token, lock_key.encode()))
+            elif hub is not None:
                 self.set(lock_key, token, px=ACCEPT_MS)
                 receivers = self.publish(hub, b"grant %b %b" % (token, lock_key.encode()))
             self.zrem(queue_key, first)

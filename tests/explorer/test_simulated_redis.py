@@ -21,7 +21,7 @@ from tests.explorer.state import KEYS
 
 Value = bytes | Scored | Members | None
 
-CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1000"))
+CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1500"))
 
 SLACK_MS = 2000
 """What may pass between a call and the look at the server's clock, on a busy machine; the ttls are further apart."""
@@ -199,11 +199,11 @@ def tampering(chance: random.Random) -> tuple[str, Value]:
     keys = keys_of(chance.choice(RESOURCES))
     token = chance.choice(TOKENS).encode()
     kind = chance.random()
-    if kind < 0.15:
+    if kind < 0.1:
         queue = [(float(chance.randint(1, 10**16)), entry) for entry in chance.sample(QUEUES, 3)]
         return keys.queue, chance.choice([tuple(sorted(queue)), None, b"no queue", (b"here",)])
     if kind < 0.25:
-        return keys.offered, chance.choice([(b"here",), (b"here", b"there"), None, ((1.0, b"here"),)])
+        return keys.offered, chance.choice([(b"here",), (b"here", b"there"), (b"there",), None, ((1.0, b"here"),)])
     if kind < 0.45:
         return keys.lock, chance.choice([token, token, b"a foreign holder's value", b"", None])
     if kind < 0.7:
@@ -238,7 +238,8 @@ def test_random_calls(real: RealRedis) -> None:
             late, last, _ = _at(before, real.clock_us(), script, keys, args)
             assert sorted(real.heard()) == sorted(told), said
             for _, text in told:
-                heard[text[:5]] = heard.get(text[:5], 0) + 1
+                kind = text.split()[0]
+                heard[kind] = heard.get(kind, 0) + 1
             replies[reply[0]] = replies.get(reply[0], 0) + 1
             assert len(reply) == len(answer) == len(last), (said, reply, answer)
             assert all(map(alike, reply, answer, last)), (said, reply, answer, last)
@@ -250,7 +251,7 @@ def test_random_calls(real: RealRedis) -> None:
                     real.client.pexpire(entry.key, 60_000)  # so that nothing expires between two calls
                     simulated.pexpire(entry.key, 60_000)
     print(replies, heard)
-    assert set(heard) == {b"grant", b"look "}
+    assert set(heard) >= {b"grant", b"look"}
     assert set(replies) >= {
         b"granted",
         b"taken",

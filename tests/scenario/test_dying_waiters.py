@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from examples.servers import RedisServer
+from fencing import redis_wakeups
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
 from tests.scenario.test_fork import in_child
@@ -67,9 +68,7 @@ def test_the_first_waiters_process_is_stopped(side: Side, any_redis: RedisServer
         assert took < 2 * WINDOW + SLOW, "one offer is lost to it, not one for each of its waiters"
         third = Waiter(side, coordinator)
         assert third.join().error is None
-        stopped.popen.send_signal(signal.SIGCONT)
-        for _ in range(count):
-            stopped.granted_at()  # they have lost nothing but time
+        stopped.goes_on_to_its_end(count)  # they have lost nothing but time
 
 
 def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(side: Side, any_redis: RedisServer) -> None:
@@ -87,7 +86,7 @@ def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(side: Side, 
         print(f"two processes with 20 waiters each stopped: the next has it after {1000 * took:.0f} ms")
         assert took < 4 * WINDOW + SLOW, "one offer is lost to each"
         for each in (one, other):
-            each.popen.send_signal(signal.SIGCONT)
+            each.goes_on_to_its_end(20)
 
 
 @pytest.mark.parametrize("colour", ["sync", "async"])
@@ -146,7 +145,7 @@ def test_the_listening_connection_is_killed_again_and_again(side: Side, any_redi
     for _ in range(3):
         [listener] = queue.client.client_list(_type="pubsub")
         queue.client.client_kill_filter(_id=listener["id"])
-        wait_until(lambda: len(queue.client.client_list(_type="pubsub")) == 1 and len(queue) == 5)  # noqa: B023
+        wait_until(lambda: len(queue.client.client_list(_type="pubsub")) == 1 and len(queue) == 5)
     queue.client.client_kill_filter(_id=queue.client.client_list(_type="pubsub")[0]["id"])
     released_at = time.monotonic()
     side.call(holder.release)
@@ -181,16 +180,24 @@ def test_redis_is_restarted_without_its_data(side: Side, fresh_redis: RedisFacto
     assert side.call(holder.release) is False
 
 
-def test_a_dead_tcp_connection_is_noticed(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
-    """No end of the connection is told that it is broken: the server's side counts as listening."""
+def test_a_dead_tcp_connection_is_noticed(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No end of the connection is told that it is broken: the server counts it as listening."""
+    monkeypatch.setattr(redis_wakeups, "PING_SECONDS", 0.3)
+    monkeypatch.setattr(redis_wakeups, "TICK_SECONDS", 0.1)
     through, queue = proxy(any_redis), Queue(any_redis)
     coordinator = side.coordinator(through.url(any_redis.url), ttl=30)
     holder = side.call(side.coordinator(any_redis.url, ttl=60).acquire, "r")
     waiter = Waiter(side, coordinator, timeout=None)
     queue.has(1)
     through.silence()
+
+    async def listening() -> bool:  # on the loop, where there is one
+        return bool(coordinator.listening())
+
+    side.wait_until(lambda: not side.call(listening))
     side.call(holder.release)
-    time.sleep(7)  # longer than it takes to notice
     through.cut()
     through.restore()
     assert waiter.join().error is None

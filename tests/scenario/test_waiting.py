@@ -76,7 +76,7 @@ def test_nobody_asks_while_the_lock_is_held(side: Side, any_redis: RedisServer) 
 
 
 @pytest.mark.parametrize("count", [2, 8, 32])
-def test_a_grant_takes_three_commands_and_everybody_gets_as_much(side: Side, any_redis: RedisServer, count: int) -> None:
+def test_a_grant_takes_three_commands_and_all_get_as_much(side: Side, any_redis: RedisServer, count: int) -> None:
     coordinator = side.coordinator(any_redis.url)
     rounds = itertools.count()
     grants = [0] * count
@@ -312,7 +312,7 @@ def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) ->
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
-    wait_until(lambda: sum(b":queue:" in key for key in any_redis.client().keys()) == len(names), 10)
+    wait_until(lambda: sum(b":queue:" in key for key in any_redis.client().scan_iter()) == len(names), 10)
     for lease in leases:
         side.call(lease.release)
     for thread in threads:

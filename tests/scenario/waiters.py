@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import select
+import signal
 import subprocess
 import sys
 import threading
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from examples.servers import RedisServer
@@ -36,7 +37,7 @@ class Queue:
 
     def left_behind(self) -> list[bytes]:
         """All keys but the counter."""
-        return [key for key in self.client.keys() if not key.endswith(b":counter")]
+        return [key for key in self.client.scan_iter() if not key.endswith(b":counter")]
 
 
 class Waiter:
@@ -74,15 +75,27 @@ class Process:
         self.popen = subprocess.Popen(
             [*command, str(count), str(hold), str(ttl)], stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
+        self._said: SimpleQueue[str] = SimpleQueue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.popen.stdout is not None
+        with self.popen.stdout as stdout:
+            for line in stdout:
+                self._said.put(line)
 
     def granted_at(self, seconds: float = 30.0) -> float:
         """The moment of its next grant."""
-        assert self.popen.stdout is not None
-        ready, _, _ = select.select([self.popen.stdout], [], [], seconds)
-        assert ready, "it was granted nothing"
-        word, moment = self.popen.stdout.readline().split()
+        word, moment = self._said.get(timeout=seconds).split()
         assert word == "got"
         return float(moment)
+
+    def goes_on_to_its_end(self, count: int) -> None:
+        """Wake it; so many more waiters of it are served, and it leaves."""
+        self.popen.send_signal(signal.SIGCONT)
+        for _ in range(count):
+            self.granted_at()
+        assert self.popen.wait(30) == 0
 
     def kill(self) -> None:
         self.popen.kill()
@@ -99,5 +112,3 @@ def process(
         yield made
     finally:
         made.kill()
-        assert made.popen.stdout is not None
-        made.popen.stdout.close()
