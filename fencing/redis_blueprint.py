@@ -6,8 +6,6 @@ idempotent, and the plans repeat them under the caller's deadline.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import redis.asyncio
@@ -30,7 +28,7 @@ from fencing.errors import CoordinatorUnavailable
 from fencing.redis_plans import Call, NoReply
 from fencing.redis_wire import Packed, bulks, script_call
 
-__all__ = ["NOT_READY", "REFUSED", "Blueprint", "command", "nobody_will_ask_again", "translated"]
+__all__ = ["NOT_READY", "REFUSED", "Blueprint", "command", "no_connection", "nobody_will_ask_again", "translated"]
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 REFUSED = (AuthenticationError, AuthorizationError)
@@ -78,26 +76,29 @@ def command(call: Call, *, whole: bool = False) -> list[bytes]:
     return [script_call(script, packed, len(call.keys), len(call.args))]
 
 
-@contextmanager
-def translated(address: str) -> Iterator[None]:
-    """redis-py's errors as ours: worth another attempt, or not."""
-    try:
-        yield
-    except REFUSED as error:
-        raise CoordinatorUnavailable(
+def translated(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
+    """An error of redis-py's as one of ours: worth another attempt, or not."""
+    if isinstance(error, REFUSED):
+        return CoordinatorUnavailable(
             f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
             address=address,
-        ) from error
-    except NOT_READY as error:
-        raise NoReply(error, may_have_run=False) from error
-    except ResponseError as error:
-        if str(error).startswith(("BUSY ", "LOADING ")):
-            raise NoReply(error, may_have_run=False) from error
-        raise CoordinatorUnavailable(
+        )
+    if isinstance(error, NOT_READY) or (
+        isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING "))
+    ):
+        return NoReply(error, may_have_run=False)
+    if isinstance(error, ResponseError):
+        return CoordinatorUnavailable(
             f"Redis at {address} refused to run a script: {error}; nothing was changed", address=address
-        ) from error
-    except (RedisError, OSError) as error:
-        raise NoReply(error, may_have_run=True) from error
+        )
+    return NoReply(error, may_have_run=True)
+
+
+def no_connection(error: Exception, address: str) -> NoReply | CoordinatorUnavailable:
+    """What failed while connecting: nothing was sent, so another attempt is worth it, unless the server has refused."""
+    if isinstance(error, REFUSED + NOT_READY):
+        return translated(error, address)
+    return NoReply(error, may_have_run=False)
 
 
 def nobody_will_ask_again(call: Call, interrupted: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The coordinator's own connections to Redis, and the doing of a ``Call`` on one.
+"""For threads: the coordinator's own connections to Redis, and the doing of a ``Call`` on one.
 
 The client's pool is left alone, so waiting for locks never takes a connection that the application needs. Connections
 are few, bounded in number, and every wait on them is bounded by the call's own timeout.
@@ -6,28 +6,26 @@ are few, bounded in number, and every wait on them is bounded by the call's own 
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import threading
 import time
-import weakref
 from collections import deque
 from typing import Any
 
 import redis
-import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from fencing.redis_blueprint import NOT_READY, REFUSED, Blueprint, command, nobody_will_ask_again, translated
+from fencing.redis_blueprint import (
+    NOT_READY,
+    Blueprint,
+    command,
+    no_connection,
+    nobody_will_ask_again,
+    translated,
+)
 from fencing.redis_plans import Call, NoReply
 
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as async_timeout
-else:
-    from async_timeout import timeout as async_timeout
-
-__all__ = ["AsyncConnections", "Connections"]
+__all__ = ["Connections"]
 
 MAX_CONNECTIONS = 16
 """Per coordinator. A call holds one for a round trip, so a few serve hundreds of threads; who finds none free waits."""
@@ -35,7 +33,18 @@ MAX_CONNECTIONS = 16
 IDLE_SECONDS = 1.0
 """A connection unused for longer is looked at before it is used: the server may have closed it."""
 
-CLOCK_SLACK_SECONDS = 0.001
+LEAST_SECONDS = 0.001
+
+
+class _Line:
+    """A place for one connection, which is made when it is first needed."""
+
+    __slots__ = ("connection", "seconds", "used")
+
+    def __init__(self) -> None:
+        self.connection: Any = None
+        self.used = 0.0
+        self.seconds = 0.0  # the time-out its socket has
 
 
 class Connections:
@@ -49,8 +58,10 @@ class Connections:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._free: deque[tuple[Any, float]] = deque()
-        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._free = deque(_Line() for _ in range(MAX_CONNECTIONS))  # the last one used is the next
+        self._returned = threading.Condition(threading.Lock())
+        self._waiting = 0
+        self._broken_at = 0.0  # what was last used before is closed, and made anew when it is needed
 
     def perform(self, call: Call) -> Any:
         """Run the call's script; the reply, or NoReply, or CoordinatorUnavailable where repeating would not help."""
@@ -58,28 +69,47 @@ class Connections:
             raise RuntimeError("this coordinator was closed; make a new one")
         if os.getpid() != self._pid:
             self._reset()
-        deadline = time.monotonic() + call.timeout
-        places = self._places
-        if not places.acquire(timeout=call.timeout):
-            error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {call.timeout:.3g} s")
-            raise NoReply(error, may_have_run=False)
+        started = time.monotonic()
         try:
-            with translated(self.address):
-                return self._exchange(call, deadline)
+            line = self._free.pop()
+        except IndexError:
+            line = self._wait_for_a_line(call.timeout)
+        try:
+            return self._exchange(line, call, started)
+        except (RedisError, OSError) as error:
+            raise translated(error, self.address) from error
         finally:
-            places.release()
+            if self.closed:
+                self._close(line)
+            self._free.append(line)
+            if self._waiting:  # looked at after the line above: who waits, counts itself before it looks for a line
+                with self._returned:
+                    self._returned.notify()
 
-    def _exchange(self, call: Call, deadline: float) -> Any:
-        connection = self._take()
-        try:
-            self._limit(connection, call.timeout)
+    def _wait_for_a_line(self, seconds: float) -> _Line:
+        deadline = time.monotonic() + seconds
+        with self._returned:
+            self._waiting += 1
             try:
-                connection.connect()
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                if isinstance(error, REFUSED + NOT_READY):
-                    raise
-                raise NoReply(error, may_have_run=False) from error
-            self._limit(connection, deadline - time.monotonic())
+                while True:
+                    try:
+                        return self._free.pop()
+                    except IndexError:
+                        if not self._returned.wait(deadline - time.monotonic()):
+                            error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {seconds:.3g} s")
+                            raise NoReply(error, may_have_run=False) from None
+            finally:
+                self._waiting -= 1
+
+    def _exchange(self, line: _Line, call: Call, started: float) -> Any:
+        seconds = max(min(call.timeout, self._blueprint.user_timeout), LEAST_SECONDS)
+        try:
+            if line.used <= self._broken_at or (started - line.used > IDLE_SECONDS and self._is_stale(line)):
+                self._connect(line, seconds)
+                seconds = max(seconds + started - time.monotonic(), LEAST_SECONDS)
+            if seconds != line.seconds:
+                self._limit(line, seconds)
+            connection = line.connection
             connection.send_packed_command(command(call))
             try:
                 reply = connection.read_response(disconnect_on_error=False)
@@ -88,170 +118,56 @@ class Connections:
                 reply = connection.read_response(disconnect_on_error=False)
         except BaseException as error:
             if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
-                self._free.append((connection, time.monotonic()))  # it answered: the connection is in order
+                line.used = time.monotonic()  # it answered: the connection is in order
             else:
-                self._abandon(connection, call, error)
+                self._abandon(line, call, error)
             raise
-        self._free.append((connection, time.monotonic()))
+        line.used = time.monotonic()
         return reply
 
-    def _take(self) -> Any:
-        while True:
-            try:
-                connection, used = self._free.pop()
-            except IndexError:
-                return self._blueprint.make()
-            if time.monotonic() - used <= IDLE_SECONDS:
-                return connection
-            try:
-                if not connection.can_read(0):
-                    return connection
-            except (RedisError, OSError):
-                pass
-            connection.disconnect()
+    def _connect(self, line: _Line, seconds: float) -> None:
+        self._close(line)
+        line.connection = self._blueprint.make()
+        self._limit(line, seconds)
+        try:
+            line.connection.connect()
+        except (RedisError, OSError) as error:
+            raise no_connection(error, self.address) from error
 
-    def _limit(self, connection: Any, seconds: float) -> None:
+    def _is_stale(self, line: _Line) -> bool:
+        try:
+            return bool(line.connection.can_read(0))
+        except (RedisError, OSError):
+            return True
+
+    def _limit(self, line: _Line, seconds: float) -> None:
         """Bound each wait on the connection. redis-py sets the time-out of a socket once, when it is made."""
-        seconds = max(min(seconds, self._blueprint.user_timeout), 0.001)
-        connection.socket_timeout = connection.socket_connect_timeout = seconds
-        if connection._sock is not None:
-            connection._sock.settimeout(seconds)
+        line.seconds = line.connection.socket_timeout = line.connection.socket_connect_timeout = seconds
+        if line.connection._sock is not None:
+            line.connection._sock.settimeout(seconds)
 
-    def _abandon(self, connection: Any, call: Call, error: BaseException) -> None:
+    def _abandon(self, line: _Line, call: Call, error: BaseException) -> None:
         """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
+        connection, line.connection, line.used = line.connection, None, 0.0
+        if connection is None:
+            return
         interrupted = not isinstance(error, Exception)
         if call.undo and nobody_will_ask_again(call, interrupted) and connection._sock is not None:
             try:
-                self._limit(connection, 0.01)
+                connection._sock.settimeout(0.01)
                 connection.send_packed_command(command(call.undo, whole=True), check_health=False)
             except (RedisError, OSError):
                 pass
         connection.disconnect()
         if isinstance(error, Exception):
-            self._drop_idle()
-
-    def _drop_idle(self) -> None:
-        while True:
-            try:
-                self._free.pop()[0].disconnect()
-            except IndexError:
-                return
+            self._broken_at = time.monotonic()
 
     def close(self) -> None:
         """Close all connections; later calls raise RuntimeError."""
         self.closed = True
-        self._drop_idle()
+        while self._free:
+            self._close(self._free.pop())
 
-
-class _LoopConnections:
-    """The connections of one event loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = weakref.ref(loop)
-        self.free: deque[tuple[Any, float]] = deque()
-        self.places = asyncio.Semaphore(MAX_CONNECTIONS)
-
-    def __del__(self) -> None:
-        loop = self._loop()
-        while self.free and loop is not None and not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(self.free.pop()[0].disconnect(nowait=True), loop)
-
-
-class AsyncConnections:
-    """For asyncio; each event loop, and each process after a fork, gets connections of its own."""
-
-    def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._blueprint = Blueprint(client)
-        self.address = self._blueprint.address
-        self.closed = False
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._loops: dict[asyncio.AbstractEventLoop, _LoopConnections] = {}
-
-    async def perform(self, call: Call) -> Any:
-        """See :meth:`Connections.perform`."""
-        if self.closed:
-            raise RuntimeError("this coordinator was closed; make a new one")
-        if os.getpid() != self._pid:
-            self._reset()
-        loop = asyncio.get_running_loop()
-        mine = self._loops.get(loop)
-        if mine is None:
-            self._forget_closed_loops()
-            mine = self._loops[loop] = _LoopConnections(loop)
-        seconds = max(min(call.timeout, self._blueprint.user_timeout), 0.001)
-        deadline = time.monotonic() + seconds
-        with translated(self.address):
-            try:
-                async with async_timeout(seconds), mine.places:
-                    return await self._exchange(mine, call, deadline)
-            except asyncio.TimeoutError as error:
-                raise redis.TimeoutError(f"no reply within {seconds:.3g} s") from error
-
-    async def _exchange(self, mine: _LoopConnections, call: Call, deadline: float) -> Any:
-        connection = await self._take(mine)
-        try:
-            try:
-                await connection.connect()
-            except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-                if isinstance(error, REFUSED + NOT_READY):
-                    raise
-                raise NoReply(error, may_have_run=False) from error
-            await connection.send_packed_command(command(call))
-            try:
-                reply = await connection.read_response(disconnect_on_error=False)
-            except NoScriptError:
-                await connection.send_packed_command(command(call, whole=True))
-                reply = await connection.read_response(disconnect_on_error=False)
-        except BaseException as error:
-            if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
-                mine.free.append((connection, time.monotonic()))
-            else:
-                await self._abandon(mine, connection, call, error, deadline)
-            raise
-        mine.free.append((connection, time.monotonic()))
-        return reply
-
-    def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
-            self._loops.pop(loop, None)  # with its connections: their sockets are closed as they are collected
-
-    async def _take(self, mine: _LoopConnections) -> Any:
-        while mine.free:
-            connection, used = mine.free.pop()
-            if time.monotonic() - used <= IDLE_SECONDS:
-                return connection
-            # Its name before redis-py 8; there is nothing to be read, so nothing is destroyed.
-            readable = getattr(connection, "can_read", None) or connection.can_read_destructive
-            try:
-                if not await readable():
-                    return connection
-            except (RedisError, OSError):
-                pass
-            await connection.disconnect(nowait=True)
-        return self._blueprint.make()
-
-    async def _abandon(
-        self, mine: _LoopConnections, connection: Any, call: Call, error: BaseException, deadline: float
-    ) -> None:
-        # The time-out cancels, too; it comes at the deadline, give or take the clock's resolution.
-        interrupted = not isinstance(error, Exception) and time.monotonic() < deadline - CLOCK_SLACK_SECONDS
-        if call.undo and nobody_will_ask_again(call, interrupted) and connection.is_connected:
-            try:
-                await connection.send_packed_command(command(call.undo, whole=True), check_health=False)
-            except (RedisError, OSError):
-                pass
-        await connection.disconnect(nowait=True)
-        if isinstance(error, Exception):
-            while mine.free:
-                await mine.free.pop()[0].disconnect(nowait=True)
-
-    async def close(self) -> None:
-        """Close all connections of the running loop; later calls raise RuntimeError."""
-        self.closed = True
-        self._forget_closed_loops()
-        mine = self._loops.pop(asyncio.get_running_loop(), None)
-        while mine is not None and mine.free:
-            await mine.free.pop()[0].disconnect()
+    def _close(self, line: _Line) -> None:
+        if line.connection is not None:
+            line.connection.disconnect()

@@ -77,7 +77,7 @@ class _Renewal:
                 mine = _Moment()
                 moment = calendar.setdefault(when, mine)
                 if moment is mine:
-                    self._call_at(when, partial(self._now, calendar, when), partial(bool, mine.holdings))
+                    self._call_at(when, self._now, (calendar, when), partial(bool, mine.holdings))
             holding.among = moment.holdings
             moment.holdings.add(holding)
             if moment.open:  # looked at after the line above: who takes the holdings out, closes first
@@ -108,7 +108,7 @@ class _Renewal:
     def _watch(self, holdings: list[Holding]) -> None:
         if holdings:
             when = min(holding.deadline for holding in holdings)
-            self._call_at(when, partial(self._deadline_passed, holdings), partial(_any_alive, holdings))
+            self._call_at(when, self._deadline_passed, (holdings,), partial(_any_alive, holdings))
 
     def _deadline_passed(self, holdings: list[Holding]) -> None:
         now = self._clock()
@@ -127,7 +127,9 @@ class _Renewal:
     def _calendar(self) -> dict[float, _Moment]:
         raise AssertionError("each colour has its own")
 
-    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
+    def _call_at(
+        self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
+    ) -> None:
         raise AssertionError("each colour has its own")
 
     def _submit(self, holdings: list[Holding]) -> None:
@@ -162,8 +164,10 @@ class Renewal(_Renewal):
     def _calendar(self) -> dict[float, _Moment]:
         return self._entries
 
-    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
-        timer().call_at(when, callback, wanted)
+    def _call_at(
+        self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
+    ) -> None:
+        timer().call_at(when, partial(method, *args), wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
         self._queue.extend(holdings)
@@ -219,8 +223,12 @@ class AsyncRenewal(_Renewal):
     def _calendar(self) -> dict[float, _Moment]:
         return self._mine().entries
 
-    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
-        asyncio.get_running_loop().call_later(max(0.0, when - self._clock()), callback)
+    def _call_at(
+        self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
+    ) -> None:
+        # Weakly: no lease is left of a coordinator that only the loop remembers.
+        delay = max(0.0, when - self._clock())
+        asyncio.get_running_loop().call_later(delay, _call_if_alive, weakref.WeakMethod(method), args)
 
     def _submit(self, holdings: list[Holding]) -> None:
         mine = self._mine()
@@ -248,6 +256,12 @@ class AsyncRenewal(_Renewal):
         for holding in unfinished:
             holding.not_renewed(self._clock())
             self._enter(holding)
+
+
+def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[Any, ...]) -> None:
+    alive = method()
+    if alive is not None:
+        alive(*args)
 
 
 class _OfOneLoop:

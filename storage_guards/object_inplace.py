@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from fencing.errors import GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
+from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from fencing.fence import Fence, Mark
 from storage_guards.object_keys import new_id
 from storage_guards.object_outcome import verdict_in_place
@@ -160,7 +160,7 @@ def _put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: D
         raise error from unknown
     try:
         now = yield Get(put.key, 0, deadline.part(), head=True)
-    except Lost:
+    except (Lost, GuardNotEnforceable):
         raise unknown from why
     there = () if now is None else _writes(now)
     if writes[0] in there:

@@ -56,7 +56,7 @@ METHODS = ("get_async", "put_async", "delete_async", "list")
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
 _GONE = ("NotFound", "404", "BlobNotFound", "NoSuchKey")
 
-_forked = False
+_used = _forked = False
 
 
 def _after_fork() -> None:
@@ -64,9 +64,13 @@ def _after_fork() -> None:
     _forked = _used
 
 
-_used = False
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def was_used() -> bool:
+    """Whether a request was made in this process, so that obstore's threads are there."""
+    return _used and not _forked
 
 
 class ObjectIO:
@@ -156,6 +160,10 @@ class ObjectIO:
             if request.condition in (None, CREATE):  # nothing needs to be there
                 raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {_said(error)}") from error
             raise Conflict(_said(error)) from error
+        except Conflict as error:
+            if request.condition is None:  # it had none: something else was in the way
+                raise Lost(f"{what}: {error}") from error
+            raise
         return Version(result.get("e_tag"), result.get("version"))
 
     def _mode(self, request: Put) -> Any:

@@ -151,6 +151,7 @@ def _put(
     """
     data = encode(wanted)
     pause = FIRST_PAUSE_SECONDS
+    why: Exception | None = None
     while True:
         try:
             yield Put(scope.directory.pointer, data, seen.condition, deadline.part(PUT_SHARE), ATTRIBUTES)
@@ -158,14 +159,18 @@ def _put(
         except (Conflict, Lost) as error:
             # Also a refusal may have come after it was done: the store's client had repeated it by itself.
             why = error
-        except (Exception, GeneratorExit):
-            raise
+        except (Exception, GeneratorExit) as error:
+            if why is None or isinstance(error, GeneratorExit):
+                raise
+            raise unknown() from error  # of this attempt it says that it was refused, not of those before
         except BaseException as error:  # Ctrl-C: the put may still be on its way
             raise error from unknown()
         try:
             now = yield from _look(scope, deadline)
         except Lost as error:
             why = error
+        except GuardNotEnforceable as error:
+            raise unknown() from error
         else:
             if now.pointer != seen.pointer:
                 answer = landed(now.pointer)

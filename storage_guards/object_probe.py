@@ -53,8 +53,8 @@ class Report:
     seconds: float
 
 
-class _Refused(GuardNotEnforceable):
-    pass
+class _Refused(Exception):
+    """A conditional put that should have been accepted was not; how that reads."""
 
 
 def probe(layout: Layout, deadline: Deadline) -> Plan[Report]:
@@ -70,12 +70,21 @@ def probe(layout: Layout, deadline: Deadline) -> Plan[Report]:
         report = yield from _probe(directory, used, deadline)
     except Lost as error:
         raise GuardUnavailable(f"the object store did not answer the guard's probe: {error}; retry") from error
-    finally_ = [directory + name for name in used]
+    except _Refused as error:
+        yield from _clean(directory, used, deadline)
+        raise _broken(str(error)) from error
+    except GuardNotEnforceable:
+        yield from _clean(directory, used, deadline)
+        raise
+    yield from _clean(directory, used, deadline)
+    return report
+
+
+def _clean(directory: str, used: list[str], deadline: Deadline) -> Plan[None]:
     try:
-        yield Delete(finally_, deadline.part())
+        yield Delete([directory + name for name in used], deadline.part())
     except (Lost, GuardNotEnforceable):
         pass  # a few bytes stay below the probe's directory; whoever may not delete may still claim and publish
-    return report
 
 
 def _probe(directory: str, used: list[str], deadline: Deadline) -> Plan[Report]:
@@ -124,7 +133,7 @@ def _expect(key: str, data: bytes, condition: object, deadline: Deadline, form: 
     except Conflict as error:
         now = yield Get(key, 100, deadline.part())
         if now is None or now.data != data:
-            raise _broken(f"refuses a conditional put that it should accept ({error})") from error
+            raise _Refused(f"refuses a conditional put that it should accept ({error})") from error
     return (yield from _read(key, data, deadline))
 
 
@@ -175,8 +184,8 @@ def _race(key: str, condition: object, name: str, what: str, deadline: Deadline,
     return len(winners)
 
 
-def _broken(what: str) -> _Refused:
-    return _Refused(
+def _broken(what: str) -> GuardNotEnforceable:
+    return GuardNotEnforceable(
         f"this object store {what}, so it cannot enforce fences: use one with conditional writes (S3, Google Cloud "
         f"Storage, Azure Blob Storage and others have them), or another guard"
     )

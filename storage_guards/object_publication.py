@@ -103,25 +103,28 @@ class _Reading:
             return chunk
         if self._stream is None:
             return b""
-        try:
-            piece = yield Await(lambda io: io.next_piece(self._stream, self._seconds, self._key), self._seconds)
-        except Lost as error:
-            self.close()
-            raise self._broken(str(error)) from error
-        self._had += len(piece or b"")
-        if piece is None:
-            self.close()
-            if self._had != self._size:
-                raise self._broken(f"{self._had} bytes came of {self._size}")
-        return piece or b""
+        piece: bytes | None = b""
+        while piece == b"":  # which says nothing, least of all that this is the end
+            try:
+                piece = yield Await(lambda io: io.next_piece(self._stream, self._seconds, self._key), self._seconds)
+            except Lost as error:
+                self.close()
+                raise self._broken(str(error)) from error
+        if piece is not None:
+            self._had += len(piece)
+            return piece
+        self.close()
+        if self._had != self._size:
+            raise self._broken(f"{self._had} bytes came of {self._size}")
+        return b""
 
     def read(self, size: int) -> Plan[bytes]:
         """So many bytes, fewer only at the end; all if negative."""
         parts: list[bytes] = []
-        left = size if size >= 0 else self._size + 1
-        while left > 0 and (chunk := (yield from self.next_chunk())):
-            parts.append(chunk[:left])
-            self._rest = chunk[left:]
+        left = size
+        while left and (chunk := (yield from self.next_chunk())):
+            parts.append(chunk if size < 0 else chunk[:left])
+            self._rest = chunk[len(parts[-1]) :]
             left -= len(parts[-1])
         return b"".join(parts)
 

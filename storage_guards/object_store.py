@@ -35,6 +35,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+PROBE_GRACE = 0.5
+"""Seconds that a task waits for the probe beyond its own bound, so that the probe's own error comes first."""
+
 OPEN_ROUNDS = 5
 """How often ``open`` resolves a name anew because what was current has been replaced and collected meanwhile."""
 
@@ -258,7 +261,8 @@ class ObjectStoreGuard(ObjectGuard):
         without ``replacing`` it protects only bodies that depend on nothing read before. With ``replacing`` no update
         is lost, with one exception: on S3 a version is a hash of the content, so where the same bytes come back, an
         older version does too, and what was read with it passes for current. Nothing is atomic over several objects.
-        Deleting the object deletes the mark it carries. Where that matters, publish.
+        Deleting the object deletes the mark it carries. Where that matters, publish. A key belongs to one resource:
+        the numbers of two cannot be compared.
 
         Args:
             holder: a lease or a fence.
@@ -353,8 +357,11 @@ class AsyncObjectStoreGuard(ObjectGuard):
         loop = asyncio.get_running_loop()
         if self._verifying is None or self._verifying[0] is not loop or self._verifying[1].done():
             self._verifying = loop, asyncio.ensure_future(self._run(self._probe(seconds)))
+            self._verifying[1].add_done_callback(lambda task: task.cancelled() or task.exception())  # looked at
         task = self._verifying[1]
-        await asyncio.wait([task])  # not cancelled with this one of its waiters; it bounds itself
+        await asyncio.wait([task], timeout=seconds + PROBE_GRACE)  # not cancelled with this one of its waiters
+        if not task.done():
+            raise GuardUnavailable(f"another task's probe of the object store took over {seconds:.3g} s; retry")
         report = task.result()
         self._learned(report)
         self._report = report

@@ -61,28 +61,28 @@ def upload(
         if sent <= SMALL:
             yield Put(key, b"".join(head), None, seconds)
             report()
-            return sent
-        sent, head = 0, head[::-1]
-        while (piece := head.pop() if head else (yield Next(source))) is not None:
-            yield Await(lambda io, piece=piece: parts.send(io, piece), seconds)  # type: ignore[misc]
-            sent += len(piece)
-            report()
-        yield Await(parts.finish, 2 * seconds)
-        return sent
-    except GeneratorExit:
+        else:
+            sent, head = 0, head[::-1]
+            while (piece := head.pop() if head else (yield Next(source))) is not None:
+                yield Await(lambda io, piece=piece: parts.send(io, piece), seconds)  # type: ignore[misc]
+                sent += len(piece)
+                report()
+            yield Await(parts.finish, 2 * seconds)
+    except GeneratorExit:  # thrown away: nothing can be done any more
         raise
     except BaseException:
         yield Await(lambda _: parts.abort(), _ABORT_SECONDS)
-        raise
-    finally:
         yield Close(source)
+        raise
+    yield Close(source)
+    return sent
 
 
 def check_body(name: str, body: object, *, asynchronous: bool) -> None:
     """TypeError where ``body`` cannot be one."""
     if isinstance(body, str):
         raise TypeError(f"the body of {name!r} is a str: encode text, or pass a pathlib.Path")
-    if isinstance(body, AsyncIterable) and not asynchronous:
+    if isinstance(body, AsyncIterable) and not isinstance(body, Iterable) and not asynchronous:
         raise TypeError(f"the body of {name!r} is an async iterable; use AsyncObjectStoreGuard")
     if isinstance(body, io.TextIOBase):
         raise TypeError(f"the body of {name!r} is a text file; open it with 'rb'")
@@ -121,13 +121,16 @@ def pieces(body: Any) -> Iterator[bytes | memoryview]:
 
 async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
     """As :func:`pieces`; files are read in a thread, a sync iterable in this one."""
-    if isinstance(body, os.PathLike) or (_is_file(body) and not isinstance(body, AsyncIterable)):
-        source = pieces(body)
+    if isinstance(body, os.PathLike):
+        file = await asyncio.to_thread(open, body, "rb")
         try:
-            while (piece := await asyncio.to_thread(next, source, None)) is not None:
+            async for piece in pieces_async(file):
                 yield piece
         finally:
-            await asyncio.to_thread(source.close)  # type: ignore[attr-defined]
+            await asyncio.to_thread(file.close)
+    elif _is_file(body) and not isinstance(body, AsyncIterable):
+        while chunk := await asyncio.to_thread(body.read, PIECE):
+            yield bytes(_bytes(chunk))
     elif isinstance(body, AsyncIterable):
         gathered = bytearray()
         async for chunk in body:

@@ -60,17 +60,18 @@ class PsycopgGuard(_Bounded):
     covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
     claim was still current when it committed, whatever Redis, clocks and pauses did.
 
-    A holder that is frozen inside a transaction keeps others waiting, though never for ever: waits here are bounded.
-    Free its locks with ``idle_in_transaction_session_timeout``, and bound a silent network with ``connect_timeout`` and
-    ``tcp_user_timeout`` (PostgreSQL settings and connection parameters, below the lock's ttl).
+    A holder that is frozen inside a guarded transaction keeps others waiting for ``timeout`` at most: then the server
+    ends its session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a
+    block that does not speak to the database for so long is undone: slow work belongs outside.
 
     Args:
         source: of connections. A ``psycopg_pool`` pool is best. A connection serves one after the other, and must be
             outside any transaction then; while a guarded block runs, use it in the block only. With a connection string
             (as for ``psycopg.connect``), or a function that returns a new connection, each operation connects anew.
             Autocommit or not, and every isolation level, are right.
-        timeout: the longest wait for a connection, for a lock, and for any statement of a guarded transaction, in
-            seconds. A lease that ends earlier shortens it.
+        timeout: the longest wait for a connection, and for any statement of a guarded transaction, locks included, in
+            seconds. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
+            give up when the network has been silent for that long, and a second.
 
     Raises:
         TypeError: ``source`` is none of these, or is for asyncio; ``timeout`` is no number.
@@ -88,8 +89,8 @@ class PsycopgGuard(_Bounded):
             GuardUnavailable: the database did not answer. Retry.
             GuardNotEnforceable: the database refused, for want of a privilege say.
         """
-        with self._without_fence().explained(), self._lend(self._timeout) as connection:
-            once(connection, create_tables(connection, self._timeout))
+        with self._without_fence(), self._lend(self._timeout) as connection:
+            once(connection, create_tables(connection, self._timeout), self._timeout)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
@@ -107,14 +108,15 @@ class PsycopgGuard(_Bounded):
             ValueError: the guard's only connection is in a transaction.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction.explained(), self._lend(transaction.seconds) as connection:
-            once(connection, transaction.enter(connection))
+        with transaction, self._lend(transaction.seconds) as connection:
+            once(connection, transaction.enter(connection), transaction.silence)
 
     def mark(self, resource: str) -> Mark | None:
         """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
         check_resource(resource)
-        with self._without_fence().explained(), self._lend(self._timeout) as connection:
-            return once(connection, read_mark(connection, resource, self._timeout))
+        with self._without_fence(), self._lend(self._timeout) as connection:
+            found = once(connection, read_mark(connection, resource, self._timeout), self._timeout)
+        return found  # noqa: RET504 - as in write()
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Whether the write whose outcome was unknown happened, at this guard's database. Changes nothing there.
@@ -141,7 +143,7 @@ class PsycopgGuard(_Bounded):
         """
         inquiry = self._inquiry(error, timeout)
         with inquiry.explained(), self._lend(inquiry.seconds) as connection:
-            return once(connection, inquiry.ask(connection))
+            return once(connection, inquiry.ask(connection), inquiry.silence)
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
@@ -169,16 +171,8 @@ class PsycopgGuard(_Bounded):
             psycopg.Error: the commit was refused, by a deferred constraint or a serialization failure say; nothing was
                 written.
         """
-        with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
-            yield connection
-
-    @contextmanager
-    def _run(self, transaction: GuardedTransaction) -> Iterator[Connection[Any]]:
-        with (
-            transaction.explained(),
-            self._lend(transaction.seconds) as connection,
-            Running(connection, transaction),
-        ):
+        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        with transaction, self._lend(transaction.seconds) as connection, Running(connection, transaction):
             yield connection
 
     def write(
@@ -201,8 +195,9 @@ class PsycopgGuard(_Bounded):
             TypeError: ``query`` is no query.
         """
         transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
-        with self._run(transaction) as connection:
-            return connection.execute(query, params).rowcount
+        with transaction, self._lend(transaction.seconds) as connection, Running(connection, transaction):
+            rows = connection.execute(query, params).rowcount
+        return rows  # noqa: RET504 - the transaction swallows what comes after its commit
 
     def advance(self, connection: Connection[Any], *holders: Fence | HasFence) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
@@ -224,8 +219,8 @@ class PsycopgGuard(_Bounded):
         if not isinstance(connection, Connection):
             raise TypeError(f"advance takes a psycopg Connection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False)
-        with transaction.explained():
-            run(connection, transaction.advance(connection))
+        with transaction:
+            run(connection, transaction.advance(connection), transaction.silence)
 
 
 class AsyncPsycopgGuard(_Bounded):
@@ -243,42 +238,39 @@ class AsyncPsycopgGuard(_Bounded):
 
     async def create_tables(self) -> None:
         """See :meth:`PsycopgGuard.create_tables`."""
-        with self._without_fence().explained():
+        with self._without_fence():
             async with self._lend(self._timeout) as connection:
                 await once_async(connection, create_tables(connection, self._timeout), self._timeout)
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """See :meth:`PsycopgGuard.claim`."""
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction.explained():
+        with transaction:
             async with self._lend(transaction.seconds) as connection:
-                await once_async(connection, transaction.enter(connection), transaction.seconds)
+                await once_async(connection, transaction.enter(connection), transaction.silence)
 
     async def mark(self, resource: str) -> Mark | None:
         """See :meth:`PsycopgGuard.mark`."""
         check_resource(resource)
-        with self._without_fence().explained():
+        with self._without_fence():
             async with self._lend(self._timeout) as connection:
-                return await once_async(connection, read_mark(connection, resource, self._timeout), self._timeout)
+                found = await once_async(connection, read_mark(connection, resource, self._timeout), self._timeout)
+        return found
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """See :meth:`PsycopgGuard.landed`."""
         inquiry = self._inquiry(error, timeout)
         with inquiry.explained():
             async with self._lend(inquiry.seconds) as connection:
-                return await once_async(connection, inquiry.ask(connection), inquiry.seconds)
+                return await once_async(connection, inquiry.ask(connection), inquiry.silence)
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
         """See :meth:`PsycopgGuard.begin`, but for cancellation: the commit is carried to its answer first, within the
         guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
         database refused it, that error; if it has none, the block is committed or was never finished."""
-        async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def _run(self, transaction: GuardedTransaction) -> AsyncIterator[AsyncConnection[Any]]:
-        with transaction.explained():
+        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        with transaction:
             async with self._lend(transaction.seconds) as connection, AsyncRunning(connection, transaction):
                 yield connection
 
@@ -287,16 +279,18 @@ class AsyncPsycopgGuard(_Bounded):
     ) -> int:
         """See :meth:`PsycopgGuard.write`."""
         transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
-        async with self._run(transaction) as connection:
-            return (await connection.execute(query, params)).rowcount
+        with transaction:
+            async with self._lend(transaction.seconds) as connection, AsyncRunning(connection, transaction):
+                rows = (await connection.execute(query, params)).rowcount
+        return rows
 
     async def advance(self, connection: AsyncConnection[Any], *holders: Fence | HasFence) -> None:
         """See :meth:`PsycopgGuard.advance`."""
         if not isinstance(connection, AsyncConnection):
             raise TypeError(f"advance takes a psycopg AsyncConnection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False)
-        with transaction.explained():
-            await run_async(connection, transaction.advance(connection))
+        with transaction:
+            await run_async(connection, transaction.advance(connection), transaction.silence)
 
 
 def may_end_the_transaction(query: object) -> bool:

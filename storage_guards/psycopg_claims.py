@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
 
 from fencing.errors import GuardUnavailable
 from fencing.fence import Fence, Mark, admit_claim
 from storage_guards import psycopg_statements as sql
 from storage_guards.psycopg_statements import AnyConnection
-from storage_guards.psycopg_wire import Row, ask, ask_prepared
-from storage_guards.recent_writes import Admitted
+from storage_guards.psycopg_wire import ask, ask_prepared, first_row
 
-__all__ = ["claim_all", "to_mark"]
+__all__ = ["ROUNDS", "claim_all", "moving", "to_mark"]
 
-_ROUNDS = 3
+ROUNDS = 3
 """How often a verdict is sought while claims of others come between the statement and the look at the mark."""
 
 
 def claim_all(
     connection: AnyConnection, fences: Sequence[Fence], seconds: float, writes: int, last: Sequence[str]
-) -> PQGen[list[Admitted]]:
+) -> PQGen[list[PGresult]]:
     """Begin a transaction and raise each mark to its fence.
 
     A mere claim (``writes`` is 0) is committed at its end. Of one fence it is even sent together with its COMMIT: a
@@ -34,14 +34,17 @@ def claim_all(
         writes: what to add to the marks' seq.
         last: statements at the end of the transaction's beginning.
 
+    Returns:
+        For each fence an answer with the row (seq, recent_writes, xact).
+
     Raises:
         StaleFence: the rule refuses one.
     """
     # READ COMMITTED: a claim that has waited is judged by what it waited for. A block that may read gets its own level.
-    opening = [sql.begin(connection, read_committed=not writes), *sql.limits(seconds)]
     at_once = not writes and len(fences) == 1
+    opening = [sql.begin(connection, read_committed=not writes), *sql.limits(seconds, idle=not at_once)]
     values = [sql.values_of(connection, fence, writes) for fence in fences]
-    rows = yield from ask_prepared(
+    results = yield from ask_prepared(
         connection,
         opening,
         lambda prepared: [
@@ -50,7 +53,7 @@ def claim_all(
             *([sql.COMMIT] if at_once else ()),
         ],
     )
-    admitted = [_admitted(fence, row) for fence, row in zip(fences, rows, strict=False) if row is not None]
+    admitted = [result for result in results[: len(fences)] if result.ntuples]
     if len(admitted) < len(fences):
         if len(fences) > 1:  # begin anew, so that marks are locked in their order, those that are absent included
             yield from ask(connection, [sql.ROLLBACK, *opening, *last])
@@ -65,41 +68,44 @@ def claim_all(
 
 def _claim_one(
     connection: AnyConnection, fence: Fence, writes: int, around: tuple[Sequence[str], Sequence[str]]
-) -> PQGen[Admitted]:
+) -> PQGen[PGresult]:
     """Claim, whether there is a mark or not.
 
     Args:
         around: what to send before and after, where each request is a transaction of its own.
     """
 
-    def answers(*statements: str) -> PQGen[list[Row | None]]:
+    def answers(*statements: str) -> PQGen[list[PGresult]]:
         before, after = around
-        rows = yield from ask(connection, [*before, *statements, *after])
-        return rows[len(before) : len(before) + len(statements)]
+        results = yield from ask(connection, [*before, *statements, *after])
+        return results[len(before) : len(before) + len(statements)]
 
     values = sql.values_of(connection, fence, writes)
-    for _ in range(_ROUNDS):
+    for _ in range(ROUNDS):
         # Nobody can raise the floor any more before this transaction ends; read in the next statement, it is current.
-        floor, row = yield from answers(sql.LOCK_FLOOR, sql.first_claim(values))
-        if row is not None:
-            return _admitted(fence, row)
-        if floor is None:
+        floor, claimed = yield from answers(sql.LOCK_FLOOR, sql.first_claim(values))
+        if claimed.ntuples:
+            return claimed
+        if not floor.ntuples:
             yield from answers(sql.make_floor())
             continue
         mark, floor = yield from answers(sql.read_mark(values["resource"]), sql.READ_FLOOR)
-        admit_claim(to_mark(mark), fence, int((floor and floor[0]) or 0))
-        [row] = yield from answers(sql.claim(values))  # a mark that is there counts, whatever the floor
-        if row is not None:
-            return _admitted(fence, row)
-    raise GuardUnavailable(
-        f"the mark of {fence.resource!r} changed at each of {_ROUNDS} attempts; retry", resource=fence.resource
+        row = first_row(floor)
+        admit_claim(to_mark(mark), fence, int((row and row[0]) or 0))
+        [claimed] = yield from answers(sql.claim(values))  # a mark that is there counts, whatever the floor
+        if claimed.ntuples:
+            return claimed
+    raise moving(fence)
+
+
+def moving(fence: Fence) -> GuardUnavailable:
+    """The error where a verdict was sought in vain."""
+    return GuardUnavailable(
+        f"the mark of {fence.resource!r} changed at each of {ROUNDS} attempts; retry", resource=fence.resource
     )
 
 
-def to_mark(row: Row | None) -> Mark | None:
-    """The mark in a row (number, token, seq)."""
+def to_mark(result: PGresult) -> Mark | None:
+    """The mark in an answer (number, token, seq)."""
+    row = first_row(result)
     return None if row is None else Mark(int(row[0] or 0), row[1] or "", int(row[2] or 0))
-
-
-def _admitted(fence: Fence, row: Row) -> Admitted:
-    return Admitted(fence, int(row[0] or 0), row[1] or "", row[2])

@@ -15,11 +15,11 @@ __all__ = ["create_tables", "read_mark"]
 
 def create_tables(connection: AnyConnection, seconds: float) -> PQGen[None]:
     """Create the table and its floor row where they are missing; two processes may do it at once."""
-    yield from ask(connection, [sql.begin(connection), *sql.limits(seconds), *sql.create(), sql.COMMIT])
+    yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), *sql.create(), sql.COMMIT])
 
 
 def read_mark(connection: AnyConnection, resource: str, seconds: float) -> PQGen[Mark | None]:
     """The mark as it is; locks nothing, so nothing follows from it."""
     read = sql.read_mark(sql.literal(connection, resource))
-    rows = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds), read, sql.COMMIT])
-    return to_mark(rows[-2])
+    results = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), read, sql.COMMIT])
+    return to_mark(results[-2])

@@ -13,7 +13,7 @@ from fencing.fence import MAX_NUMBER
 from storage_guards import psycopg_statements as sql
 from storage_guards.psycopg_errors import explain
 from storage_guards.psycopg_statements import AnyConnection
-from storage_guards.psycopg_wire import ask
+from storage_guards.psycopg_wire import ask, first_row
 from storage_guards.recent_writes import Settled, verdict
 
 __all__ = ["Inquiry"]
@@ -29,15 +29,20 @@ class Inquiry:
         self.seconds = seconds
         self._connected = False
 
+    @property
+    def silence(self) -> float:
+        """How long the server may be silent: three statements may wait."""
+        return 3 * self.seconds
+
     def ask(self, connection: AnyConnection) -> PQGen[bool | None]:
         """Lock, look, and leave everything as it was: one round trip, unless the mark comes or goes meanwhile."""
         self._connected = True
-        opening = [sql.begin(connection, read_committed=True), *sql.limits(self.seconds)]
+        opening = [sql.begin(connection, read_committed=True), *sql.limits(self.seconds, idle=False)]
         values = sql.values_of(connection, self._unknown.fence)
         look = [sql.lock_mark(values), sql.lock_absence(values), sql.LOCK_FLOOR]
         for _ in range(_ROUNDS):
-            rows = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
-            mark, absent, floor = rows[len(opening) : -1]
+            results = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
+            mark, absent, floor = map(first_row, results[len(opening) : -1])
             if mark is not None or absent is not None:
                 settled = Settled(
                     recent_writes=None if mark is None else mark[0],

@@ -12,8 +12,8 @@ from psycopg.abc import PQGen
 from fencing.errors import GuardNotEnforceable
 from storage_guards.psycopg_statements import AnyConnection
 from storage_guards.psycopg_transaction import GuardedTransaction
-from storage_guards.psycopg_wire import hang_up, is_idle, require_idle
-from storage_guards.shielded_end import carry, tell
+from storage_guards.psycopg_wire import hang_up, is_idle, require_idle, within
+from storage_guards.shielded_end import GRACE, carry, tell
 
 __all__ = ["AsyncRunning", "Running", "once", "once_async", "run", "run_async"]
 
@@ -35,31 +35,34 @@ class Running:
         try:
             if self._autocommit:  # or else what follows a COMMIT in the block would be committed by itself
                 self._connection.autocommit = False
-            run(self._connection, self._transaction.enter(self._connection))
+            run(self._connection, self._transaction.enter(self._connection), self._transaction.silence)
         except BaseException:
             self._clean_up()
             raise
-        _forbid(self._connection)
+        if self._transaction.foreign_body:
+            _forbid(self._connection)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _allow(self._connection)
+        if self._transaction.foreign_body:
+            _allow(self._connection)
         try:
             if error is None:
-                run(self._connection, self._transaction.leave(self._connection))
+                run(self._connection, self._transaction.leave(self._connection), self._transaction.silence)
             else:
                 self._transaction.body_failed(error)
         finally:
-            self._clean_up()
+            if self._autocommit or not is_idle(self._connection):
+                self._clean_up()
 
     def _clean_up(self) -> None:
         """Roll back what is not committed, or else hang up. How that fails does not matter any more."""
         try:
             if not is_idle(self._connection):
                 self._connection.rollback()
-            if self._connection.autocommit is not self._autocommit:
-                self._connection.autocommit = self._autocommit
+            if self._autocommit:
+                self._connection.autocommit = True
         except psycopg.Error:
             hang_up(self._connection)
 
@@ -77,16 +80,18 @@ class AsyncRunning:
         try:
             if self._autocommit:  # as above
                 await self._connection.set_autocommit(False)
-            await run_async(self._connection, self._transaction.enter(self._connection))
+            await run_async(self._connection, self._transaction.enter(self._connection), self._transaction.silence)
         except BaseException:
             await carry(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
             raise
-        _forbid(self._connection)
+        if self._transaction.foreign_body:
+            _forbid(self._connection)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _allow(self._connection)
+        if self._transaction.foreign_body:
+            _allow(self._connection)
         if error is not None:
             self._transaction.body_failed(error)
         end = self._end(commits=error is None)
@@ -96,7 +101,7 @@ class AsyncRunning:
     async def _end(self, *, commits: bool) -> None:
         try:
             if commits:
-                await run_async(self._connection, self._transaction.leave(self._connection))
+                await run_async(self._connection, self._transaction.leave(self._connection), self._transaction.silence)
         finally:
             await self._clean_up()
 
@@ -104,29 +109,30 @@ class AsyncRunning:
         try:
             if not is_idle(self._connection):
                 await self._connection.rollback()
-            if self._connection.autocommit is not self._autocommit:
-                await self._connection.set_autocommit(self._autocommit)
+            if self._autocommit:
+                await self._connection.set_autocommit(True)
         except psycopg.Error:
             hang_up(self._connection)
 
 
-def run(connection: Connection[Any], plan: PQGen[T]) -> T:
-    """Carry out a plan."""
+def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
+    """Carry out a plan, in which the server may be silent for so many seconds (and a moment, so that its own refusal
+    comes first)."""
     with connection.lock:
-        return connection.wait(plan)
+        return connection.wait(within(plan, seconds + GRACE))
 
 
-async def run_async(connection: AsyncConnection[Any], plan: PQGen[T]) -> T:
+async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
     """:func:`run` for asyncio."""
     async with connection.lock:
-        return await connection.wait(plan)
+        return await connection.wait(within(plan, seconds + GRACE))
 
 
-def once(connection: Connection[Any], plan: PQGen[T]) -> T:
-    """Carry out a plan that begins and ends its own transaction."""
+def once(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
+    """:func:`run` for a plan that begins and ends its own transaction."""
     require_idle(connection)
     try:
-        return run(connection, plan)
+        return run(connection, plan, seconds)
     finally:
         try:
             if not is_idle(connection):
@@ -139,7 +145,7 @@ async def once_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: 
     """:func:`once` for asyncio; what is left open is rolled back within ``seconds``, whatever is cancelled."""
     require_idle(connection)
     try:
-        return await run_async(connection, plan)
+        return await run_async(connection, plan, seconds)
     finally:
         if not is_idle(connection):
             await carry(_roll_back(connection), seconds, lambda: hang_up(connection))

@@ -8,6 +8,7 @@ import math
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import psycopg
@@ -53,11 +54,11 @@ def lender(source: Source) -> Lend:
     """
     thing = _checked(source, asynchronous=False)
     if isinstance(thing, Connection):
-        return _one(thing)
+        return partial(_Turn, thing, threading.Lock())
     if isinstance(thing, str):
         return _made(lambda seconds: Connection.connect(thing, **_patience(thing, seconds)))
     if hasattr(thing, "getconn"):
-        return _pooled(thing)
+        return partial(_Pooled, thing)
     return _made(lambda _: thing())
 
 
@@ -73,16 +74,20 @@ def async_lender(source: AsyncSource) -> AsyncLend:
     return _async_made(lambda _: thing())
 
 
-def _pooled(pool: Any) -> Lend:
-    @contextmanager
-    def lend(seconds: float) -> Iterator[Connection[Any]]:
-        connection = pool.getconn(timeout=seconds)
-        try:
-            yield connection
-        finally:
-            pool.putconn(connection)
+class _Pooled:
+    """One connection of a pool, for one operation. (These are classes, not generators, as they cost less.)"""
 
-    return lend
+    def __init__(self, pool: Any, seconds: float) -> None:
+        self._pool = pool
+        self._seconds = seconds
+
+    def __enter__(self) -> Connection[Any]:
+        connection: Connection[Any] = self._pool.getconn(timeout=self._seconds)
+        self._connection = connection
+        return connection
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.putconn(self._connection)
 
 
 def _async_pooled(pool: Any) -> AsyncLend:
@@ -128,19 +133,26 @@ def _async_made(connect: Callable[[float], Any]) -> AsyncLend:
     return lend
 
 
-def _one(connection: Connection[Any]) -> Lend:
-    turn = threading.Lock()
+class _Turn:
+    """The guard's only connection, for one operation after the other."""
 
-    @contextmanager
-    def lend(seconds: float) -> Iterator[Connection[Any]]:
-        if not turn.acquire(timeout=min(seconds, threading.TIMEOUT_MAX)):
-            raise _busy(seconds)
+    def __init__(self, connection: Connection[Any], free: threading.Lock, seconds: float) -> None:
+        self._connection = connection
+        self._free = free
+        self._seconds = seconds
+
+    def __enter__(self) -> Connection[Any]:
+        if not self._free.acquire(timeout=self._seconds):
+            raise _busy(self._seconds)
         try:
-            yield _alive(connection)
-        finally:
-            turn.release()
+            _require_alive(self._connection)
+        except BaseException:
+            self._free.release()
+            raise
+        return self._connection
 
-    return lend
+    def __exit__(self, *_: object) -> None:
+        self._free.release()
 
 
 def _async_one(connection: AsyncConnection[Any]) -> AsyncLend:
@@ -153,19 +165,19 @@ def _async_one(connection: AsyncConnection[Any]) -> AsyncLend:
         except asyncio.TimeoutError:
             raise _busy(seconds) from None
         try:
-            yield _alive(connection)
+            _require_alive(connection)
+            yield connection
         finally:
             turn.release()
 
     return lend
 
 
-def _alive(connection: Any) -> Any:
+def _require_alive(connection: Any) -> None:
     if connection.closed:
         raise GuardUnavailable(
             "the guard's only connection is closed; nothing was written. A pool in its place would replace it"
         )
-    return connection
 
 
 def _busy(seconds: float) -> GuardUnavailable:

@@ -28,6 +28,7 @@ __all__ = [
     "AnyConnection",
     "begin",
     "check",
+    "check_nested",
     "claim",
     "create",
     "first_claim",
@@ -67,12 +68,12 @@ _FIRST_CLAIM = (
     f"FROM {TABLE} AS floor WHERE floor.resource = '{FLOOR}' AND floor.number < {{number}} "
     f"ON CONFLICT (resource) DO UPDATE SET {_RAISE} WHERE {_ADMITS} {_REPLY}"
 )
-# In a savepoint, a row's xmin is the savepoint's own transaction id and not that of the whole transaction.
 _CHECK = (
     f"UPDATE {TABLE} SET xact = pg_current_xact_id(), seq = seq + 1, recent_writes = {_REMEMBER} "
-    f"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} "
-    f"{_REPLY}, xmin = pg_current_xact_id()::xid"
+    f"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} {_REPLY}"
 )
+# In a savepoint, a row's xmin is the savepoint's own transaction id and not that of the whole transaction.
+_IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
 _READ_MARK = f"SELECT number, token, seq FROM {TABLE} WHERE resource = {{resource}}"
 _LOCK_MARK = f"UPDATE {TABLE} SET seq = seq WHERE resource = {{resource}} RETURNING recent_writes"
 _LOCK_ABSENCE = (
@@ -133,10 +134,15 @@ def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
     return " ".join(parts)
 
 
-def limits(seconds: float) -> list[str]:
-    """Bound each lock wait and each statement of this transaction."""
+def limits(seconds: float, *, idle: bool = True) -> list[str]:
+    """Bound what this transaction can wait for, and be waited for.
+
+    Each statement, and so each wait for a lock; then a client that stands still between two statements, unless there
+    is none of that (``idle``), and one that stands still while it is being sent rows, which the second does not notice.
+    """
     limit = max(1, round(seconds * 1000))
-    return [f"SET LOCAL lock_timeout = {limit}", f"SET LOCAL statement_timeout = {limit}"]
+    names = ("statement_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
+    return [f"SET LOCAL {name} = {limit}" for name in (names if idle else names[:1])]
 
 
 def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Values:
@@ -155,16 +161,22 @@ def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Value
 
 
 def check(values: Values, *, prepared: bool = False) -> str:
-    """Admit a write: a row (seq, recent_writes, xact, whether outside any savepoint) if the fence is the mark's own."""
+    """Admit a write: a row (seq, recent_writes, xact) if the fence is the mark's own."""
     if prepared:
-        return "EXECUTE {name} ({resource}, {number}, {token}, {write})".format(name=_CHECK_NAME, **values)
+        resource, number, token, write, _ = values.values()
+        return f"EXECUTE {_CHECK_NAME} ({resource}, {number}, {token}, {write})"
     return _CHECK.format(**values)
+
+
+def check_nested(values: Values) -> str:
+    """As :func:`check`, with one more column: whether it was outside any savepoint."""
+    return f"{_CHECK.format(**values)}, {_IS_OUTERMOST}"
 
 
 def claim(values: Values, *, prepared: bool = False) -> str:
     """Raise a mark that exists: a row (seq, recent_writes, xact) if the rule admits the fence."""
     if prepared:
-        return "EXECUTE {name} ({resource}, {number}, {token}, {write}, {writes})".format(name=_CLAIM_NAME, **values)
+        return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
     return _CLAIM.format(**values)
 
 
@@ -204,7 +216,7 @@ def create() -> list[str]:
 
 def literal(connection: AnyConnection, text: str) -> str:
     """The text as a literal of SQL, whatever is in it."""
-    encoding = connection.info.encoding
+    encoding = "ascii" if text.isascii() else connection.info.encoding
     try:
         return Escaping(connection.pgconn).escape_literal(text.encode(encoding)).decode(encoding)
     except UnicodeEncodeError as error:

@@ -7,26 +7,24 @@ server: one to begin and check, one to commit, and a claim of one fence takes on
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from types import TracebackType
 
 import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import InvalidCursorName
+from psycopg.pq.abc import PGresult
 
-from fencing.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, admit_write
 from storage_guards import psycopg_statements as sql
-from storage_guards.psycopg_claims import claim_all, to_mark
+from storage_guards.psycopg_claims import ROUNDS, claim_all, moving, to_mark
 from storage_guards.psycopg_errors import commit_was_refused, explain
 from storage_guards.psycopg_statements import AnyConnection
-from storage_guards.psycopg_wire import Row, ask, ask_prepared, failure_of, is_open, require_ready, send
+from storage_guards.psycopg_wire import ask, ask_prepared, failure_of, first_row, is_open, require_ready, send
 from storage_guards.recent_writes import Admitted
 
 __all__ = ["GuardedTransaction"]
-
-_ROUNDS = 3
-"""How often a verdict is sought while claims of others come between the statement and the look at the mark."""
 
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
@@ -63,11 +61,17 @@ class GuardedTransaction:
         self._writes = writes
         # A cursor ends with its transaction, and no other can have its name: closing it proves which one this is.
         self._cursor = f"fencing_{secrets.token_hex(8)}" if foreign_body else None
+        self.foreign_body = foreign_body
         self._connection: AnyConnection | None = None
-        self._admitted: list[Admitted] | None = None
+        self._admitted: list[PGresult] | None = None  # read only where the outcome is unknown
         self._body_error: BaseException | None = None
         self._committing = False
         self._committed = False
+
+    @property
+    def silence(self) -> float:
+        """How long the server may be silent: one request may wait for the lock of each mark."""
+        return self.seconds * max(1, len(self._fences))
 
     def enter(self, connection: AnyConnection) -> PQGen[None]:
         """Begin a transaction and admit the fences. A mere claim is committed, too."""
@@ -76,26 +80,29 @@ class GuardedTransaction:
         if self._claim:
             self._admitted = yield from claim_all(connection, self._fences, self.seconds, self._writes, last)
             return
-        opening = [sql.begin(connection), *sql.limits(self.seconds)]
         values = [sql.values_of(connection, fence) for fence in self._fences]
-        rows = yield from ask_prepared(
-            connection, opening, lambda prepared: [*(sql.check(each, prepared=prepared) for each in values), *last]
+        results = yield from ask_prepared(
+            connection,
+            [sql.begin(connection), *sql.limits(self.seconds)],
+            lambda prepared: [*(sql.check(each, prepared=prepared) for each in values), *last],
         )
-        self._admitted = yield from self._verdicts(connection, rows)
+        self._admitted = yield from self._verdicts(connection, results)
 
     def advance(self, connection: AnyConnection) -> PQGen[None]:
         """Check in a transaction of the caller's own, which is begun where there is none; it stays theirs."""
         self._connection = connection
         require_ready(connection)
-        opening: list[str] = []
+        opening = sql.limits(self.seconds)
         if not is_open(connection):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
-            opening = [sql.begin(connection)]
-        opening += sql.limits(self.seconds)
-        checks = [sql.check(sql.values_of(connection, fence)) for fence in self._fences]
-        rows = yield from ask(connection, [*opening, *checks])
-        self._admitted = yield from self._verdicts(connection, rows[len(opening) :])
+            opening.insert(0, sql.begin(connection))
+        checks = [sql.check_nested(sql.values_of(connection, fence)) for fence in self._fences]
+        results = yield from ask(connection, [*opening, *checks])
+        for row in map(first_row, results[len(opening) :]):
+            if row is not None and row[-1] != "t":
+                raise ValueError(_NESTED)
+        self._admitted = yield from self._verdicts(connection, results[len(opening) :])
 
     def body_failed(self, error: BaseException) -> None:
         """The block raised it: nothing will be committed."""
@@ -120,50 +127,47 @@ class GuardedTransaction:
         self._body_error = GuardNotEnforceable(_ENDED_INSIDE)
         raise self._body_error
 
-    def _verdicts(self, connection: AnyConnection, rows: Sequence[Row | None]) -> PQGen[list[Admitted]]:
+    def _verdicts(self, connection: AnyConnection, results: Sequence[PGresult]) -> PQGen[list[PGresult]]:
+        if all(result.ntuples for result in results[: len(self._fences)]):
+            return list(results)
         admitted = []
-        for fence, row in zip(self._fences, rows, strict=False):
-            for _ in range(_ROUNDS):
-                if row is not None:
+        for fence, result in zip(self._fences, results, strict=False):
+            for _ in range(ROUNDS):
+                if result.ntuples:
                     break
                 values = sql.values_of(connection, fence)
                 [mark] = yield from ask(connection, [sql.read_mark(values["resource"])])
                 admit_write(to_mark(mark), fence)
-                [row] = yield from ask(connection, [sql.check(values)])
-            if row is None:
-                raise GuardUnavailable(
-                    f"the mark of {fence.resource!r} changed at each of {_ROUNDS} attempts; retry",
-                    resource=fence.resource,
-                )
-            seq, recent_writes, transaction, outside_savepoints = row
-            if outside_savepoints != "t":
-                raise ValueError(_NESTED)
-            admitted.append(Admitted(fence, int(seq or 0), recent_writes or "", transaction))
+                [result] = yield from ask(connection, [sql.check(values)])
+            if not result.ntuples:
+                raise moving(fence)
+            admitted.append(result)
         return admitted
 
-    @contextmanager
-    def explained(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Around all of it, connecting included: give database errors the meaning they have at the point reached.
 
         An interruption (CancelledError, KeyboardInterrupt) stays what it is. If it came during the commit, so that the
         outcome is not known, its ``__cause__`` says so.
         """
-        try:
-            yield
-        except psycopg.Error as error:
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, psycopg.Error):
             meaning = self.meaning(error)
+            if meaning is None:
+                return True
             if meaning is error:
-                raise
-            if meaning is not None and meaning is self._body_error:
-                raise meaning  # noqa: B904 - with the cause that it has
-            if meaning is not None:
-                raise meaning from error
-        except Exception:
-            raise
-        except BaseException as interruption:
-            if self._committing and not self._committed and self._writes and interruption.__cause__ is None:
-                raise interruption from self.meaning(interruption)
-            raise
+                return False
+            if meaning is self._body_error:
+                raise meaning  # with the cause that it has
+            raise meaning from error
+        if error is None or isinstance(error, Exception) or error.__cause__ is not None:
+            return False
+        if self._committing and not self._committed:
+            raise error from self.meaning(error)
+        return False
 
     def meaning(self, error: BaseException) -> BaseException | None:
         """What ``error``, which ended the transaction, says of it; None: nothing, for it is committed."""
@@ -177,5 +181,9 @@ class GuardedTransaction:
             return GuardUnavailable("the database did not answer in time; no data was written, retry")
         closed = self._connection is None or self._connection.closed
         if self._committing and not commit_was_refused(error, closed=closed):
-            return self._admitted[0].unknown()
+            return self._unknown(self._fences[0], self._admitted[0])
         return error
+
+    def _unknown(self, fence: Fence, admitted: PGresult) -> OutcomeUnknown:
+        seq, recent_writes, transaction = (first_row(admitted) or ("0", "", None))[:3]
+        return Admitted(fence, int(seq or 0), recent_writes or "", transaction).unknown()

@@ -7,6 +7,7 @@ guarded block everything of psycopg works.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -24,12 +25,14 @@ __all__ = [
     "ask",
     "ask_prepared",
     "failure_of",
+    "first_row",
     "hang_up",
     "is_idle",
     "is_open",
     "require_idle",
     "require_ready",
     "send",
+    "within",
 ]
 
 T = TypeVar("T")
@@ -44,9 +47,30 @@ def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGr
     pgconn = connection.pgconn
     if connection.closed:
         raise psycopg.OperationalError("the connection is closed")
-    pgconn.send_query("; ".join(statements).encode(connection.info.encoding))
+    request = "; ".join(statements)
+    pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
     results: list[PGresult] = yield from generators.execute(pgconn)
     return results
+
+
+def within(plan: PQGen[T], seconds: float) -> PQGen[T]:
+    """The plan, which gives up after so many seconds of silence. Meanwhile psycopg 3.3 calls again ten times a second;
+    older ones do not, and there ``tcp_user_timeout`` and the ends that asyncio guards bound are what there is."""
+    silent_since: float | None = None
+    try:
+        wanted = next(plan)
+        while True:
+            ready = yield wanted
+            if ready:
+                silent_since = None
+            elif silent_since is None:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > seconds:
+                raise psycopg.OperationalError(f"no answer for {seconds:.3g} s")
+            wanted = plan.send(ready)
+    except StopIteration as done:
+        result: T = done.value
+        return result
 
 
 def failure_of(connection: AnyConnection, results: Sequence[PGresult]) -> psycopg.Error | None:
@@ -56,18 +80,18 @@ def failure_of(connection: AnyConnection, results: Sequence[PGresult]) -> psycop
     return None
 
 
-def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[Row | None]]:
-    """Send, and return the first row of each statement's answer, or None; raise the error of the one that failed."""
+def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
+    """Send, and return each statement's answer; raise the error of the one that failed."""
     results = yield from send(connection, statements)
     failure = failure_of(connection, results)
     if failure is not None:
         raise failure
-    return [_first_row(result, connection.info.encoding) for result in results]
+    return results
 
 
 def ask_prepared(
     connection: AnyConnection, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
-) -> PQGen[list[Row | None]]:
+) -> PQGen[list[PGresult]]:
     """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
 
     What is prepared can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
@@ -79,7 +103,7 @@ def ask_prepared(
         statements: those after that, with prepared ones or without.
 
     Returns:
-        The rows of ``statements`` alone.
+        The answers to ``statements`` alone.
     """
     for attempt in range(3):
         known = _prepared.get(connection)
@@ -87,7 +111,7 @@ def ask_prepared(
             known = _prepared[connection] = False
         before = [*opening, *(PREPARE if known is None else ())]
         try:
-            rows = yield from ask(connection, [*before, *statements(known is not False)])
+            results = yield from ask(connection, [*before, *statements(known is not False)])
         except errors.InvalidSqlStatementName:
             _prepared.pop(connection, None)
         except errors.DuplicatePreparedStatement:  # an answer was lost, or cancelled, after it was prepared
@@ -95,7 +119,7 @@ def ask_prepared(
         else:
             if known is None:
                 _prepared[connection] = True
-            return rows[len(before) :]
+            return results[len(before) :]
         yield from ask(connection, [ROLLBACK])
     raise AssertionError("whole statements need no prepared ones")
 
@@ -116,6 +140,8 @@ def require_ready(connection: AnyConnection) -> None:
 
 def require_idle(connection: AnyConnection) -> None:
     """ValueError where a transaction of the guard's own cannot be begun."""
+    if is_idle(connection):
+        return
     require_ready(connection)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:
         raise ValueError(
@@ -141,8 +167,9 @@ def hang_up(connection: AnyConnection) -> None:
     connection.pgconn.finish()
 
 
-def _first_row(result: PGresult, encoding: str) -> Row | None:
+def first_row(result: PGresult) -> Row | None:
+    """The first row of an answer; None: there is none. All that the mark table has but resources is ASCII."""
     if not result.ntuples:
         return None
     values = [result.get_value(0, column) for column in range(result.nfields)]
-    return tuple(None if value is None else value.decode(encoding) for value in values)
+    return tuple(None if value is None else value.decode("ascii") for value in values)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["carry", "tell"]
+__all__ = ["GRACE", "carry", "tell"]
 
 GRACE = 1.0
 """Seconds that the end of a transaction gets beyond its bound, so that the database's own refusal comes first; and what

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
@@ -21,6 +21,7 @@ __all__ = [
     "family",
     "hang_up",
     "limit_transaction",
+    "require_it_for_each_statement",
     "require_open_transaction",
 ]
 
@@ -97,6 +98,13 @@ def require_open_transaction(connection: Connection, what_else: str) -> None:
         raise GuardNotEnforceable(what_else)
 
 
+def require_it_for_each_statement(connection: Connection, what_else: str) -> None:
+    """The same before each later statement, where nothing begins a transaction by itself: on asyncpg, and on SQLite if
+    the engine says so. There each statement after a COMMIT in a block would be committed at once, unchecked."""
+    if connection.dialect.driver in ("asyncpg", "pysqlite", "aiosqlite"):
+        event.listen(connection, "before_cursor_execute", lambda *_: require_open_transaction(connection, what_else))
+
+
 @contextmanager
 def bounded_waits(connection: Connection, seconds: float, *, begins: bool = True) -> Iterator[None]:
     """Bound the waits of a connection while the block runs, its BEGIN and COMMIT included. Nothing on PostgreSQL.
@@ -145,13 +153,14 @@ def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tup
     whole = max(1, math.ceil(seconds))
     exact = max(seconds, LEAST_SECONDS)  # 0 would be no bound
     limits = {name: f"{exact:.6f}" if name == "max_statement_time" else str(whole) for name in names}
-    bound = [f"@fencing_{name} = @@SESSION.{name}" for name in names]
+    kept = "fencing" if begins else "fencing_joined"  # a check may join a transaction that a guard has bounded
+    bound = [f"@{kept}_{name} = @@SESSION.{name}" for name in names]
     bound += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
     if begins:
         level = "tx_isolation" if dialect.is_mariadb else "transaction_isolation"
         # Without SESSION it is the next transaction's alone.
         bound.append(f"@@{level} = IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', 'READ-COMMITTED')")
-    put_back = [f"SESSION {name} = @fencing_{name}" for name in names]
+    put_back = [f"SESSION {name} = @{kept}_{name}" for name in names]
     return f"SET {', '.join(bound)}", f"SET {', '.join(put_back)}"
 
 

@@ -14,7 +14,13 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence
-from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
+from storage_guards.sql_drivers import (
+    AUTOCOMMIT,
+    bounded_waits,
+    limit_transaction,
+    require_it_for_each_statement,
+    require_open_transaction,
+)
 from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, has_lost_a_race, transaction_is_gone
 from storage_guards.sql_marks import Admitted, Marks
 
@@ -73,6 +79,8 @@ class GuardedTransaction:
         with bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
+                if self._foreign_body:
+                    require_it_for_each_statement(connection, _ENDED_INSIDE)
                 try:
                     yield connection
                     if not connection.in_transaction():

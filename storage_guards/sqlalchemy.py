@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
 
 T = TypeVar("T")
-Holder = Fence | HasFence
+AnyFence = Fence | HasFence
 
 
 class SQLAlchemyGuard(SQLGuard):
@@ -164,7 +164,7 @@ class SQLAlchemyGuard(SQLGuard):
 
     def run(
         self,
-        *holders_then_function: Unpack[tuple[Holder, Unpack[tuple[Holder, ...]], Callable[[Connection], T]]],
+        *holders_then_function: Unpack[tuple[AnyFence, Unpack[tuple[AnyFence, ...]], Callable[[Connection], T]]],
         claim: bool = False,
         attempts: int = 5,
     ) -> T:
@@ -314,7 +314,7 @@ class AsyncSQLAlchemyGuard(SQLGuard):
     async def run(
         self,
         *holders_then_function: Unpack[
-            tuple[Holder, Unpack[tuple[Holder, ...]], Callable[[AsyncConnection], Awaitable[T]]]
+            tuple[AnyFence, Unpack[tuple[AnyFence, ...]], Callable[[AsyncConnection], Awaitable[T]]]
         ],
         claim: bool = False,
         attempts: int = 5,

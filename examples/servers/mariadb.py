@@ -180,7 +180,7 @@ def _start_binary(binary: MariaDBBinary, options: Mapping[str, str]) -> MariaDBS
         installed = subprocess.run(
             [
                 *(str(binary.installer), "--no-defaults", f"--datadir={data}", "--skip-test-db", "--skip-name-resolve"),
-                "--auth-root-authentication-method=normal",
+                *("--auth-root-authentication-method=normal", f"--tmpdir={directory}"),
             ],
             cwd=directory,
             env=environment,
@@ -201,6 +201,7 @@ def _start_binary(binary: MariaDBBinary, options: Mapping[str, str]) -> MariaDBS
     def command(port: int) -> list[str]:
         own = {
             "datadir": str(data),
+            "tmpdir": str(directory),  # a server that starts deletes the temporary tables of any other there
             "socket": str(directory / "socket"),
             "pid-file": str(directory / "pid"),
             "bind-address": "127.0.0.1",

@@ -33,7 +33,7 @@ def asyncio_url(url: str) -> str:
 
 
 class Way:
-    """One of them: ``url`` for whoever looks on, with a sync driver, and ``through`` for the guard, behind a proxy."""
+    """One of them: ``url`` for whoever looks on, with a sync driver; for the guard ``direct``, or ``through``."""
 
     def __init__(self, request: pytest.FixtureRequest, name: str, make_proxy: Callable[[Any], Proxy]) -> None:
         database, driver, asynchronous = _WAYS[name]
@@ -43,8 +43,8 @@ class Way:
         self.server: PostgresServer | MariaDBServer = request.getfixturevalue(f"{database}_server")
         self.url: str = request.getfixturevalue(f"{database}_url")
         self.proxy = make_proxy(self.server)
-        scheme = self.url.split("+")[0]
-        self.through = self.proxy.url(f"{scheme}+{driver}:{self.url.split(':', 1)[1]}")
+        self.direct = f"{self.url.split('+')[0]}+{driver}:{self.url.split(':', 1)[1]}"
+        self.through = self.proxy.url(self.direct)
 
 
 def is_commit(request: bytes) -> bool:

@@ -205,8 +205,8 @@ def test_interrupting_a_thread_that_acquires(any_redis: RedisServer, proxy: Prox
                     until_granted -= 1
                 raise KeyboardInterrupt
 
-        connection, used = connections._free.pop()
-        connections._free.append((Interrupting(connection), used))
+        line = connections._free[-1]
+        line.connection = Interrupting(line.connection)
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r")
         for _ in range(1000):

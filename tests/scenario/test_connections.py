@@ -112,8 +112,8 @@ def test_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
     files = ["--tls-cert-file", certificate, "--tls-key-file", str(tmp_path / "key.pem")]
     server = fresh_redis(version="7", extra_args=[*port, *files, "--tls-ca-cert-file", certificate])
     use(side, side.coordinator(side.client(server.url, ssl_ca_certs=certificate)))
-    distrusting = side.coordinator(side.client(server.url), ttl=1)
-    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=0.3)
+    distrusting = side.coordinator(side.client(server.url), ttl=10)
+    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=2)
     assert "certificate verify failed" in str(error)
 
 

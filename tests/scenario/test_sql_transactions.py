@@ -201,6 +201,22 @@ def test_another_transaction_in_the_place_of_the_checked_one(orders: Orders, end
     assert orders.total == 1
 
 
+@pytest.mark.parametrize("form", ["BEGIN", "BEGIN IMMEDIATE"])
+def test_statements_after_a_commit_where_no_driver_begins_anew(sqlite: Orders, form: str) -> None:
+    """Each would be committed by itself, the lost update too."""
+    engine = sqlite.connect()
+    begin_with(engine, form)
+    guard = SQLAlchemyGuard(engine)
+    guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="not sound"), guard.begin(MINE) as connection:
+        total = connection.execute(READ).scalar_one()
+        connection.exec_driver_sql("COMMIT")
+        sqlite.guard.claim(NEWER)
+        sqlite.guard.write(NEWER, ADD)
+        connection.execute(text("UPDATE orders SET total = :total WHERE id = 1"), {"total": total + 10})
+    assert sqlite.total == 1
+
+
 def roll_back_in_a_session(connection: Connection) -> None:
     session = Session(connection)
     session.execute(READ)

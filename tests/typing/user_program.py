@@ -31,6 +31,14 @@ from fencing import (
 from storage_guards import AsyncMemoryGuard, AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
 
 
+def count(connection: Connection) -> int:
+    return int(connection.execute(text("SELECT COUNT(*) FROM t")).scalar_one())
+
+
+async def async_count(connection: AsyncConnection) -> int:
+    return int((await connection.execute(text("SELECT COUNT(*) FROM t"))).scalar_one())
+
+
 def work() -> int:
     engine = create_engine("postgresql+psycopg://localhost/shop")
     guard = SQLAlchemyGuard(engine)
@@ -47,6 +55,7 @@ def work() -> int:
                 assert_type(connection, Connection)
             assert_type(guard.write(lease, text("UPDATE t SET a = :a"), {"a": 1}), int)
             assert_type(guard.mark("r"), Mark | None)
+            assert_type(guard.run(lease, count), int)
             with Session(engine) as session:
                 guard.advance(session, lease)
                 session.commit()
@@ -85,6 +94,7 @@ async def work_async() -> None:
             async with guard.begin(lease, claim=True) as connection:
                 assert_type(connection, AsyncConnection)
             assert_type(await guard.write(lease, text("UPDATE t SET a = 1")), int)
+            assert_type(await guard.run(lease, lease.fence, async_count, attempts=3), int)
         lock = AsyncFencedLock(client, "r")
         async with lock.hold() as lease:
             await lease.renew()

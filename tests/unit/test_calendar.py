@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -33,8 +34,10 @@ class Calendar(_Renewal):
     def _calendar(self) -> dict[float, _Moment]:
         return self.entries
 
-    def _call_at(self, when: float, callback: Callable[[], None], wanted: Callable[[], bool]) -> None:
-        self.calls.append((when, callback, wanted))
+    def _call_at(
+        self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
+    ) -> None:
+        self.calls.append((when, partial(method, *args), wanted))
 
     def _submit(self, holdings: list[Holding]) -> None:
         self.submitted += holdings

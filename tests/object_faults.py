@@ -1,0 +1,89 @@
+"""An object store in memory that loses requests and replies when told to, for tests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from obstore.exceptions import GenericError, PreconditionError
+from obstore.store import MemoryStore
+
+FAULTS = ("request lost", "reply lost", "refused though done", "late", "silent", "silent though done")
+
+
+class FaultyStore:
+    """As much of an obstore store as the guard uses.
+
+    Attributes:
+        faults: what happens to the next puts of pointers, or of keys that contain ``about``; then all is well again.
+        deaf: whether nothing is answered at all, reads included.
+        late: puts that were sent and have not arrived yet; :meth:`land` has them arrive.
+        entered: set when a fault begins.
+    """
+
+    def __init__(self, inner: Any = None) -> None:
+        self.inner = inner or MemoryStore()
+        self.faults: deque[str] = deque()
+        self.about = "pointer.json"
+        self.deaf = False
+        self.late: list[tuple[str, bytes, dict[str, Any]]] = []
+        self.puts: list[str] = []
+        self.deaf_after_fault = False
+        self.in_flight = 0
+
+    async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+        self.puts.append(path)
+        fault = self.faults.popleft() if self.faults and self.about in path else ""
+        if fault:
+            self.deaf = self.deaf_after_fault
+        elif self.deaf:
+            raise GenericError("nobody is there")
+        if fault == "request lost":
+            raise GenericError("the connection broke")
+        if fault == "late":
+            self.late.append((path, bytes(file), options))
+            raise GenericError("the connection broke, the request is on its way")
+        if fault == "silent":
+            await self._silence()
+        result = await self.inner.put_async(path, file, **options)
+        if fault == "reply lost":
+            raise GenericError("the connection broke after the request")
+        if fault == "refused though done":
+            raise PreconditionError("the second attempt was refused")
+        if fault == "silent though done":
+            await self._silence()
+        return result
+
+    async def _silence(self) -> None:
+        self.in_flight += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.in_flight -= 1
+
+    async def land(self) -> list[bool]:
+        """What was late arrives; whether its condition held."""
+        landed = []
+        for path, data, options in self.late:
+            try:
+                await self.inner.put_async(path, data, **options)
+                landed.append(True)
+            except Exception:  # noqa: BLE001 - refused, in whatever way
+                landed.append(False)
+        self.late.clear()
+        return landed
+
+    async def get_async(self, path: str, **options: Any) -> Any:
+        if self.deaf:
+            raise GenericError("nobody is there")
+        return await self.inner.get_async(path, **options)
+
+    async def delete_async(self, paths: Any) -> None:
+        if self.deaf:
+            raise GenericError("nobody is there")
+        await self.inner.delete_async(paths)
+
+    def list(self, prefix: str | None = None, **options: Any) -> AsyncIterator[Any]:
+        return self.inner.list(prefix, **options)

@@ -1,0 +1,188 @@
+"""One connection for all of a loop's calls: what goes together, what a slow reply does to the others, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from examples.servers import RedisServer
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, redis_multiplex
+from fencing.effects import run_async
+from tests.conftest import ProxyFactory
+from tests.support import wait_until
+
+
+@pytest.fixture(autouse=True, params=["direct", "redis-py reads"])
+def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param != "direct":  # no hiredis, or a redis-py that keeps its stream elsewhere
+        monkeypatch.setattr(redis_multiplex, "direct_transport", lambda connection: None)
+
+
+Story = Callable[[AsyncRedisCoordinator], Awaitable[None]]
+
+
+def tell(story: Story, url: str, **settings: Any) -> None:
+    async def main() -> None:
+        async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(url), **settings) as coordinator:
+            await asyncio.wait_for(story(coordinator), 60)
+
+    asyncio.run(main())
+
+
+def connected(server: RedisServer) -> int:
+    return len(server.client().client_list(_type="normal"))
+
+
+async def pair(coordinator: AsyncRedisCoordinator, name: str) -> None:
+    lease = await coordinator.acquire(name, timeout=30)
+    assert await lease.release() is True
+
+
+def test_many_tasks_share_one_connection(any_redis: RedisServer) -> None:
+    before = connected(any_redis)
+
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(300)))
+        assert connected(any_redis) <= before + 1
+
+    tell(story, any_redis.url)
+
+
+def test_replies_find_their_callers(any_redis: RedisServer) -> None:
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        leases = await asyncio.gather(*(coordinator.acquire(f"r{number}") for number in range(200)))
+        holders = await asyncio.gather(*(coordinator.lock(f"r{number}").holder() for number in range(200)))
+        assert [lease.fence.resource for lease in leases] == [f"r{number}" for number in range(200)]
+        assert [holder and holder.number for holder in holders] == [lease.fence.number for lease in leases]
+        await asyncio.gather(*(lease.release() for lease in leases))
+
+    tell(story, any_redis.url)
+
+
+def test_a_forgotten_script_is_sent_again_for_each(any_redis: RedisServer) -> None:
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        for _ in range(3):
+            any_redis.client().script_flush()
+            await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
+
+    tell(story, any_redis.url)
+
+
+def test_a_busy_loop_is_no_silent_server(any_redis: RedisServer) -> None:
+    """The reply has long arrived when the loop gets to it, after the call's time."""
+
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        await pair(coordinator, "warm")
+        any_redis.client().config_resetstat()
+        acquiring = asyncio.ensure_future(coordinator.try_acquire("r"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it is sent
+        time.sleep(0.5)  # noqa: ASYNC251 - it keeps the loop busy on purpose
+        lease = await acquiring
+        assert any_redis.client().info("commandstats")["cmdstat_evalsha"]["calls"] == 1
+        if lease is not None:  # its deadline may have passed meanwhile
+            await lease.release()
+
+    tell(story, any_redis.url, ttl=0.9, renew=False)
+
+
+def test_one_call_without_time_does_not_break_the_others_connection(any_redis: RedisServer) -> None:
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        await pair(coordinator, "warm")
+        client = any_redis.client()
+        mine = client.client_list(_type="normal")
+        any_redis.freeze()
+        deadline = coordinator.clock() + 0.002
+        plan = coordinator.plan_acquire("hasty", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
+        patient = asyncio.ensure_future(coordinator.acquire("patient"))
+        with pytest.raises(CoordinatorUnavailable):
+            await run_async(plan, coordinator.perform)
+        any_redis.thaw()
+        await (await patient).release()
+        assert {each["id"] for each in client.client_list(_type="normal")} <= {each["id"] for each in mine}
+        wait_until(lambda: client.get("hasty") is None)  # what it took all the same was given back
+
+    tell(story, any_redis.url, ttl=60)
+
+
+def test_a_silent_connection_is_replaced_and_all_its_calls_are_repeated(
+    any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    slow, quick = proxy(any_redis), proxy(any_redis)
+
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        await pair(coordinator, "warm")
+        slow.silence()
+        coordinator._connections._blueprint.options["port"] = quick.port
+        started = time.monotonic()
+        await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
+        assert time.monotonic() - started < 10, "all at once, not one time-out after the other"
+
+    tell(story, slow.url(any_redis.url), ttl=3)
+
+
+def test_a_cut_connection_fails_nobody(any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        for _ in range(10):
+            pairs = asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(20)))
+            await asyncio.sleep(0.001)
+            await asyncio.to_thread(through.cut)
+            await pairs
+
+    tell(story, through.url(any_redis.url), ttl=30)
+
+
+def test_a_coordinator_that_is_collected_closes_its_connection(any_redis: RedisServer) -> None:
+    async def main() -> None:
+        before = connected(any_redis)
+        coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), renew=False)
+        await pair(coordinator, "r")
+        del coordinator
+        gc.collect()
+        deadline = time.monotonic() + 10
+        while connected(any_redis) > before:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_reader_is_started_again(any_redis: RedisServer) -> None:
+    """Somebody cancels every task there is."""
+
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        await pair(coordinator, "r")
+        for task in asyncio.all_tasks():
+            if task.get_name() == "fencing-redis":
+                task.cancel()
+        await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(20)))
+
+    tell(story, any_redis.url)
+
+
+def test_connecting_to_a_frozen_server_is_bounded(any_redis: RedisServer) -> None:
+
+    async def main() -> None:
+        coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
+        any_redis.freeze()
+        try:
+            plan = coordinator.plan_acquire(
+                "r", "t" * 22, coordinator.settings, floor=0, deadline=coordinator.clock() + 0.2
+            )
+            started = time.monotonic()
+            with pytest.raises(CoordinatorUnavailable):
+                await run_async(plan, coordinator.perform)
+            assert time.monotonic() - started < 5
+        finally:
+            any_redis.thaw()
+            await coordinator.close()
+
+    asyncio.run(main())

@@ -1,0 +1,103 @@
+"""Names become keys, and no two names the same one."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fencing.fence import MAX_RESOURCE_BYTES, Fence
+from storage_guards.object_keys import (
+    MAX_ESCAPED,
+    DataKey,
+    Directory,
+    Layout,
+    check_key,
+    check_name,
+    escape,
+    escape_path,
+    unescape_path,
+)
+
+FENCE = Fence("r", 7, "a" * 22)
+AWKWARD = [
+    "..", ".", "...", "a//b", "/x", "x/", "/", "//", "a/../b", "./a", "a/.", "a.b", ".a", "a.", "=", "==", "=2E", "=~",
+    "a=~b", " ", "a b", "ä", "a\u0308", "\U0001f512", "\n", "\0", "%2F", "%", "?", "#", "*", "\\", "'", '"', "A", "a",
+    "x" * 200, "x" * 201, "x" * 1024, "ä" * 512, "a/" * 500, "." * 300, "/" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [escape, escape_path])
+def test_no_two_names_share_a_key(how: object) -> None:
+    assert callable(how)
+    keys = {how(name) for name in AWKWARD}
+    assert len(keys) == len(AWKWARD)
+
+
+@pytest.mark.parametrize("name", AWKWARD)
+def test_a_key_is_plain_and_stays_in_its_directory(name: str) -> None:
+    upload = "u" * 16
+    key = Directory.data_key(FENCE, upload, name)
+    parsed = DataKey.parse(key)
+    assert parsed is not None
+    assert (parsed.number, parsed.token, parsed.upload) == (7, FENCE.token, upload)
+    assert len(parsed.name) <= MAX_ESCAPED
+    assert all(part not in ("", ".", "..") for part in key.split("/"))
+    assert "/" not in escape(name)
+    assert unescape_path(parsed.name) == name or "=~" in parsed.name
+
+
+def test_random_names_come_back() -> None:
+    chance = random.Random(7)
+    for _ in range(2000):
+        name = "".join(chance.choice("ab./=~ä") for _ in range(chance.randint(1, 12)))
+        assert unescape_path(escape_path(name)) == name
+
+
+def test_what_is_readable_stays_readable() -> None:
+    assert Layout("fencing/").directory("orders:42").pointer == "fencing/orders=3A42/pointer.json"
+    assert escape_path("reports/2026-01.csv") == "reports/2026-01.csv"
+
+
+def test_everything_fits_in_a_key() -> None:
+    layout = Layout("p" * 199 + "/")
+    directory = layout.directory("ä" * (MAX_RESOURCE_BYTES // 2))
+    longest = Fence("r", 2**53 - 1, "a" * 128)
+    assert len(directory.full(directory.data_key(longest, "u" * 16, "ä" * 512))) <= 1024 - 200
+
+
+DATA = "data/0000000000000007." + "a" * 22 + "/" + "u" * 16
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", "pointer.json", "data/7.token/u/x", "data/../x", "/data/x", DATA, f"/{DATA}", f"{DATA}".replace("7", "0")],
+)
+@pytest.mark.parametrize("end", ["", "/", "/..", "/a//b", "/a/", "/.a", "/a b", "/a/../../b"])
+def test_what_is_no_key_of_ours_is_told_apart(key: str, end: str) -> None:
+    assert DataKey.parse(key + end) is None
+
+
+@pytest.mark.parametrize("prefix", ["", "/", "a", "a//", "/a/", "../", "a/./", "a b/", "ä/", "=/", "x" * 201 + "/"])
+def test_a_prefix_is_a_plain_directory(prefix: str) -> None:
+    with pytest.raises(ValueError, match="prefix"):
+        Layout(prefix)
+    with pytest.raises(TypeError):
+        Layout(7)  # type: ignore[arg-type]
+
+
+def test_no_resource_is_at_the_probe() -> None:
+    layout = Layout("fencing/")
+    assert not any(layout.directory(name).path.startswith(layout.probe) for name in [*AWKWARD, "=probe", "probe"])
+
+
+def test_names_and_keys_are_checked() -> None:
+    for bad in ("", "x" * 1025, "\ud800"):
+        with pytest.raises(ValueError, match="name"):
+            check_name(bad)
+    with pytest.raises(TypeError):
+        check_name(b"x")
+    for bad in ("a//b", "/a", "a/", "..", "a/./b", "a\nb", "fencing/x", "fencing/", "fencing"):
+        with pytest.raises(ValueError, match="key"):
+            check_key(bad, "fencing/")
+    assert check_key("fencing-reports/today.csv", "fencing/") == "fencing-reports/today.csv"

@@ -1,0 +1,228 @@
+"""The pointer: what each change makes of it, and that nothing of it is believed unchecked."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from fencing.errors import GuardNotEnforceable, OutcomeUnknown
+from fencing.fence import Fence, Mark, admit_claim, admit_write
+from storage_guards.object_keys import Directory
+from storage_guards.object_outcome import may_still_land, verdict, verdict_in_place
+from storage_guards.object_pointer import (
+    KEPT_WRITES,
+    MAX_OBJECTS,
+    Entry,
+    Pointer,
+    claimed,
+    decode,
+    deleted,
+    encode,
+    moved,
+    published,
+)
+
+NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+MINE, NEWER = Fence("orders:1", 7, "a" * 22), Fence("orders:1", 9, "b" * 22)
+
+
+def an_id(number: int) -> str:
+    return f"{number:016d}"
+
+
+def entry(name: str = "x", size: int = 3) -> Entry:
+    return Entry(Directory.data_key(MINE, "u" * 16, name), size)
+
+
+def write(now: Pointer | None, fence: Fence, number: int, objects: dict[str, Entry] | None = None) -> Pointer:
+    mark = admit_write(admit_claim(now.mark if now else None, fence), fence)
+    if objects is None:
+        return deleted(now, fence, mark, an_id(number), NOW)
+    return published(now, fence, mark, an_id(number), NOW, objects)
+
+
+def example() -> Pointer:
+    return write(write(None, MINE, 1, {"x": entry(), "a/b.txt": entry("a/b.txt", 0)}), MINE, 2, {"ä": entry("ä")})
+
+
+def test_it_survives_its_bytes() -> None:
+    pointer = example()
+    for state in (pointer, write(pointer, NEWER, 3), claimed(pointer, NEWER, Mark(9, NEWER.token), "x" * 8, NOW)):
+        assert decode(encode(state), "orders:1") == state
+
+
+def test_its_bytes_are_for_other_tools_too() -> None:
+    assert json.loads(encode(example())) == {
+        "format": "fencing-pointer/1",
+        "resource": "orders:1",
+        "mark": {"number": 7, "token": "a" * 22, "seq": 2},
+        "changed_at": "2026-01-31T12:00:00+00:00",
+        "recent_writes": [an_id(2), "*" + an_id(1)],
+        "published": {
+            "id": an_id(2),
+            "number": 7,
+            "token": "a" * 22,
+            "at": "2026-01-31T12:00:00+00:00",
+            "objects": {"ä": {"key": entry("ä").key, "size": 3}},
+        },
+        "deleted": None,
+    }
+
+
+def test_a_claim_changes_the_mark_alone() -> None:
+    pointer = example()
+    after = claimed(pointer, NEWER, admit_claim(pointer.mark, NEWER), an_id(9), NOW)
+    assert after.mark == Mark(9, NEWER.token, 0)
+    assert (after.published, after.recent_writes) == (pointer.published, pointer.recent_writes)
+    assert claimed(None, MINE, Mark(7, MINE.token), an_id(1), NOW).recent_writes == ("*" + an_id(1),)
+
+
+def test_a_deletion_is_a_tombstone_that_keeps_the_mark() -> None:
+    after = write(example(), MINE, 3)
+    assert after.mark == Mark(7, MINE.token, 3)
+    assert after.published is None
+    assert after.deleted is not None
+    assert after.recent_writes == (an_id(3), an_id(2), "*" + an_id(1))
+
+
+def test_no_two_states_have_the_same_bytes() -> None:
+    """Whatever is done to it, with the same ids, at the same time: else an ETag that is a hash would come back."""
+    seen: set[bytes] = set()
+    state: Pointer | None = None
+    chance = random.Random(3)
+    number = 7
+    for _ in range(300):
+        fence = Fence("orders:1", number, "a" * 22)
+        kind = chance.randrange(4)
+        if kind == 0 or state is None:
+            number += 1
+            fence = Fence("orders:1", number, "a" * 22)
+            state = claimed(state, fence, admit_claim(state.mark if state else None, fence), an_id(1), NOW)
+        elif kind == 1:
+            state = write(state, fence, 1, {"x": entry()})
+        elif kind == 2:
+            state = write(state, fence, 1)
+        else:
+            state = moved(state, NOW)
+        data = encode(state)
+        assert data not in seen
+        seen.add(data)
+
+
+def test_it_remembers_its_last_writes() -> None:
+    state = None
+    for number in range(20):
+        state = write(state, MINE, number, {"x": entry()})
+    assert state is not None
+    assert state.recent_writes == tuple(map(an_id, range(19, 3, -1)))
+    assert len(state.recent_writes) == KEPT_WRITES
+
+
+def test_it_is_bounded() -> None:
+    many = {f"{number}": entry(f"{number}") for number in range(MAX_OBJECTS + 1)}
+    with pytest.raises(ValueError, match="at most 1000 objects"):
+        encode(write(None, MINE, 1, many))
+    with pytest.raises(ValueError, match="bytes"):
+        encode(write(None, MINE, 1, {f"{number:04d}" + "ä" * 500: entry() for number in range(1000)}))
+
+
+def broken(change: Any) -> bytes:
+    shown = json.loads(encode(example()))
+    change(shown)
+    return json.dumps(shown).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{}", b"[]", b"null", b"7", b"\xff", b"[" * 100_000, b'{"format": "fencing-pointer/1"}',
+        broken(lambda it: it.update(format="fencing-pointer/2")),
+        broken(lambda it: it.update(resource="orders:2")),
+        broken(lambda it: it["mark"].update(number=0)),
+        broken(lambda it: it["mark"].update(number=2**53)),
+        broken(lambda it: it["mark"].update(number="7")),
+        broken(lambda it: it["mark"].update(number=True)),
+        broken(lambda it: it["mark"].update(seq=-1)),
+        broken(lambda it: it["mark"].update(token="short")),
+        broken(lambda it: it.update(mark=None)),
+        broken(lambda it: it.update(recent_writes=[])),
+        broken(lambda it: it.update(recent_writes=["two words"])),
+        broken(lambda it: it.update(recent_writes=["x" * 16] * 17)),
+        broken(lambda it: it.update(recent_writes="x" * 16)),
+        broken(lambda it: it.update(changed_at="2026-01-31T12:00:00")),
+        broken(lambda it: it.update(changed_at=7)),
+        broken(lambda it: it["published"].update(objects=[])),
+        broken(lambda it: it["published"]["objects"].update(x={"key": "../../etc", "size": 1})),
+        broken(lambda it: it["published"]["objects"].update(x={"key": "data/x", "size": 1})),
+        broken(lambda it: it["published"]["objects"].update(x={"key": entry().key, "size": -1})),
+        broken(lambda it: it["published"]["objects"].update(x=None)),
+        broken(lambda it: it["published"]["objects"].update({"": {"key": entry().key, "size": 1}})),
+        broken(lambda it: it.update(deleted={"number": 7})),
+        broken(lambda it: it.pop("deleted")),
+    ],
+)  # fmt: skip
+def test_what_it_does_not_understand_is_refused(data: bytes) -> None:
+    with pytest.raises(GuardNotEnforceable, match="fencing-pointer/1"):
+        decode(data, "orders:1")
+
+
+def test_random_damage_is_refused_or_read_as_what_it_says() -> None:
+    chance = random.Random(11)
+    whole = encode(example())
+    for _ in range(3000):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            pointer = decode(bytes(data), "orders:1")
+        except GuardNotEnforceable:
+            continue
+        assert decode(encode(pointer), "orders:1") == pointer
+
+
+# What landed says, from two states
+
+
+def unknown(wanted: Pointer, fence: Fence = MINE) -> OutcomeUnknown:
+    return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
+
+
+def test_the_verdict_against_random_histories() -> None:
+    """Of a pointer and a change to it that was lost: whatever comes after, what is said of it is so."""
+    for seed in range(3000):
+        chance = random.Random(seed)
+        base = None if chance.random() < 0.2 else claimed(None, MINE, Mark(7, MINE.token), an_id(0), NOW)
+        number = 0
+        for _ in range(chance.randrange(20) if base else 0):
+            base = write(base, MINE, number := number + 1)
+        wanted = write(base, MINE, 1000)
+        happened = chance.random() < 0.5
+        state = wanted if happened else base
+        for _ in range(chance.randrange(20)):
+            if state is None or chance.random() < 0.2:
+                fence = Fence("orders:1", (state.mark.number if state else 7) + 1, "c" * 22)
+                state = claimed(state, fence, Mark(fence.number, fence.token), an_id(500), NOW)
+            else:
+                state = write(state, Fence("orders:1", state.mark.number, state.mark.token), number := number + 1)
+        said = verdict(wanted.recent_writes, state)
+        assert said in (happened, None), seed
+        if state == base:
+            assert said is False
+            assert may_still_land(wanted.recent_writes, unknown(wanted), state), seed
+
+
+def test_of_writes_in_place() -> None:
+    mine = ("m" * 16, "b" * 16, "*" + "a" * 16)
+    assert verdict_in_place(mine, mine, True) is True
+    assert verdict_in_place(mine, ("x" * 16, *mine), True) is True
+    assert verdict_in_place(mine, mine[1:], False) is None, "it may still be under way"
+    later = ("x" * 16, *mine[1:])
+    assert verdict_in_place(mine, later, False) is False
+    assert verdict_in_place(mine, later, True) is None, "the version it was conditional on may come back"
+    assert verdict_in_place(("*" + "m" * 16,), ("*" + "x" * 16,), False) is None, "somebody may delete that"
+    assert verdict_in_place(mine, (), False) is None
+    assert verdict_in_place((), mine, False) is None
