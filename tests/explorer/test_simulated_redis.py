@@ -48,11 +48,12 @@ class RealRedis:
 
     def listen(self, names: Iterable[str]) -> frozenset[bytes]:
         """These hubs listen, and no others."""
-        for name in set(names) - set(self.hubs):
+        names = set(names)
+        for name in names - set(self.hubs):
             self.hubs[name] = self.client.pubsub()
             self.hubs[name].subscribe(f"fencing:1:wake:{name}")
             self.hubs[name].get_message(timeout=5)
-        for name in set(self.hubs) - set(names):
+        for name in set(self.hubs) - names:
             hub = self.hubs.pop(name)
             hub.unsubscribe()
             hub.get_message(timeout=5)
@@ -76,7 +77,8 @@ class RealRedis:
             self.set(entry.key, entry.value)
             if entry.expires_ms is not None:
                 left = entry.expires_ms - snapshot.clock_us // 1000
-                self.client.pexpire(entry.key, max(left, SLACK_MS - 500))  # an offer would end before it is looked at
+                # An offer would end before it is looked at.
+                self.client.pexpire(entry.key, max(left, SLACK_MS - 500) if left > 0 else left)
 
     def set(self, key: str, value: Value) -> None:
         if not isinstance(value, bytes):
