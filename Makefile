@@ -1,10 +1,10 @@
 # Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | test | explore | check | wheel | clean
+#   make demo | demo-object-upload | test | explore | check | wheel | clean
 #   make node      (needs npm: more object stores for the tests)
 #   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo test explore check wheel node clean
+.PHONY: demo demo-object-upload test explore check wheel node clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -25,6 +25,9 @@ FIND_PYTHON = \
 
 demo: .venv/.demo
 	@$(BIN)/python -m examples.gc_pause $(ARGS)
+
+demo-object-upload: .venv/.demo-objects
+	@$(BIN)/python -m examples.object_upload $(ARGS)
 
 test: .venv/.dev
 	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
@@ -74,7 +77,11 @@ clean:
 	@$(PIP) --editable ".[demo]"
 	@touch $@
 
-# dev contains demo
+.venv/.demo-objects: pyproject.toml .venv/.python
+	@$(PIP) --editable ".[demo,demo-objects]"
+	@touch .venv/.demo $@
+
+# dev contains both
 .venv/.dev: pyproject.toml .venv/.python
 	@$(PIP) --editable ".[dev]"
-	@touch .venv/.demo $@
+	@touch .venv/.demo .venv/.demo-objects $@

@@ -28,7 +28,16 @@ from fencing.errors import CoordinatorUnavailable
 from fencing.redis_plans import Call, NoReply
 from fencing.redis_wire import Packed, bulks, script_call
 
-__all__ = ["NOT_READY", "REFUSED", "Blueprint", "command", "no_connection", "nobody_will_ask_again", "translated"]
+__all__ = [
+    "NOT_READY",
+    "REFUSED",
+    "Blueprint",
+    "command",
+    "logged_out",
+    "no_connection",
+    "nobody_will_ask_again",
+    "translated",
+]
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 REFUSED = (AuthenticationError, AuthorizationError)
@@ -92,6 +101,11 @@ def translated(error: RedisError | OSError, address: str) -> NoReply | Coordinat
             f"Redis at {address} refused to run a script: {error}; nothing was changed", address=address
         )
     return NoReply(error, may_have_run=True)
+
+
+def logged_out(error: BaseException) -> bool:
+    """Whether the server does not, or no longer, know who is asking. Long commands it then refuses with other words."""
+    return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
 
 
 def no_connection(error: Exception, address: str) -> NoReply | CoordinatorUnavailable:

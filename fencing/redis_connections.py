@@ -19,6 +19,7 @@ from fencing.redis_blueprint import (
     NOT_READY,
     Blueprint,
     command,
+    logged_out,
     no_connection,
     nobody_will_ask_again,
     translated,
@@ -103,8 +104,9 @@ class Connections:
 
     def _exchange(self, line: _Line, call: Call, started: float) -> Any:
         seconds = max(min(call.timeout, self._blueprint.user_timeout), LEAST_SECONDS)
+        known = line.used > self._broken_at
         try:
-            if line.used <= self._broken_at or (started - line.used > IDLE_SECONDS and self._is_stale(line)):
+            if not known or (started - line.used > IDLE_SECONDS and self._is_stale(line)):
                 self._connect(line, seconds)
                 seconds = max(seconds + started - time.monotonic(), LEAST_SECONDS)
             if seconds != line.seconds:
@@ -117,10 +119,12 @@ class Connections:
                 connection.send_packed_command(command(call, whole=True))
                 reply = connection.read_response(disconnect_on_error=False)
         except BaseException as error:
-            if isinstance(error, ResponseError) and not isinstance(error, NOT_READY):
+            if isinstance(error, ResponseError) and not isinstance(error, NOT_READY) and not logged_out(error):
                 line.used = time.monotonic()  # it answered: the connection is in order
-            else:
-                self._abandon(line, call, error)
+                raise
+            self._abandon(line, call, error)
+            if known and isinstance(error, RedisError) and logged_out(error):
+                raise NoReply(error, may_have_run=False) from error  # the next connection may bring other credentials
             raise
         line.used = time.monotonic()
         return reply

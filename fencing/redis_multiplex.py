@@ -13,9 +13,17 @@ from typing import Any
 
 import redis
 import redis.asyncio
-from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
 
-from fencing.redis_blueprint import NOT_READY, Blueprint, command, no_connection, nobody_will_ask_again, translated
+from fencing.redis_blueprint import (
+    NOT_READY,
+    Blueprint,
+    command,
+    logged_out,
+    no_connection,
+    nobody_will_ask_again,
+    translated,
+)
 from fencing.redis_direct import Replies, direct_transport
 from fencing.redis_plans import Call, NoReply
 
@@ -144,6 +152,7 @@ class _Line:
         self._outgoing: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = float("inf")
+        self._answered = False  # a call on this connection
         self._broken: Exception = redis.ConnectionError("never connected")
         self.open = False
 
@@ -196,6 +205,7 @@ class _Line:
 
     async def _run(self, opening: asyncio.Future[None]) -> None:
         connection = self._connection = self._blueprint.make()
+        self._answered = False
         self._broken = redis.ConnectionError("the task that reads the replies was cancelled")
         try:
             self.open = await self._connect(connection, opening)
@@ -236,7 +246,7 @@ class _Line:
         """The next reply, or the error that Redis gave as one."""
         try:
             return await connection.read_response(disconnect_on_error=False)
-        except (ResponseError, BusyLoadingError) as error:
+        except (ResponseError, BusyLoadingError, AuthenticationError) as error:
             return error
 
     def _answer(self, reply: Any | RedisError) -> None:
@@ -244,15 +254,20 @@ class _Line:
             raise redis.ConnectionError(f"a reply that nobody asked for: {reply!r:.100}")
         request = self._waiting.popleft()
         if not isinstance(reply, RedisError):
+            self._answered = True
             request.succeed(reply)
         elif isinstance(reply, NoScriptError) and not request.whole:
             if request.waited_for:
                 request.whole = True
                 self.send(request)
         else:
-            request.fail(translated(reply, self._blueprint.address))
-            if isinstance(reply, NOT_READY):
-                raise reply  # the next connection may find another server
+            changed = self._answered and logged_out(reply)  # the credentials, meanwhile
+            if changed:
+                request.fail(NoReply(reply, may_have_run=False))
+            else:
+                request.fail(translated(reply, self._blueprint.address))
+            if changed or isinstance(reply, NOT_READY):
+                raise reply  # the next connection may find another server, or bring other credentials
 
     def _fail_all(self) -> None:
         self._outgoing = []

@@ -188,13 +188,19 @@ def _bars(rows: Sequence[Row], bottom: float) -> list[Bar]:
 
 def _columns(rows: Sequence[Row], lanes: Sequence[Lane], width: float, levels: int) -> tuple[dict[str, float], float]:
     """The line of each lane, and the width of it all. What is left over is shared out, and makes arrows longer."""
-    labels = [text_width(arrow.label) for row in rows for arrow in row.arrows if arrow.label]
-    between = (max(labels) + 40 if labels else 24) + levels * BAR_STEP
+    names = [lane.name for lane in lanes]
+    labels: dict[str, float] = {}  # they are at the right ends of arrows: so wide is what stands before a lane
+    for arrow in (arrow for row in rows for arrow in row.arrows if arrow.label):
+        right = max(arrow.source, arrow.target, key=names.index)
+        labels[right] = max(labels.get(right, 0), text_width(arrow.label))
     sizes = []
     for number, lane in enumerate(lanes):
         texts = [row.entries[lane.name].width for row in rows if lane.name in row.entries]
         size = INDENT + max([text_width(lane.title), *texts])
-        sizes.append(size + (between if number < len(lanes) - 1 else 0))
+        if number < len(lanes) - 1:
+            label = labels.get(names[number + 1])
+            size += (label + 40 if label else 24) + levels * BAR_STEP
+        sizes.append(size)
     x = TIMES + BAR + levels * BAR_STEP
     spare = max(0.0, width - x - sum(sizes) - BAR)
     places = {}

@@ -1,5 +1,6 @@
 """One HTML file that needs nothing else: no network, no scripts, no fonts. It adapts to light and dark."""
 
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,13 @@ HOW_TO_READ = (
     "Time runs downwards, a row for each recorded moment: its seconds are at the left, and the rows are not to scale. "
     "A zigzag leaves out a longer time, which is written beside it."
 )
+
+
+def write_page(path: Path | None, name: str, content: str) -> Path:
+    """Write it there, or under its name into a new directory for temporary files, and say where it is."""
+    path = path or Path(tempfile.mkdtemp(prefix="fencing-demo-")) / name
+    path.write_text(content, encoding="utf-8")
+    return path.absolute()
 
 
 class Section(NamedTuple):

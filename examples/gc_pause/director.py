@@ -12,8 +12,8 @@ from sqlalchemy import Engine, insert, select
 
 from examples.drawing.events import Event, Lane, Recorder
 from examples.gc_pause.deposits import accounts
-from examples.gc_pause.process import PATIENCE, DemoError, WorkerProcess
-from examples.gc_pause.screen import Screen
+from examples.stage.process import PATIENCE, DemoError, WorkerProcess
+from examples.stage.screen import Screen
 from fencing import FencedLock
 from storage_guards import SQLAlchemyGuard
 

@@ -1,22 +1,19 @@
 """The page with the pictures, from what was recorded and nothing else."""
 
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from examples.drawing.events import Event
-from examples.drawing.page import Section, Table, legend, page, reasons
+from examples.drawing.page import Section, Table, legend, page, reasons, write_page
 from examples.drawing.picture import picture
 from examples.gc_pause.director import LANES
 
-WIDTH = 1100
+WIDTH = 1160
 
 
 def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
     """Write the page there, or into a new directory for temporary files, and say where it is."""
-    path = path or Path(tempfile.mkdtemp(prefix="fencing-demo-")) / "gc-pause.html"
-    path.write_text(report(introduction, events), encoding="utf-8")
-    return path.absolute()
+    return write_page(path, "gc-pause.html", report(introduction, events))
 
 
 def report(introduction: str, events: Sequence[Event]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from examples.drawing.events import Event, Recorder
 from examples.drawing.terminal import draw
 from examples.gc_pause.director import AMOUNTS, LANES, OPENING, Act, Outcome
-from examples.gc_pause.screen import Screen
+from examples.stage.screen import Screen
 
 ACTS = (
     Act("1", "only a lock that expires", "lock_only", fenced=False, wakes_early=False, loses=True),

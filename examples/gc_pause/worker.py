@@ -4,31 +4,16 @@ Started by the director as ``python -m examples.gc_pause.worker NAME``. Commands
 stdout.
 """
 
-import json
 import sys
-import time
-import traceback
-from typing import Any
+from collections.abc import Callable
 
 import redis
 from sqlalchemy import create_engine
 
 from examples.gc_pause.deposits import Deposit, RowHasNewerFence, guarded, lock_only, textbook
+from examples.stage.reports import command, report, serve
 from fencing import FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import SQLAlchemyGuard
-
-
-def report(kind: str, **data: Any) -> None:
-    print(json.dumps({"kind": kind, "at": time.monotonic(), **data}), flush=True)
-
-
-def command() -> dict[str, Any]:
-    """The next one; the end of the pipe means that the director is gone."""
-    line = sys.stdin.readline()
-    if not line:
-        raise SystemExit
-    message: dict[str, Any] = json.loads(line)
-    return message
 
 
 class Reports:
@@ -78,17 +63,9 @@ class Worker:
         report("done")
 
 
-def main() -> None:
-    try:
-        setup = command()
-        worker = Worker(sys.argv[1], setup["redis"], setup["database"], setup["ttl"])
-        report("ready")
-        while True:
-            worker.deposit(**command())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the director has to hear of it
-        report("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
-        raise SystemExit(1) from None
+def set_up(redis: str, database: str, ttl: float) -> Callable[..., None]:
+    return Worker(sys.argv[1], redis, database, ttl).deposit
 
 
 if __name__ == "__main__":
-    main()
+    serve(set_up)

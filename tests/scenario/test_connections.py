@@ -8,10 +8,12 @@ import socket
 import subprocess
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+from redis.credentials import CredentialProvider
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
@@ -84,6 +86,46 @@ def test_password_and_acl_user(side: Side, fresh_redis: RedisFactory) -> None:
     )
     client = side.client(f"redis://worker:secret@{server.host}:{server.port}")
     use(side, side.coordinator(client))
+
+
+class Rotating(CredentialProvider):
+    """A password that changes, as tokens of a cloud's identity service do."""
+
+    password = "first"
+
+    def get_credentials(self) -> tuple[str, str]:
+        return ("worker", self.password)
+
+
+def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    admin = server.client()
+    rights: dict[str, Any] = {"enabled": True, "keys": ["*"], "categories": ["+@all"]}
+    admin.acl_setuser("worker", passwords=["+first"], **rights)
+    provider = Rotating()
+    coordinator = side.coordinator(side.client(server.url, credential_provider=provider), ttl=60)
+    use(side, coordinator)
+    admin.acl_setuser("worker", reset_passwords=True, passwords=["+second"], **rights)
+    provider.password = "second"
+    use(side, coordinator)  # what is connected stays so
+    for each in admin.client_list(_type="normal"):
+        if each["user"] == "worker":
+            admin.client_kill_filter(_id=each["id"])
+    use(side, coordinator)
+    admin.acl_setuser("default", enabled=True, passwords=["+now needed"], keys=["*"], categories=["+@all"])
+    side.call(_log_out, coordinator)
+    use(side, coordinator)
+
+
+def _log_out(coordinator: Any) -> Any:
+    """What a server does to a connection whose credentials have expired."""
+    connections = coordinator._connections
+    if hasattr(connections, "_free"):
+        connection = connections._free[-1].connection
+        connection.send_command("RESET")
+        return connection.read_response()
+    [line] = connections._loops.values()
+    return line._connection.send_command("RESET")
 
 
 NEEDED = (

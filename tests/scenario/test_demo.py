@@ -1,15 +1,10 @@
 """The demo, run as a user would run it, and the drawing of timelines."""
 
-import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-import uuid
 from pathlib import Path
-from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
@@ -21,61 +16,14 @@ from examples.gc_pause.report import report, write_report
 from examples.gc_pause.story import ACTS, introduction
 from examples.servers import PostgresServer, RedisServer
 from tests.browser import browser, render
+from tests.demos import ROOT, Environment, Run, run_demo
 from tests.support import wait_until
 
-ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "examples.gc_pause"]
-
-
-class Environment:
-    """An environment whose processes can be found again."""
-
-    def __init__(self, **variables: str) -> None:
-        self._mark = f"FENCING_DEMO_RUN={uuid.uuid4().hex}"
-        name, value = self._mark.split("=")
-        own = {key: os.environ[key] for key in os.environ if not key.startswith("FENCING_")}
-        self.variables = {**own, name: value, "PYTHONIOENCODING": "utf-8", **variables}
-
-    def processes(self) -> list[str]:
-        """Command lines of the processes that were started in it: workers, servers and the servers' watchers."""
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if self._mark.encode() in (process / "environ").read_bytes().split(b"\0"):
-                    found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-            except OSError:
-                continue  # gone, or not ours to look into
-        return found
-
-
-class Run(NamedTuple):
-    status: int
-    output: str
-    events: list[dict[str, Any]]
-    drawn: Path
-    seconds: float
-    environment: Environment
-
-
-def run_demo(directory: Path, *arguments: str, **variables: str) -> Run:
-    environment = Environment(**variables)
-    path, drawn = directory / "events.jsonl", directory / "drawn.html"
-    started = time.monotonic()
-    done = subprocess.run(
-        [*COMMAND, "--json", str(path), "--html", str(drawn), *arguments],
-        cwd=ROOT,
-        env=environment.variables,
-        capture_output=True,
-        timeout=60,
-        encoding="utf-8",
-    )
-    assert done.stderr == ""
-    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Run(done.returncode, done.stdout, events, drawn, time.monotonic() - started, environment)
+DEMO = "examples.gc_pause"
 
 
 def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
-    run = run_demo(tmp_path)  # the fixtures only say that there are servers: it starts its own
+    run = run_demo(DEMO, tmp_path)  # the fixtures only say that there are servers: it starts its own
     assert run.status == 0, run.output
     assert run.seconds < 60
     assert run.environment.processes() == []
@@ -142,7 +90,7 @@ def test_nothing_is_left_on_servers_of_others(
 
     before = databases()
     servers = {"FENCING_REDIS_URL": any_redis.url, "FENCING_POSTGRES_URL": postgres_server.dsn}
-    run = run_demo(tmp_path, "--act", "3", "--ttl", "0.6", **servers, PYTHONIOENCODING="ascii")
+    run = run_demo(DEMO, tmp_path, "--act", "3", "--ttl", "0.6", **servers, PYTHONIOENCODING="ascii")
     assert run.status == 0, run.output
     assert run.output.isascii()
     assert databases() == before
@@ -155,7 +103,11 @@ def test_nothing_is_left_on_servers_of_others(
 def test_interrupted_while_a_worker_is_frozen(any_redis: RedisServer, postgres_server: PostgresServer) -> None:
     environment = Environment()
     with subprocess.Popen(
-        [*COMMAND, "--ttl", "30"], cwd=ROOT, env=environment.variables, stdout=subprocess.PIPE, encoding="utf-8"
+        [sys.executable, "-m", DEMO, "--ttl", "30"],
+        cwd=ROOT,
+        env=environment.variables,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
     ) as demo:
         assert demo.stdout is not None
         assert any("SIGSTOP to process" in line for line in demo.stdout)

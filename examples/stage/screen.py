@@ -18,7 +18,7 @@ class Screen:
         self._live = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self.look = Look(
             colour=self._live and not os.environ.get("NO_COLOR"),
-            unicode=_can_encode(self._stream, "┃╹░─·…✗✓→"),
+            unicode=_can_encode(self._stream, "┃╹░─·…✗✓→≠"),
         )
         size = shutil.get_terminal_size((WIDEST, 24))
         self.width = min(WIDEST, max(40, size.columns))

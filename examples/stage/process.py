@@ -25,13 +25,13 @@ class DemoError(RuntimeError):
 
 
 class WorkerProcess:
-    """A real process, running ``examples.gc_pause.worker``."""
+    """A real process: ``python -m MODULE NAME``. Its reports have a kind; one that failed says so."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, module: str) -> None:
         self.name = name
         self._reports: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "examples.gc_pause.worker", name],
+            [sys.executable, "-m", module, name],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

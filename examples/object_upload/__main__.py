@@ -1,0 +1,57 @@
+"""Watch a paused uploader's late files tear a dataset in an object store, then the same upload being refused."""
+
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+import redis
+from obstore.exceptions import BaseError
+
+from examples.drawing.events import Recorder
+from examples.object_upload import story
+from examples.object_upload.director import DAYS, Director
+from examples.object_upload.report import write_report
+from examples.object_upload.store import open_store
+from examples.servers import start_redis, start_s3
+from examples.stage.process import WorkerProcess
+from examples.stage.run import Demo, run, version
+from examples.stage.screen import Screen
+from fencing import FencingError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0: each act came out as claimed. 1: one did not, or could not be played. 130, 143: interrupted."""
+    failures = (FencingError, BaseError, redis.RedisError)
+    return run(Demo("examples.object_upload", __doc__, story, set_up, write_report, failures), arguments)
+
+
+def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
+    """Two uploaders, a reader, a Redis, an S3; the stack takes all of it away again."""
+    starting = "starting three processes, Redis and S3"
+    screen.wait(starting)
+    processes = {}
+    for name in (*DAYS, "reader"):  # they import while the servers start
+        module = f"examples.object_upload.{'worker' if name in DAYS else 'reader'}"
+        processes[name] = WorkerProcess(name, module)
+        stack.callback(processes[name].close)
+    redis_server = stack.enter_context(start_redis())
+    s3 = stack.enter_context(start_s3())
+    bucket = s3.new_bucket()
+    for name, process in processes.items():
+        more = {"redis": redis_server.url, "ttl": ttl} if name in DAYS else {}
+        process.send(s3=s3.url, bucket=bucket, **more)
+    for process in processes.values():
+        process.report(lambda: screen.wait(starting))
+    pids = ", ".join(f"{name} is process {process.pid}" for name, process in processes.items())
+    screen.say(f"{pids}; Redis {version(redis_server.version)}, S3 ({s3.source.split(',')[0]}, through HTTP).", "2")
+    client = stack.enter_context(redis_server.client())
+    reader = processes.pop("reader")
+    # A Redis that others use: names of our own. They share a hash tag, so at most one counter is left behind.
+    prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if redis_server.external else ""
+    store = open_store(s3.url, bucket)
+    return Director(processes, reader, client, store, recorder, screen, ttl=ttl, prefix=prefix)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,15 @@
+"""The demo's S3, for each of its processes."""
+
+from obstore.store import S3Store
+
+
+def open_store(url: str, bucket: str) -> S3Store:
+    """Of one that takes any key; a real one wants a region, and finds its credentials by itself."""
+    return S3Store(
+        bucket,
+        endpoint=url,
+        region="us-east-1",
+        access_key_id="demo",
+        secret_access_key="demo",
+        client_options={"allow_http": True},
+    )

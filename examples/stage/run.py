@@ -1,0 +1,136 @@
+"""How a demo is run from the command line: its options, what ends it, and what it leaves behind."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
+
+from examples.drawing.events import Event, Recorder
+from examples.servers import ServerError
+from examples.stage.process import DemoError
+from examples.stage.screen import Screen
+
+
+class Act(Protocol):
+    @property
+    def key(self) -> str: ...
+
+
+class Story(Protocol):
+    """A module: the acts, and what is said about them."""
+
+    @property
+    def ACTS(self) -> Sequence[Act]: ...  # noqa: N802 - a constant of the module
+    @property
+    def introduction(self) -> Callable[[float], Sequence[str]]:
+        """The sentences it begins with, by the seconds a lock lives."""
+
+    @property
+    def Narrator(self) -> Callable[[Screen], Callable[[Event], None]]: ...  # noqa: N802 - a class
+    @property
+    def open_act(self) -> Callable[[Screen, Any], None]: ...
+    @property
+    def close_act(self) -> Callable[[Screen, Recorder, Any], None]: ...
+    @property
+    def summarize(self) -> Callable[[Screen, Any], None]: ...
+
+
+class Director(Protocol):
+    def play(self, act: Any) -> Any:
+        """What came of it, with ``as_claimed``."""
+
+
+class Demo(NamedTuple):
+    module: str
+    about: str | None
+    story: Story
+    set_up: Callable[[ExitStack, Screen, Recorder, float], Director]
+    """Starts what it takes; the stack takes all of it away again."""
+    write_report: Callable[[Path | None, str, Sequence[Event]], Path]
+    failures: tuple[type[Exception], ...]
+    """What may go wrong that is not the demo's fault."""
+
+
+def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
+    """0: each act came out as claimed. 1: one did not, or could not be played. 130, 143: interrupted."""
+    parser = argparse.ArgumentParser(prog=f"python -m {demo.module}", description=demo.about)
+    parser.add_argument("--act", choices=sorted({act.key[0] for act in demo.story.ACTS}), help="play this act only")
+    parser.add_argument("--ttl", type=float, default=1.5, help="seconds the lock lives (default 1.5)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the recorded events there, one a line")
+    parser.add_argument("--html", type=Path, metavar="PATH", help="write the drawing there (default: a temporary file)")
+    options = parser.parse_args(arguments)
+    if not 0.5 <= options.ttl <= 30:
+        parser.error("--ttl lies between 0.5 and 30 seconds")
+    for name, path in (("--json", options.json), ("--html", options.html)):
+        if path and not os.access(path.parent, os.W_OK):
+            parser.error(f"{name}: cannot write to {path.parent}")
+    screen = Screen()
+    recorder = Recorder(demo.story.Narrator(screen))
+    failures: tuple[type[Exception], ...] = (DemoError, ServerError, *demo.failures)
+    introduction = demo.story.introduction(options.ttl)
+    try:
+        for sentence in introduction:
+            screen.say(sentence)
+        status = _play(demo, screen, recorder, options.act or "", options.ttl)
+        drawn = demo.write_report(options.html, " ".join(introduction), recorder.events)
+        screen.draw(["", screen.look.plain(f"Drawn: {drawn}")])  # a path is not wrapped
+        return status
+    except KeyboardInterrupt:
+        screen.say("Interrupted; processes and servers are stopped.")
+        return 130
+    except BrokenPipeError:  # nobody reads on, `| head` for one
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except failures as error:
+        screen.say()
+        print(f"The demo could not be played: {error}", file=sys.stderr)
+        return 1
+    finally:
+        if options.json:
+            recorder.write_json(options.json)
+
+
+def _play(demo: Demo, screen: Screen, recorder: Recorder, only: str, ttl: float) -> int:
+    outcomes = []
+    with signals_as_exceptions() as quiet, ExitStack() as stack:
+        try:
+            director = demo.set_up(stack, screen, recorder, ttl)
+            for act in demo.story.ACTS:
+                if act.key.startswith(only):
+                    demo.story.open_act(screen, act)
+                    outcome = director.play(act)
+                    demo.story.close_act(screen, recorder, outcome)
+                    outcomes.append(outcome)
+            screen.wait("stopping processes and servers")
+        finally:
+            quiet()
+    demo.story.summarize(screen, outcomes)
+    return 0 if all(outcome.as_claimed for outcome in outcomes) else 1
+
+
+@contextmanager
+def signals_as_exceptions() -> Iterator[Callable[[], None]]:
+    """SIGTERM ends the demo as Ctrl-C does. Gives a function after which neither disturbs the tidying up."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    def quiet() -> None:
+        for number in before:
+            signal.signal(number, signal.SIG_IGN)
+
+    before = {signal.SIGINT: signal.getsignal(signal.SIGINT), signal.SIGTERM: signal.signal(signal.SIGTERM, leave)}
+    try:
+        yield quiet
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def version(parts: Sequence[int]) -> str:
+    return ".".join(map(str, parts))
