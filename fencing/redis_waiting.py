@@ -156,9 +156,11 @@ class Waiting:
             del self._calls[resource]
         first = next(self._of(resource), None)
         look = self._looks.get(resource)
-        if first is None or look is None:
+        if first is None:
             self._waiters.pop(resource, None)
             self._looks.pop(resource, None)
+        elif look is None:
+            pass  # a call of those who waited before; who has come since is just asking
         elif look > self._clock():
             self._look_at(resource, look)
         else:
