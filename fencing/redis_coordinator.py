@@ -17,11 +17,12 @@ from fencing.guard import AsyncGuard, Guard
 from fencing.holding import Holding
 from fencing.lease import AsyncLease, Lease
 from fencing.lock import AsyncFencedLock, FencedLock
+from fencing.redis_async_wakeups import AsyncWakeups
 from fencing.redis_connections import Connections
 from fencing.redis_multiplex import AsyncConnections
 from fencing.redis_plans import Call, RedisPlans
 from fencing.redis_waiting import Enlist, Leave, Wait
-from fencing.redis_wakeups import AsyncWakeups, Wakeups
+from fencing.redis_wakeups import Wakeups
 from fencing.renewal import AsyncRenewal, Renewal
 
 __all__ = ["AsyncRedisCoordinator", "RedisCoordinator"]

@@ -1,93 +1,27 @@
-"""The hub: one connection on which a process, or an event loop, is told when its waiters' turn has come.
-
-It is the coordinator's own, opened when somebody begins to wait, and closed a while after nobody does; the client's
-pool is left alone. See ``redis_waiting`` for what the messages mean, and ``lua/queue.lua`` for who sends them.
-"""
+"""For threads: the hub, see ``redis_hub``."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import sys
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import redis
-import redis.asyncio
-from redis.exceptions import NoPermissionError, RedisError
+from redis.exceptions import RedisError
 
-from fencing.errors import CoordinatorUnavailable, FencingError
-from fencing.redis_blueprint import REFUSED, Blueprint
+from fencing import redis_hub
+from fencing.errors import FencingError
+from fencing.redis_blueprint import Blueprint
+from fencing.redis_hub import DECLINE_SECONDS, Silence, message, not_listening
 from fencing.redis_plans import Call, NoReply, release_call
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter, Waiting
 from fencing.timer import timer
 
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as async_timeout
-else:
-    from async_timeout import timeout as async_timeout
-
-__all__ = ["AsyncWakeups", "Wakeups"]
-
-LINGER_SECONDS = 3.0
-"""How long the connection stays when nobody waits, so that locks waited for in a row do not open one each."""
-
-PING_SECONDS = 3.0
-"""After so much silence the server is asked for a sign of life; after twice as much the connection counts as dead."""
-
-TICK_SECONDS = 1.0
-
-DECLINE_SECONDS = 1.0
-"""What declining an offer may take. If it fails, the offer ends by itself, soon after."""
-
-
-class _Silence:
-    """How long nothing has been heard on a connection, and for how long nobody has waited. Pure."""
-
-    def __init__(self) -> None:
-        self._heard = self._used = time.monotonic()
-        self._asked = False
-
-    def broken(self) -> None:
-        self._heard, self._asked = time.monotonic(), False
-
-    def goes_on(self, anybody_waits: bool) -> bool:
-        """Whether to listen on; redis.ConnectionError where the connection counts as dead."""
-        now = time.monotonic()
-        if anybody_waits:
-            self._used = now
-        if now - self._heard > 2 * PING_SECONDS:
-            raise RedisError(f"nothing was heard for {now - self._heard:.1f} s")
-        return now - self._used < LINGER_SECONDS
-
-    def to_ask(self) -> bool:
-        """Whether it is time to ask for a sign of life, now."""
-        asked, self._asked = self._asked, time.monotonic() - self._heard > PING_SECONDS
-        return self._asked and not asked
-
-
-def _not_listening(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
-    """Why the connection was not made: worth another attempt, or not."""
-    if isinstance(error, NoPermissionError):
-        return CoordinatorUnavailable(
-            f"Redis at {address} does not let this user wait for locks: {error}; add the ACL rules "
-            f"+subscribe +publish +ping &fencing:1:wake:*",
-            address=address,
-        )
-    if isinstance(error, REFUSED):
-        return CoordinatorUnavailable(
-            f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
-            address=address,
-        )
-    return NoReply(error, may_have_run=False)
-
-
-def _message(reply: Any) -> bytes | None:
-    return reply[2] if isinstance(reply, list) and reply[0] == b"message" else None
+__all__ = ["Wakeups"]
 
 
 class _ThreadWaiter(Waiter):
@@ -116,6 +50,7 @@ class Wakeups:
         self._perform = perform
         self._clock = clock
         self._connection: Any = None
+        self._closed = False
         self._reset()
         _all.add(self)
 
@@ -150,6 +85,7 @@ class Wakeups:
     def close(self) -> None:
         """Listen no more. Who still waits asks, and is told that the coordinator is closed."""
         with self._lock:
+            self._closed = True
             connection, self._connection = self._connection, None
             self._waiting.stir()
         if connection is not None:
@@ -158,6 +94,8 @@ class Wakeups:
     def _enlist(self, effect: Enlist) -> Waiter:
         waiter = effect.waiter or _ThreadWaiter(self._waiting.name, effect.resource, effect.token)
         deadline = time.monotonic() + effect.timeout
+        if self._closed:
+            raise RuntimeError("this coordinator was closed; make a new one")
         if self._connection is None:
             if not self._connecting.acquire(timeout=effect.timeout):
                 raise NoReply(TimeoutError("another thread is still connecting"), may_have_run=False)
@@ -181,9 +119,9 @@ class Wakeups:
                 connection._sock.settimeout(self._left(deadline))
                 connection.send_command("SUBSCRIBE", self._waiting.channel, check_health=False)
                 connection.read_response(disconnect_on_error=False)
-                connection._sock.settimeout(PING_SECONDS)
+                connection._sock.settimeout(redis_hub.PING_SECONDS)
             except (RedisError, OSError) as error:
-                raise _not_listening(error, self._blueprint.address) from error
+                raise not_listening(error, self._blueprint.address) from error
             thread = threading.Thread(target=self._listen, args=(connection,), name="fencing-wakeups", daemon=True)
             self._connection = connection
             thread.start()
@@ -196,11 +134,11 @@ class Wakeups:
         return max(min(deadline - time.monotonic(), self._blueprint.user_timeout), 0.001)
 
     def _listen(self, connection: Any) -> None:
-        silence = _Silence()
+        silence = Silence()
         try:
             while self._goes_on(silence, connection):
-                if connection.can_read(timeout=TICK_SECONDS):
-                    text = _message(connection.read_response(disconnect_on_error=False))
+                if connection.can_read(timeout=redis_hub.TICK_SECONDS):
+                    text = message(connection.read_response(disconnect_on_error=False))
                     silence.broken()
                     if text is not None:
                         self._heard(text)
@@ -215,7 +153,7 @@ class Wakeups:
                     self._waiting.stir()
             connection.disconnect()
 
-    def _goes_on(self, silence: _Silence, connection: Any) -> bool:
+    def _goes_on(self, silence: Silence, connection: Any) -> bool:
         with self._lock:
             if self._connection is not connection:
                 return False
@@ -250,159 +188,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-class _TaskWaiter(Waiter):
-    __slots__ = ("_future", "_rings")
-
-    def __init__(self, hub: str, resource: str, token: str) -> None:
-        super().__init__(hub, resource, token)
-        self._future: asyncio.Future[None] | None = None
-        self._rings = False
-
-    def ring(self) -> None:
-        self._rings = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        if not self._rings:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            alarm = None if seconds == float("inf") else loop.call_later(seconds, self.ring)
-            try:
-                await self._future
-            finally:
-                self._future = None
-                if alarm is not None:
-                    alarm.cancel()
-        self._rings = False
-
-
-class AsyncWakeups:
-    """For asyncio: a hub for each event loop, and a task that listens while somebody waits."""
-
-    def __init__(
-        self, client: redis.asyncio.Redis, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
-    ) -> None:
-        self._make = partial(_LoopHub, Blueprint(client), perform, clock)
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopHub] = weakref.WeakKeyDictionary()
-
-    def _mine(self) -> _LoopHub:
-        loop = asyncio.get_running_loop()
-        mine = self._loops.get(loop)
-        if mine is None or mine.pid != os.getpid():
-            mine = self._loops[loop] = self._make()
-        return mine
-
-    def listening(self) -> bool:
-        """See :meth:`Wakeups.listening`."""
-        mine = self._loops.get(asyncio.get_running_loop())
-        return mine is not None and mine.pid == os.getpid() and mine.connection is not None
-
-    async def perform(self, effect: Enlist | Wait | Leave) -> Waiter | None:
-        mine = self._mine()
-        if isinstance(effect, Enlist):
-            return await mine.enlist(effect)
-        if isinstance(effect, Leave):
-            mine.waiting.remove(effect.waiter, effect.free_at)
-            return None
-        mine.waiting.waits(effect.waiter, effect.look)
-        assert isinstance(effect.waiter, _TaskWaiter)
-        await effect.waiter.wait(effect.seconds)
-        return None
-
-    async def close(self) -> None:
-        """See :meth:`Wakeups.close`; of the running loop."""
-        mine = self._loops.pop(asyncio.get_running_loop(), None)
-        if mine is not None:
-            await mine.close()
-
-
-class _LoopHub:
-    """The hub of one event loop, which alone uses it."""
-
-    def __init__(
-        self, blueprint: Blueprint, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
-    ) -> None:
-        self.pid = os.getpid()
-        self.connection: Any = None
-        self.waiting = Waiting(clock, self._call_at)
-        self._blueprint = blueprint
-        self._perform = perform
-        self._clock = clock
-        self._connecting = asyncio.Lock()
-        self._listening: asyncio.Task[None] | None = None
-        self._declining: set[asyncio.Task[None]] = set()
-
-    async def enlist(self, effect: Enlist) -> Waiter:
-        waiter = effect.waiter or _TaskWaiter(self.waiting.name, effect.resource, effect.token)
-        if self.connection is None:
-            seconds = max(min(effect.timeout, self._blueprint.user_timeout), 0.001)
-            try:
-                async with async_timeout(seconds), self._connecting:
-                    if self.connection is None:
-                        await self._connect()
-            except asyncio.TimeoutError as error:
-                raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
-            except (RedisError, OSError) as error:
-                raise _not_listening(error, self._blueprint.address) from error
-        self.waiting.add(waiter)
-        return waiter
-
-    async def _connect(self) -> None:
-        connection = self._blueprint.make(protocol=2)
-        try:
-            await connection.connect()
-            await connection.send_command("SUBSCRIBE", self.waiting.channel, check_health=False)
-            await connection.read_response(disconnect_on_error=False)
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        self.connection = connection
-        self._listening = asyncio.get_running_loop().create_task(self._listen(connection), name="fencing-wakeups")
-
-    async def _listen(self, connection: Any) -> None:
-        silence = _Silence()
-        try:
-            while silence.goes_on(bool(self.waiting)):
-                try:
-                    async with async_timeout(TICK_SECONDS):
-                        text = _message(await connection.read_response(disconnect_on_error=False))
-                except asyncio.TimeoutError:
-                    if silence.to_ask():
-                        await connection.send_command("PING", check_health=False)
-                    continue
-                silence.broken()
-                if text is not None:
-                    self._heard(text)
-        except (RedisError, OSError):
-            pass  # broken
-        finally:
-            if self.connection is connection:
-                self.connection = None
-                self.waiting.stir()
-            await connection.disconnect(nowait=True)
-
-    def _heard(self, text: bytes) -> None:
-        declined = self.waiting.heard(text)
-        if declined is not None:
-            task = asyncio.get_running_loop().create_task(self._decline(*declined), name="fencing-decline")
-            self._declining.add(task)
-            task.add_done_callback(self._declining.discard)
-
-    async def _decline(self, resource: str, token: str) -> None:
-        try:
-            await self._perform(release_call(resource, token, self.waiting.name, timeout=DECLINE_SECONDS))
-        except (FencingError, NoReply, RuntimeError):
-            pass  # it ends by itself
-
-    def _call_at(self, when: float, callback: Callable[[], object], wanted: Callable[[], bool]) -> None:
-        asyncio.get_running_loop().call_later(max(0.0, when - self._clock()), callback)
-
-    async def close(self) -> None:
-        self.connection = None
-        self.waiting.stir()
-        if self._listening is not None:
-            self._listening.cancel()
-            await asyncio.wait([self._listening])

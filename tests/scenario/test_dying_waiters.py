@@ -10,11 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from examples.servers import RedisServer
-from fencing import redis_wakeups
+from fencing import redis_hub
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
 from tests.scenario.test_fork import in_child
-from tests.scenario.waiters import KEYS, Queue, Waiter, process
+from tests.scenario.waiters import Queue, Waiter, process
 from tests.support import wait_until
 
 WINDOW = 0.25
@@ -184,8 +184,8 @@ def test_a_dead_tcp_connection_is_noticed(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No end of the connection is told that it is broken: the server counts it as listening."""
-    monkeypatch.setattr(redis_wakeups, "PING_SECONDS", 0.3)
-    monkeypatch.setattr(redis_wakeups, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(redis_hub, "PING_SECONDS", 0.3)
+    monkeypatch.setattr(redis_hub, "TICK_SECONDS", 0.1)
     through, queue = proxy(any_redis), Queue(any_redis)
     coordinator = side.coordinator(through.url(any_redis.url), ttl=30)
     holder = side.call(side.coordinator(any_redis.url, ttl=60).acquire, "r")
@@ -234,8 +234,7 @@ def test_a_fork_while_others_wait(any_redis: RedisServer) -> None:
             raise AssertionError("the child has the parent's connection open")
         child = Waiter(side, coordinator)
         queue.has(2)
-        holder_of_child = queue.client.zrange(KEYS.queue, 0, -1)
-        assert len({entry.split()[0] for entry in holder_of_child}) == 2
+        assert len({entry.split()[0] for entry in queue.entries()}) == 2
         queue.client.delete("r")
         assert child.join().error is None
 

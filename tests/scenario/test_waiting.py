@@ -12,7 +12,14 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator, redis_wakeups
+from fencing import (
+    AsyncRedisCoordinator,
+    CoordinatorUnavailable,
+    NotAcquired,
+    RedisCoordinator,
+    redis_hub,
+    redis_wakeups,
+)
 from fencing.redis_scripts import ACQUIRE
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
@@ -120,7 +127,7 @@ def test_all_wait_on_one_connection_and_none_of_the_clients(side: Side, any_redi
     side.call(holder.release)
     for waiter in waiters:
         assert waiter.join().error is None
-    wait_until(lambda: not admin.client_list(_type="pubsub"), 3 * redis_wakeups.LINGER_SECONDS)
+    wait_until(lambda: not admin.client_list(_type="pubsub"), 3 * redis_hub.LINGER_SECONDS)
     side.call(client.aclose if side.asynchronous else client.close)
 
 
@@ -134,9 +141,6 @@ def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> 
         await asyncio.get_running_loop().run_in_executor(None, queue.has, 1)
         await holder.release()
         await (await waiting).release()
-        await coordinator._wakeups.close()
-        await coordinator._connections.close()
-        coordinator._connections.closed = False
 
     for _ in range(3):
         asyncio.run(job())
@@ -218,7 +222,7 @@ def test_an_offer_that_nobody_waits_for_is_declined_at_once(side: Side, any_redi
     holder = side.call(coordinator.acquire, "r")
     waiting = Waiter(side, coordinator)
     queue.has(1)
-    [entry] = queue.client.zrange(KEYS.queue, 0, -1)
+    [entry] = queue.entries()
     hub = entry.split()[0]
     queue.client.zadd(KEYS.queue, {hub + b" " + b"g" * 22: 1.0})
     released_at = time.monotonic()
@@ -285,7 +289,7 @@ def test_a_lost_reply_while_queueing_keeps_the_place(side: Side, any_redis: Redi
 
 def test_waiting_needs_the_right_to_listen_and_says_which(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis(version="7")
-    admin = server.client()
+    admin: Any = server.client()
     admin.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"], channels=[])
     admin.execute_command("ACL", "SETUSER", "worker", "resetchannels")
     coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}")
@@ -303,6 +307,35 @@ def test_waiting_needs_the_right_to_listen_and_says_which(side: Side, fresh_redi
     Queue(server).has(1)
     side.call(lease.release)
     assert waiter.join().error is None
+
+
+def test_closing_the_coordinator_sends_its_waiters_away(side: Side, any_redis: RedisServer) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url)
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(3)]
+    queue.has(3)
+    side.call(coordinator.close)
+    for waiter in waiters:
+        assert isinstance(waiter.join().error, RuntimeError)
+    wait_until(lambda: not queue.client.client_list(_type="pubsub"))
+    following = Waiter(side, side.coordinator(any_redis.url))
+    released_at = time.monotonic()
+    side.call(holder.release)
+    assert following.join().granted_at - released_at < 0.2, "their places went to nobody"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_the_clients_own_settings_do_not_matter(side: Side, redis_server: RedisServer, protocol: int) -> None:
+    client = side.client(redis_server.url, protocol=protocol, db=3, decode_responses=True, health_check_interval=1)
+    coordinator = side.coordinator(client)
+    holder = side.call(coordinator.acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(3)]
+    deep: Any = redis_server.client(db=3)
+    wait_until(lambda: deep.zcard(KEYS.queue) == 3)
+    released_at = time.monotonic()
+    side.call(holder.release)
+    assert max(waiter.join().granted_at for waiter in waiters) - released_at < 1
+    side.call(client.aclose if side.asynchronous else client.close)
 
 
 def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) -> None:

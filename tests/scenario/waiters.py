@@ -26,7 +26,11 @@ class Queue:
     """The queue of the resource "r", looked at past the library."""
 
     def __init__(self, server: RedisServer) -> None:
-        self.client = server.client()
+        self.client: Any = server.client()
+
+    def entries(self) -> list[bytes]:
+        """`<hub> <token>` each, the first one first."""
+        return list(self.client.zrange(KEYS.queue, 0, -1))
 
     def __len__(self) -> int:
         return int(self.client.zcard(KEYS.queue))

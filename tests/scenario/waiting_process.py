@@ -58,4 +58,4 @@ async def tasks(url: str, resource: str, count: int, seconds: float, ttl: float)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:4], int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6]))
+    main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6]))
