@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from fencing.errors import GuardUnavailable
 from fencing.fence import Fence
+from storage_guards.object_changes import Scope, check, read, unavailable
 from storage_guards.object_keys import DataKey, unescape_path
-from storage_guards.object_plans import Scope, check, read, unavailable
 from storage_guards.object_pointer import Pointer
 from storage_guards.object_requests import Delete, List, Listed, Lost, Plan
 
@@ -53,32 +53,27 @@ class UploadFound:
         return sum(self.sizes.values())
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    upload: UploadFound
-    superfluous: tuple[str, ...]
-    """Keys that the pointer does not name."""
+_Member = tuple[DataKey, Listed]
 
 
 def history(scope: Scope) -> Plan[list[UploadFound]]:
     """Every upload there is, oldest fence first."""
-    pointer = yield from read(scope)
-    return [found.upload for found in (yield from _find(scope, pointer))]
+    groups, current = yield from _find(scope, (yield from read(scope)))
+    return [_upload(members, current) for members in groups]
 
 
 def collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
-    """Delete uploads that are not current, of fences below ``fence``; those deleted."""
-    pointer = yield from check(scope, fence)
-    below = [found for found in (yield from _find(scope, pointer)) if found.upload.number < fence.number]
-    superfluous = sorted((found for found in below if found.superfluous), key=lambda found: found.upload.at)
+    """Delete uploads, or what of them is not current, of fences below ``fence``; what was deleted."""
+    groups, current = yield from _find(scope, (yield from check(scope, fence)))
+    left = [[(key, each) for key, each in members if key.key not in current] for members in groups]
+    superfluous = [(_upload(rest, current), rest) for rest in left if rest and rest[0][0].number < fence.number]
+    superfluous.sort(key=lambda found: found[0].at)
     if keep:
-        others = [found for found in superfluous if not found.upload.current]
-        kept = {id(found) for found in others[-keep:]}
-        superfluous = [found for found in superfluous if id(found) not in kept]
+        del superfluous[-keep:]
     if older_than is not None:
         before = scope.now() - timedelta(seconds=older_than)
-        superfluous = [found for found in superfluous if found.upload.at <= before]
-    keys = [scope.directory.full(key) for found in superfluous for key in found.superfluous]
+        superfluous = [found for found in superfluous if found[0].at <= before]
+    keys = [each.key for _, rest in superfluous for _, each in rest]
     for start in range(0, len(keys), BATCH):
         try:
             yield Delete(keys[start : start + BATCH], scope.seconds)
@@ -87,28 +82,27 @@ def collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> 
                 f"the object store did not answer about {scope.resource!r}: {error}; some may be deleted, call again",
                 resource=scope.resource,
             ) from error
-    return [found.upload for found in superfluous]
+    return [upload for upload, _ in superfluous]
 
 
-def _find(scope: Scope, pointer: Pointer | None) -> Plan[list[_Found]]:
+def _find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_Member]], set[str]]]:
+    """What lies there, by upload, oldest fence first; and the keys of what is current."""
     try:
         listed = yield List(scope.directory.data, MOST_LISTED, scope.seconds)
     except Lost as error:
         raise unavailable(scope, error, "retry") from error
     named = {} if pointer is None or pointer.published is None else pointer.published.objects
-    current = {entry.key for entry in named.values()}
-    groups: dict[tuple[int, str, str], list[tuple[DataKey, Listed]]] = {}
+    groups: dict[tuple[int, str, str], list[_Member]] = {}
     for each in listed:
         key = DataKey.parse(scope.directory.relative(each.key))
         if key is not None:  # else it is nothing of ours, and stays
             groups.setdefault((key.number, key.token, key.upload), []).append((key, each))
-    return [_found(members, current) for _, members in sorted(groups.items())]
+    return [members for _, members in sorted(groups.items())], {entry.key for entry in named.values()}
 
 
-def _found(members: list[tuple[DataKey, Listed]], current: set[str]) -> _Found:
+def _upload(members: list[_Member], current: set[str]) -> UploadFound:
     first = members[0][0]
     sizes = {unescape_path(key.name): each.size for key, each in members}
     at = max(each.modified for _, each in members)
     is_current = any(key.key in current for key, _ in members)
-    superfluous = tuple(key.key for key, _ in members if key.key not in current)
-    return _Found(UploadFound(first.number, first.token, sizes, at, is_current, first.upload), superfluous)
+    return UploadFound(first.number, first.token, sizes, at, is_current, first.upload)

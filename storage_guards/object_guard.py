@@ -9,16 +9,20 @@ from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, admit_claim, as_fence, check_resource
 from storage_guards import object_collect, object_inplace, object_plans
 from storage_guards.bounds import check_timeout, wait_seconds
+from storage_guards.object_changes import Scope, read
 from storage_guards.object_io import ObjectIO
 from storage_guards.object_keys import Layout, check_key, check_name
-from storage_guards.object_plans import ANYTHING, Scope
+from storage_guards.object_plans import ANYTHING
 from storage_guards.object_pointer import Entry, Pointer, Published
 from storage_guards.object_probe import Report, probe
 from storage_guards.object_publication import PublicationBase
 from storage_guards.object_requests import Deadline, Plan
 from storage_guards.object_upload import check_body, upload
 
-__all__ = ["ObjectGuard", "Progress"]
+__all__ = ["OPEN_ROUNDS", "ObjectGuard", "Progress"]
+
+OPEN_ROUNDS = 5
+"""How often ``open`` resolves a name anew because what was current has been replaced and collected meanwhile."""
 
 Progress = Callable[[str, int, int | None], object]
 """Called with a name, the bytes of it handed over so far, and all of them where that is known."""
@@ -43,8 +47,8 @@ class ObjectGuard:
         fence = as_fence(holder)
         return fence, self._scope(fence.resource, wait_seconds([holder], self._timeout) if seconds is None else seconds)
 
-    def _seconds(self, timeout: float | None) -> float:
-        return wait_seconds((), self._timeout, timeout)
+    def _deadline(self, timeout: float | None, holders: Sequence[Fence | HasFence] = ()) -> Deadline:
+        return Deadline(wait_seconds(holders, self._timeout, timeout))
 
     def _probe(self, seconds: float) -> Plan[Report]:
         return probe(self._layout, Deadline(seconds))
@@ -54,20 +58,19 @@ class ObjectGuard:
 
     # Each operation as a plan
 
-    def _claim(self, fences: Sequence[Fence], seconds: float) -> Plan[None]:
-        scopes = [self._scope(fence.resource, seconds) for fence in fences]
+    def _claim(self, fences: Sequence[Fence], deadline: Deadline) -> Plan[None]:
         if len(fences) > 1:
-            for scope, fence in zip(scopes, fences, strict=True):
-                admit_claim((yield from self._mark(scope)), fence)
-        for scope, fence in zip(scopes, fences, strict=True):
-            yield from object_plans.claim(scope, fence)
+            for fence in fences:
+                admit_claim((yield from self._mark(self._scope(fence.resource, deadline.part()))), fence)
+        for fence in fences:
+            yield from object_plans.claim(self._scope(fence.resource, deadline.part()), fence)
 
     def _mark(self, scope: Scope) -> Plan[Mark | None]:
-        pointer = yield from object_plans.read(scope)
+        pointer = yield from read(scope)
         return None if pointer is None else pointer.mark
 
     def _current(self, scope: Scope) -> Plan[Published | None]:
-        pointer: Pointer | None = yield from object_plans.read(scope)
+        pointer: Pointer | None = yield from read(scope)
         return None if pointer is None else pointer.published
 
     def _publish(
@@ -103,8 +106,8 @@ class ObjectGuard:
         fence, scope = self._holder(holder)
         return object_plans.delete(scope, fence, claim=claim)
 
-    def _landed(self, error: OutcomeUnknown, seconds: float, report: Report) -> Plan[bool | None]:
-        scope = self._scope(error.fence.resource, seconds)
+    def _landed(self, error: OutcomeUnknown, deadline: Deadline, report: Report) -> Plan[bool | None]:
+        scope = self._scope(error.fence.resource, deadline.part())
         if error.key is None:
             return object_plans.landed(scope, error)
         return object_inplace.landed_in_place(scope, error, report.versions_return)

@@ -6,27 +6,19 @@ by the same put as its bytes.
 
 from __future__ import annotations
 
-import random
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from fencing.fence import Fence, Mark
+from storage_guards.object_changes import PUT_SHARE, ROUNDS, Scope, check, pause, unavailable
 from storage_guards.object_keys import new_id
 from storage_guards.object_outcome import verdict_in_place
-from storage_guards.object_plans import (
-    ANYTHING,
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    PUT_SHARE,
-    ROUNDS,
-    Scope,
-    check,
-    unavailable,
-)
+from storage_guards.object_plans import ANYTHING
 from storage_guards.object_pointer import CREATION, KEPT_WRITES
 from storage_guards.object_requests import (
     CREATE,
@@ -38,7 +30,6 @@ from storage_guards.object_requests import (
     Plan,
     Put,
     Shielded,
-    Sleep,
     Version,
 )
 
@@ -50,6 +41,9 @@ MOST_IN_PLACE = 8 * 2**20
 # One word each: Azure takes no hyphens in a name, and some proxies no underscores.
 MARK = "fencingmark"
 WRITES = "fencingwrites"
+
+WRITTEN_OVER = Version(None, None)
+"""Of an object that was replaced by the time its version could be asked for: whoever goes on from it is refused."""
 
 _MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})")
 
@@ -102,10 +96,11 @@ def _writes(found: Found) -> tuple[str, ...]:
 
 def write(scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any) -> Plan[StoredObject]:
     """Put the object, if the mark is the fence's and the object is what it is to replace."""
+    if isinstance(replacing, StoredObject) and replacing.version == WRITTEN_OVER:
+        raise StaleRead(resource=scope.resource, key=key)
     deadline = scope.deadline()
     id_ = new_id()
-    pause = FIRST_PAUSE_SECONDS
-    for _ in range(ROUNDS):
+    for attempt in range(ROUNDS):
         pointer = yield from check(scope, fence)
         try:
             base = yield from _base(key, replacing, deadline)
@@ -131,8 +126,7 @@ def write(scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any) -> 
                 raise StaleRead(resource=scope.resource, key=key)
         if deadline.over:
             break
-        yield Sleep(random.uniform(0, 1) * min(pause, deadline.part()))
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        yield pause(attempt, deadline)
     raise GuardUnavailable(
         f"{key!r} was changed by others each time; nothing was written, retry", resource=scope.resource
     )
@@ -149,26 +143,35 @@ def _base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | N
 
 
 def _put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline) -> Plan[Version | None]:
-    """The version stored; None: it was refused."""
+    """The version stored; None: it was refused, and is not to be there."""
+    why: Exception | None = None
     try:
-        return (yield put)  # type: ignore[no-any-return]
-    except (Conflict, Lost) as error:
-        why = error
+        for attempt in count():
+            try:
+                return (yield put)  # type: ignore[no-any-return]
+            except (Conflict, Lost) as error:
+                why = error
+            except Exception as error:
+                if why is None:
+                    raise
+                raise unknown from error
+            try:
+                now = yield Get(put.key, 0, deadline.part(), head=True)
+            except (Lost, GuardNotEnforceable):
+                break
+            there = () if now is None else _writes(now)
+            if writes[0] in there:
+                return now.version if writes[0] == there[0] else WRITTEN_OVER
+            if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
+                return None
+            if isinstance(why, Lost) or deadline.over:
+                break
+            yield pause(attempt, deadline, 0.5)  # refused, though it is as it was to be: something else was in the way
     except (Exception, GeneratorExit):
         raise
     except BaseException as error:  # Ctrl-C: the put may still be on its way
         raise error from unknown
-    try:
-        now = yield Get(put.key, 0, deadline.part(), head=True)
-    except (Lost, GuardNotEnforceable):
-        raise unknown from why
-    there = () if now is None else _writes(now)
-    if writes[0] in there:
-        # Later guarded writes may have come on top: whoever goes on from this one is to be refused.
-        return now.version if writes[0] == there[0] else Version("written over", None)
-    if isinstance(why, Lost):  # refused, lost or still under way
-        raise unknown from why
-    return None
+    raise unknown from why
 
 
 def landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: bool) -> Plan[bool | None]:

@@ -24,6 +24,7 @@ from obstore.exceptions import (
 from fencing.errors import GuardNotEnforceable
 from storage_guards.object_requests import (
     CREATE,
+    PAGE,
     Await,
     Conflict,
     Delete,
@@ -47,14 +48,15 @@ __all__ = ["ObjectIO", "write_etag"]
 
 T = TypeVar("T")
 
-PAGE = 1000
 PIECE = 2**20
 """Bytes that a stream gives at a time, at least."""
 
 METHODS = ("get_async", "put_async", "delete_async", "list")
 
+DELETED_AT_ONCE = 10
+
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
-_GONE = ("NotFound", "404", "BlobNotFound", "NoSuchKey")
+_DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 _used = _forked = False
 
@@ -127,7 +129,7 @@ class ObjectIO:
         try:
             return await self.bounded(self.store.get_async(key, options=options or None), seconds, f"reading {key}")
         except FileNotFoundError as error:
-            _require_bucket(error)
+            _require_bucket(error, key)
             return None
 
     async def _get(self, request: Get) -> Found | None:
@@ -156,15 +158,25 @@ class ObjectIO:
         try:
             result = await self.bounded(put, request.seconds, what)
         except FileNotFoundError as error:
-            _require_bucket(error)
-            if request.condition in (None, CREATE):  # nothing needs to be there
-                raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {_said(error)}") from error
-            raise Conflict(_said(error)) from error
+            _require_bucket(error, request.key)
+            if request.condition not in (None, CREATE):
+                raise Conflict(_said(error)) from error
+            if not _asked_once(error):
+                raise Lost(f"{what}: {_said(error)}") from error
+            # Nothing needs to be there.
+            raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {_said(error)}") from error
+        except GuardNotEnforceable as error:
+            if isinstance(error.__cause__, _DENIED) and not _asked_once(error.__cause__):
+                raise Lost(f"{what}: {error}") from error
+            raise
         except Conflict as error:
             if request.condition is None:  # it had none: something else was in the way
                 raise Lost(f"{what}: {error}") from error
             raise
-        return Version(result.get("e_tag"), result.get("version"))
+        stored = Version(result.get("e_tag"), result.get("version"))
+        if stored == request.condition:  # so answers whoever was redirected, and asked to read it instead
+            raise Lost(f"{what}: the version is what it was")
+        return stored
 
     def _mode(self, request: Put) -> Any:
         condition = request.condition
@@ -180,30 +192,32 @@ class ObjectIO:
             mode["e_tag"] = write_etag(condition.e_tag, request.form or self.form)
         if condition.version is not None:
             mode["version"] = condition.version
+        if not mode:
+            raise GuardNotEnforceable(f"storing {request.key}: the store gives neither an ETag nor a version any more")
         return mode
 
     async def _delete(self, request: Delete) -> None:
         keys = list(request.keys)
-        if len(keys) > 1:
-            try:
-                await self.bounded(self.store.delete_async(keys), request.seconds, f"deleting {len(keys)} objects")
-                return
-            except FileNotFoundError:
-                pass  # one of them was gone already, and where that is an error the others may be there still
-            except Lost as error:
-                if not any(text in str(error) for text in _GONE):
-                    raise
-        for key in keys:
-            await self._delete_one(key, request.seconds)
-
-    async def _delete_one(self, key: str, seconds: float) -> None:
+        what = f"deleting {len(keys)} objects"
         try:
-            await self.bounded(self.store.delete_async(key), seconds, f"deleting {key}")
+            await self.bounded(self.store.delete_async(keys), request.seconds, what)
         except FileNotFoundError as error:
-            _require_bucket(error)
-        except Lost as error:
-            if not any(text in str(error) for text in _GONE):
-                raise
+            # One of them was gone already, and where that is an error the others may be there still.
+            _require_bucket(error, *keys)
+            await self.bounded(self._delete_each(keys), request.seconds, what)
+
+    async def _delete_each(self, keys: list[str]) -> None:
+        for start in range(0, len(keys), DELETED_AT_ONCE):
+            some = map(self._delete_one, keys[start : start + DELETED_AT_ONCE])
+            for ended in await asyncio.gather(*some, return_exceptions=True):
+                if ended is not None:
+                    raise ended
+
+    async def _delete_one(self, key: str) -> None:
+        try:
+            await self.store.delete_async(key)
+        except FileNotFoundError:
+            pass
 
     async def _list(self, request: List) -> list[Listed]:
         found: list[Listed] = []
@@ -211,12 +225,12 @@ class ObjectIO:
         pages = self.store.list(request.directory, chunk_size=PAGE)
         try:
             while len(found) < request.limit:
-                page = await self.bounded(_next(pages), request.seconds, what)
+                page = await self.bounded(_next(pages), request.page_seconds, what)
                 if page is None:
                     break
                 found.extend(Listed(each["path"], each["size"], each["last_modified"]) for each in page)
         except FileNotFoundError as error:
-            _require_bucket(error)
+            _require_bucket(error, request.directory)
         return found[: request.limit]
 
     async def bounded(self, awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
@@ -230,7 +244,7 @@ class ObjectIO:
             raise
         except (AlreadyExistsError, PreconditionError) as error:
             raise Conflict(_said(error)) from error
-        except (PermissionDeniedError, UnauthenticatedError) as error:
+        except _DENIED as error:
             raise GuardNotEnforceable(
                 f"{what}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
                 f"valid credentials: {_said(error)}"
@@ -262,9 +276,16 @@ async def _next(pages: AsyncIterator[Any]) -> Any:
         return None
 
 
-def _require_bucket(error: Exception) -> None:
-    if any(text in str(error) for text in _NO_BUCKET):
+def _require_bucket(error: Exception, *keys: str) -> None:
+    said = str(error)
+    if any(text in said and not any(text in key for key in keys) for text in _NO_BUCKET):
         raise GuardNotEnforceable(f"there is no such bucket; create it: {_said(error)}") from error
+
+
+def _asked_once(error: BaseException) -> bool:
+    """Whether obstore's text says that it did not repeat the request. Else an earlier attempt may have been done, or
+    may be under way, and a refusal of the last says nothing of it."""
+    return "retries: 0," in str(error)
 
 
 def _said(error: BaseException) -> str:

@@ -109,10 +109,12 @@ def check_key(key: object, prefix: str) -> str:
     """Return ``key`` if it is a key of the caller's own; TypeError or ValueError otherwise."""
     check_name(key, "a key")
     assert isinstance(key, str)
-    if any(part in ("", ".", "..") for part in key.split("/")):
-        raise ValueError(f"a key has no part that is empty, '.' or '..', which stores read differently: {key!r}")
+    if any(part == "" or part.endswith(".") for part in key.split("/")):
+        raise ValueError(f"a key has no part that is empty or ends with a dot, which stores read differently: {key!r}")
     if any(ord(character) < 32 or ord(character) == 127 for character in key):
         raise ValueError(f"a key has no control characters: {key!r}")
+    if "\\" in key:
+        raise ValueError(f"a key has no backslash, which Azure takes for a slash: {key!r}")
     if (key + "/").startswith(prefix):
         raise ValueError(f"keys below {prefix!r} are the guard's own; write beside them, or use publish()")
     return key

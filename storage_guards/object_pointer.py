@@ -31,6 +31,9 @@ __all__ = ["Deleted", "Entry", "Pointer", "Published", "claimed", "decode", "del
 
 FORMAT = "fencing-pointer/1"
 MAX_POINTER_BYTES = 2**20
+ROOM = 4096
+"""Bytes that a publication leaves free: later claims and ids make its pointer longer, and it must not keep them out."""
+
 MAX_OBJECTS = 1000
 KEPT_WRITES = 16
 """How many ids of its last writes a pointer remembers, for ``landed``."""
@@ -61,10 +64,6 @@ class Published:
     token: str
     at: datetime
     objects: Mapping[str, Entry] = field(default_factory=dict)
-
-    def names(self, key: str) -> bool:
-        """Whether one of its objects lies at ``key``."""
-        return any(entry.key == key for entry in self.objects.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +123,8 @@ def _written(now: Pointer | None, id_: str) -> tuple[str, ...]:
 # To bytes, and back
 
 
-def encode(pointer: Pointer) -> bytes:
-    """The bytes of a pointer.
+def encode(pointer: Pointer, room: int = 0) -> bytes:
+    """The bytes of a pointer, with so many to spare.
 
     Raises:
         ValueError: too many objects, or names so long that it grows too big.
@@ -151,8 +150,9 @@ def encode(pointer: Pointer) -> bytes:
         "deleted": gone and {"number": gone.number, "token": gone.token, "at": gone.at.isoformat()},
     }
     data = json.dumps(shown, sort_keys=True, indent=1).encode()
-    if len(data) > MAX_POINTER_BYTES:
-        raise ValueError(f"the names of a publication make a pointer of {len(data)} bytes, over {MAX_POINTER_BYTES}")
+    most = MAX_POINTER_BYTES - room
+    if len(data) > most:
+        raise ValueError(f"the names of a publication make a pointer of {len(data)} bytes, over {most}")
     return data
 
 

@@ -44,6 +44,9 @@ Clock = Callable[[], float]
 
 LEAST_SECONDS = 0.001
 
+PAGE = 1000
+"""Objects of one page of a listing."""
+
 
 class Conflict(Exception):
     """The store refused a conditional put. Or it did what was asked and refused its own client's second attempt."""
@@ -118,14 +121,15 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """The first ``limit`` objects below a directory, as a list of :class:`Listed`.
-
-    ``seconds`` is for each page.
-    """
+    """The first ``limit`` objects below a directory, as a list of :class:`Listed`."""
 
     directory: str
     limit: int
-    seconds: float
+    page_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        return self.page_seconds * (self.limit // PAGE + 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from storage_guards.object_io import was_used
-from storage_guards.object_requests import Plan, Shielded, Sleep
+from storage_guards.object_requests import Lost, Plan, Shielded, Sleep
 
 __all__ = ["in_loop", "run", "run_async"]
 
@@ -81,7 +81,7 @@ async def _drop_all() -> None:
 
 def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
     """Run a coroutine, which bounds itself to ``seconds``, on the loop of this process; cancel it where this thread
-    stops waiting, by Ctrl-C for one."""
+    stops waiting, by Ctrl-C for one. Lost where it has not kept its bound, as after the whole process stood still."""
     try:
         if _ending:
             raise concurrent.futures.CancelledError
@@ -95,6 +95,9 @@ def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
         return future.result(seconds + _GRACE)
     except concurrent.futures.CancelledError as error:
         _stop_here(error)
+    except concurrent.futures.TimeoutError as error:
+        future.cancel()
+        raise Lost(f"no answer for {seconds + _GRACE:.3g} s, nor an end") from error
     except BaseException:
         future.cancel()  # nothing, where the error is the coroutine's own
         raise
@@ -142,7 +145,7 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             if isinstance(request, Sleep):
                 await asyncio.sleep(request.seconds)
             elif isinstance(request, Shielded):
-                result = await _to_its_end(run_async(request.plan, perform))
+                result = await _to_its_end(request.plan, perform)
             else:
                 result = await perform(request)
         except GeneratorExit:  # this coroutine is thrown away: nothing can be awaited any more
@@ -151,16 +154,30 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             error = raised
 
 
-async def _to_its_end(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await what is bounded and must not be left half done, however often this task is cancelled. A cancellation is
-    delivered then; its cause is how the coroutine failed, and None if it did not."""
-    task = asyncio.ensure_future(coroutine)
+async def _to_its_end(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
+    """Run a plan that is bounded and must not be left half done, however often this task is cancelled. A cancellation
+    is delivered then; its cause is how the plan failed, and None if it did not."""
+    failure: BaseException | None = None
+
+    async def carried() -> T:
+        nonlocal failure
+        try:
+            return await run_async(plan, perform)
+        except BaseException as error:
+            failure = error
+            raise
+
+    task = asyncio.ensure_future(carried())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
+    if isinstance(failure, asyncio.CancelledError):  # with all tasks of a loop that ends: its cause is what is known
+        raise (cancelled or failure) from failure.__cause__
     if cancelled is None:
         return task.result()
-    raise cancelled from (asyncio.CancelledError() if task.cancelled() else task.exception())
+    if not task.cancelled():
+        task.exception()  # looked at
+    raise cancelled from failure

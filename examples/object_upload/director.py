@@ -63,12 +63,16 @@ class Outcome:
     """In the store."""
 
     @property
+    def good(self) -> bool:
+        """All as a newer uploader and its readers want it."""
+        return self.torn == 0 and self.final == whole_day(DAYS["B"])
+
+    @property
     def as_claimed(self) -> bool:
         if self.act.tears:
             return self.final.torn and self.torn > 0 and "B" in self.acknowledged and not self.refused
         days = [str(whole_day(day)) for day in (SUNDAY, DAYS["B"])]
-        whole = self.torn == 0 and self.days == days and str(self.final) == days[-1]
-        return whole and self.acknowledged == ["B"] and bool(self.refused)
+        return self.good and self.days == days and self.acknowledged == ["B"] and bool(self.refused)
 
 
 def whole_day(day: Day) -> Seen:

@@ -28,7 +28,7 @@ def report(introduction: str, events: Sequence[Event]) -> str:
     table = Table(
         ["Act", "", "In the store", "Torn reads"],
         [_row(event) for event in measured],
-        [not event.data["torn"] for event in measured],
+        [event.data["good"] for event in measured],
     )
     sections = [_section(event, [other for other in events if other.act == event.act]) for event in measured]
     return page("A paused uploader goes on late", introduction, table, sections)
@@ -50,6 +50,6 @@ def _section(measured: Event, events: Sequence[Event]) -> Section:
         data["setting"],
         picture(events, LANES, name=name, title=title, width=WIDTH, kinds=LOOKS),
         data["verdict"],
-        not data["torn"],
+        data["good"],
         [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],
     )

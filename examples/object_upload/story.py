@@ -100,6 +100,7 @@ def close_act(screen: Screen, recorder: Recorder, outcome: Outcome) -> None:
         reads=outcome.reads,
         torn=outcome.torn,
         days=outcome.days,
+        good=outcome.good,
         as_claimed=outcome.as_claimed,
         setting=_SETTING[outcome.act.key],
         verdict=verdict(outcome),
@@ -110,7 +111,7 @@ def close_act(screen: Screen, recorder: Recorder, outcome: Outcome) -> None:
     for reason in outcome.refused:
         screen.say(f"StaleFence: {reason}", "2")
     screen.say()
-    sign, colour = ("✗", "1;31") if outcome.torn else ("✓", "1;32")
+    sign, colour = ("✓", "1;32") if outcome.good else ("✗", "1;31")
     screen.say(f"{sign} {verdict(outcome)}", colour)
     if outcome.as_claimed:
         screen.say(_WHY[outcome.act.key])
@@ -139,7 +140,7 @@ def summarize(screen: Screen, outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         torn = f"{'✗' if outcome.torn else '✓'} {outcome.torn} of {outcome.reads}"
         line = f"{outcome.act.key:4}{outcome.act.title:{title}}  {outcome.final!s:13}  {torn}"
-        screen.say(line, "31" if outcome.torn else "32")
+        screen.say(line, "32" if outcome.good else "31")
     for outcome in outcomes:
         if not outcome.as_claimed:
             screen.say(_not_as_claimed(outcome), "1;31")

@@ -14,7 +14,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from fencing import Fence, StaleFence, StaleRead, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.object_plans import ANYTHING
-from storage_guards.object_requests import Delete, List, Put, Shielded, Sleep
+from storage_guards.object_requests import Deadline, Delete, List, Put, Shielded, Sleep
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 
@@ -123,7 +123,7 @@ def test_a_deletion_that_is_late_deletes_nothing(world: World) -> None:
 
 
 def test_a_claim_that_is_late_is_refused(world: World) -> None:
-    steps = _Steps(world, world.guard._claim([A], 5.0))
+    steps = _Steps(world, world.guard._claim([A], Deadline(5.0)))
     put = steps.until(Put, "pointer.json")
     world.publish(B, b"new", claim=True)
     with pytest.raises(StaleFence):

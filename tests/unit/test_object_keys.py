@@ -97,7 +97,20 @@ def test_names_and_keys_are_checked() -> None:
             check_name(bad)
     with pytest.raises(TypeError):
         check_name(b"x")
-    for bad in ("a//b", "/a", "a/", "..", "a/./b", "a\nb", "fencing/x", "fencing/", "fencing"):
+    for bad in (
+        "a//b",
+        "/a",
+        "a/",
+        "..",
+        "a/./b",
+        "a./b",
+        "a\nb",
+        "fencing\\orders=3A1\\pointer.json",
+        "fencing./x",
+        "fencing/x",
+        "fencing/",
+        "fencing",
+    ):
         with pytest.raises(ValueError, match="key"):
             check_key(bad, "fencing/")
     assert check_key("fencing-reports/today.csv", "fencing/") == "fencing-reports/today.csv"

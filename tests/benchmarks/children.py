@@ -1,0 +1,94 @@
+"""Measurements in processes of their own: pinned from the start, with or without hiredis, and never without an end.
+
+What a child starts (its server, its threads, its own children) inherits its processors, so pinning the child pins
+client and server alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from typing import Any
+
+__all__ = ["ChildFailed", "all_cores", "in_child", "unpin"]
+
+_MARK = "result of the measurement: "
+
+
+class ChildFailed(RuntimeError):
+    """A measurement ended without a result: it raised, died, or took too long and was killed."""
+
+
+def all_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def in_child(function: str, *, seconds: float, one_core: bool = True, hiredis: bool = True, **arguments: Any) -> Any:
+    """What ``function`` ("module.name" of this package) returns when it is called with ``arguments``; all of it JSON.
+
+    Args:
+        seconds: after which it is killed, with what it started.
+        one_core: on one processor (the last one); else on all.
+        hiredis: whether redis-py is to find hiredis.
+
+    Raises:
+        ChildFailed: there is no result; its text is what the child said at last.
+    """
+    order = {"function": function, "one_core": one_core, "hiredis": hiredis, "arguments": arguments}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.benchmarks.children"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # so that it can be killed with its children
+    )
+    try:
+        said, errors = child.communicate(json.dumps(order), timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise ChildFailed(f"did not end within {seconds:.0f} s, and was killed") from None
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    for line in reversed(said.splitlines()):
+        if line.startswith(_MARK):
+            return json.loads(line.removeprefix(_MARK))
+    raise ChildFailed(_last_words(errors) or f"ended with {child.returncode} without a word")
+
+
+def unpin() -> None:
+    """Back to all processors, for what is not to be measured; threads that run already stay where they are."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _last_words(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.read())
+    if order["one_core"] and hasattr(os, "sched_setaffinity"):  # macOS has no such thing
+        os.sched_setaffinity(0, all_cores()[-1:])
+    if not order["hiredis"]:
+        sys.modules["hiredis"] = None  # type: ignore[assignment]  # an import of it fails now, as if it were not there
+    module, _, name = order["function"].rpartition(".")
+    function = getattr(importlib.import_module(f"tests.benchmarks.{module}"), name)
+    from redis.utils import HIREDIS_AVAILABLE  # not before the line above: it is decided when redis is imported
+
+    if HIREDIS_AVAILABLE is not order["hiredis"]:
+        raise RuntimeError(f"redis-py {'has' if HIREDIS_AVAILABLE else 'does not have'} hiredis here")
+    result = function(**order["arguments"])
+    print(f"\n{_MARK}{json.dumps(result)}", flush=True)
+    os._exit(0)  # threads that still wait for a lock are not waited for
+
+
+if __name__ == "__main__":
+    main()

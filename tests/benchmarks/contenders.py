@@ -1,0 +1,210 @@
+"""The locks that are compared, each as its own documentation says it is used, for threads and for asyncio.
+
+All locks of a process share one client, whose pool is made large enough: with the default one some could not even wait
+(100 connections in redis-py 8.1). Everything expires after ``ttl`` seconds; only ours renews itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from typing import Any, NamedTuple
+
+import redis
+import redis.asyncio
+
+from fencing import AsyncRedisCoordinator, RedisCoordinator
+
+__all__ = ["ASYNC", "OURS", "RAW", "REDIS_PY", "THREADS", "AsyncWay", "Way", "open_async", "open_threads", "versions"]
+
+OURS = "fencing"
+REDIS_PY = "redis-py Lock"
+RAW = "raw"
+
+
+class Way(NamedTuple):
+    """How one worker takes and frees its lock. ``acquire`` raises if it did not get it."""
+
+    acquire: Callable[[], Any]
+    release: Callable[[], Any]
+
+
+class AsyncWay(NamedTuple):
+    acquire: Callable[[], Awaitable[Any]]
+    release: Callable[[], Awaitable[Any]]
+
+
+class NotGranted(RuntimeError):
+    """The lock was not had within its time."""
+
+
+Maker = Callable[[str], Way]
+AsyncMaker = Callable[[str], AsyncWay]
+
+
+def open_threads(name: str, url: str, *, ttl: int, connections: int) -> Maker:
+    """What makes a worker's ``Way`` to a resource; may be called from any thread."""
+    client = redis.Redis.from_url(url, max_connections=connections + 10)
+    return _THREADS[name](client, ttl)
+
+
+async def open_async(name: str, url: str, stack: AsyncExitStack, *, ttl: int, connections: int) -> AsyncMaker:
+    return await _ASYNC[name](url, stack, ttl, connections + 10)
+
+
+def _must(got: object) -> None:
+    if not got:
+        raise NotGranted
+
+
+def _fencing(client: redis.Redis, ttl: int) -> Maker:
+    coordinator = RedisCoordinator(client, ttl=ttl)
+
+    def make(resource: str) -> Way:
+        lock = coordinator.lock(resource)
+        leases: list[Any] = []
+        return Way(lambda: leases.append(lock.acquire(timeout=WAIT)), lambda: leases.pop().release())
+
+    return make
+
+
+def _redis_py(client: redis.Redis, ttl: int) -> Maker:
+    def make(resource: str) -> Way:
+        lock = client.lock(resource, timeout=ttl, blocking_timeout=WAIT)
+        return Way(lambda: _must(lock.acquire()), lock.release)
+
+    return make
+
+
+def _python_redis_lock(client: redis.Redis, ttl: int) -> Maker:
+    lock_class = importlib.import_module("redis_lock").Lock
+
+    def make(resource: str) -> Way:
+        lock = lock_class(client, resource, expire=ttl)
+        return Way(lambda: _must(lock.acquire()), lock.release)  # its time-out must not exceed the ttl; none is none
+
+    return make
+
+
+def _pottery(client: redis.Redis, ttl: int) -> Maker:
+    lock_class = importlib.import_module("pottery").Redlock
+
+    def make(resource: str) -> Way:
+        lock = lock_class(key=resource, masters={client}, auto_release_time=ttl)
+        return Way(lambda: _must(lock.acquire(timeout=WAIT)), lock.release)
+
+    return make
+
+
+def _redlock_py(client: redis.Redis, ttl: int) -> Maker:
+    delay = 0.2  # its default; it waits by counting attempts
+    manager = importlib.import_module("redlock").Redlock([client], retry_count=int(WAIT / delay), retry_delay=delay)
+
+    def make(resource: str) -> Way:
+        locks: list[Any] = []
+
+        def acquire() -> None:
+            lock = manager.lock(resource, ttl * 1000)
+            _must(lock)
+            locks.append(lock)
+
+        return Way(acquire, lambda: manager.unlock(locks.pop()))
+
+    return make
+
+
+async def _async_fencing(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
+    client = await stack.enter_async_context(redis.asyncio.Redis.from_url(url, max_connections=connections))
+    coordinator = await stack.enter_async_context(AsyncRedisCoordinator(client, ttl=ttl))
+
+    def make(resource: str) -> AsyncWay:
+        lock = coordinator.lock(resource)
+        leases: list[Any] = []
+
+        async def acquire() -> None:
+            leases.append(await lock.acquire(timeout=WAIT))
+
+        return AsyncWay(acquire, lambda: leases.pop().release())
+
+    return make
+
+
+async def _async_redis_py(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
+    client = await stack.enter_async_context(redis.asyncio.Redis.from_url(url, max_connections=connections))
+
+    def make(resource: str) -> AsyncWay:
+        lock = client.lock(resource, timeout=ttl, blocking_timeout=WAIT)
+
+        async def acquire() -> None:
+            _must(await lock.acquire())
+
+        return AsyncWay(acquire, lock.release)
+
+    return make
+
+
+async def _coredis(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
+    coredis: Any = importlib.import_module("coredis")
+    lock_class = importlib.import_module("coredis.patterns.lock").Lock
+    client = await stack.enter_async_context(coredis.Redis.from_url(url, max_connections=connections))
+
+    def make(resource: str) -> AsyncWay:
+        lock = lock_class(client, resource, timeout=ttl, blocking_timeout=WAIT)
+
+        async def acquire() -> None:
+            _must(await lock.acquire())
+
+        return AsyncWay(acquire, lock.release)
+
+    return make
+
+
+async def _async_pottery(url: str, stack: AsyncExitStack, ttl: int, connections: int) -> AsyncMaker:
+    lock_class = importlib.import_module("pottery").AIORedlock
+    client = await stack.enter_async_context(redis.asyncio.Redis.from_url(url, max_connections=connections))
+
+    def make(resource: str) -> AsyncWay:
+        lock = lock_class(key=resource, masters={client}, auto_release_time=ttl)
+
+        async def acquire() -> None:
+            _must(await lock.acquire(timeout=WAIT))
+
+        return AsyncWay(acquire, lock.release)
+
+    return make
+
+
+WAIT = 60
+"""Seconds a worker waits at most; a measurement is over, or is ended, before that."""
+
+_THREADS: dict[str, Callable[[redis.Redis, int], Maker]] = {
+    OURS: _fencing,
+    REDIS_PY: _redis_py,
+    "python-redis-lock": _python_redis_lock,
+    "pottery": _pottery,
+    "redlock-py": _redlock_py,
+}
+_ASYNC: dict[str, Callable[[str, AsyncExitStack, int, int], Awaitable[AsyncMaker]]] = {
+    OURS: _async_fencing,
+    REDIS_PY: _async_redis_py,
+    "coredis": _coredis,
+    "pottery": _async_pottery,
+}
+THREADS = tuple(_THREADS)
+ASYNC = tuple(_ASYNC)
+
+
+def versions() -> dict[str, str]:
+    """Of everything that is compared, and of what it stands on."""
+    found = {}
+    for package in (
+        *("fencing", "redis", "hiredis", "python-redis-lock", "pottery", "redlock-py", "coredis"),
+        *("psycopg", "SQLAlchemy", "PyMySQL", "obstore"),
+    ):
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
