@@ -126,7 +126,7 @@ def test_the_holder_dies_and_is_succeeded_when_its_lease_ends(side: Side, any_re
 def test_a_thread_that_never_releases_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer) -> None:
     """All in one process: whoever waits knows of the grant, though nobody told it."""
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=1, renew=False)
-    holder = side.call(coordinator.acquire, "r")
+    holder = side.call(side.coordinator(any_redis.url, ttl=30).acquire, "r")
     waiters = [Waiter(side, coordinator, hold=2) for _ in range(2)]
     queue.has(2)
     side.call(holder.release)

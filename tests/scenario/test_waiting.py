@@ -232,6 +232,19 @@ def test_an_offer_that_nobody_waits_for_is_declined_at_once(side: Side, any_redi
     assert waiting.granted_at - released_at < 0.2, "less than the offer would have lasted"
 
 
+def test_a_forced_release_hands_the_lock_on(side: Side, any_redis: RedisServer) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=60))
+    queue.has(1)
+    forced_at = time.monotonic()
+    forced = side.call(coordinator.lock("r").force_release)
+    assert waiter.join().granted_at - forced_at < 1
+    assert waiter.lease.fence.number > forced.fence.number > holder.fence.number
+    assert side.call(holder.release) is False
+    assert not queue.left_behind()
+
+
 def test_the_queue_vanishes_by_itself(side: Side, any_redis: RedisServer) -> None:
     coordinator, queue = side.coordinator(any_redis.url), Queue(any_redis)
     holder = side.call(coordinator.acquire, "r")
