@@ -29,7 +29,8 @@ class Keys:
     queue: str
     offered: str
     packed_lock: bytes = field(repr=False)  # and the holder's
-    packed_all: bytes = field(repr=False)
+    packed_acquire: bytes = field(repr=False)  # all five
+    packed_release: bytes = field(repr=False)  # all but the counter
 
 
 def slot_of(key: bytes) -> int:
@@ -69,5 +70,10 @@ def keys_of(resource: str) -> Keys:
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
     queue, offered = f"{prefix}:queue:{resource}", f"{prefix}:offered:{resource}"
-    packed = bulks((lock, holder))
-    return Keys(lock, holder, counter, queue, offered, packed_lock=packed, packed_all=packed + bulk(counter))
+    packed, waiting = bulks((lock, holder)), bulks((queue, offered))
+    return Keys(
+        *(lock, holder, counter, queue, offered),
+        packed_lock=packed,
+        packed_acquire=packed + bulk(counter) + waiting,
+        packed_release=packed + waiting,
+    )

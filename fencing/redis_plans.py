@@ -19,7 +19,7 @@ from fencing.holding import Holding
 from fencing.redis_keys import Keys, keys_of
 from fencing.redis_scripts import ACQUIRE, FORCE_RELEASE, HOLDER, RELEASE, REMINT, RENEW, Script
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
-from fencing.redis_wire import Packed, bulk
+from fencing.redis_wire import Packed, bulk, bulks
 
 __all__ = ["Call", "NoReply", "RedisPlans", "release_call"]
 
@@ -190,7 +190,8 @@ class RedisPlans:
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         call = release_call(fence.resource, fence.token)
-        reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline)
+        packed = Packed(keys_of(fence.resource).packed_release, bulks(call.args))
+        reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline, packed=packed)
         return reply.kind == "released" or reply.repeated  # repeated: the first attempt may have been what freed it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
@@ -227,7 +228,8 @@ class RedisPlans:
         owner = settings.owner or f"{socket.gethostname()}:{os.getpid()}"
         args = (token, _milliseconds(settings), floor, int(settings.clock_floor), owner, *more)
         undo = release_call(resource, token, more[0] if script is ACQUIRE else "")
-        reply = yield from self._ask(script, resource, keys, args, settings, deadline, undo)
+        packed = Packed(its.packed_acquire, bulks(args)) if script is ACQUIRE else None
+        reply = yield from self._ask(script, resource, keys, args, settings, deadline, undo, packed)
         if reply.kind == "implausible":
             raise MarkImplausible(resource=resource, number=reply.number(1), ceiling=reply.number(2))
         return reply

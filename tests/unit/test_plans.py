@@ -14,6 +14,7 @@ from fencing.effects import Claim, Plan, Shielded, Sleep
 from fencing.holding import Holding
 from fencing.redis_plans import Call, NoReply, RedisPlans
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
+from fencing.redis_wire import Packed, bulks
 from storage_guards import MemoryGuard
 
 GUARD = MemoryGuard()
@@ -371,6 +372,13 @@ def test_who_was_superseded_waits_anew_with_another_token(steps: Stepper) -> Non
     calls = [effect for effect in steps.effects if isinstance(effect, Call) and effect.script.name == "acquire"]
     assert [call.args[6] for call in calls] == ["", "", "1000", "", "", "1000"]
     assert len({call.args[0] for call in calls}) == 2
+
+
+def test_what_is_packed_is_what_is_said(steps: Stepper) -> None:
+    grant = steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 5.0), GRANTED)
+    steps.run(plans.release(steps.redis, grant.fence, SETTINGS), RELEASED)
+    for call in steps.effects:
+        assert call.packed == Packed(bulks(call.keys), bulks(call.args))
 
 
 def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_undo(steps: Stepper) -> None:
