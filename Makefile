@@ -1,10 +1,11 @@
 # Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | demo-object-upload | test | explore | check | wheel | clean
+#   make demo | demo-object-upload | test | explore | bench | check | wheel | clean
+#   make bench ARGS="pair contended --quick"
 #   make node      (needs npm: more object stores for the tests)
 #   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo demo-object-upload test explore check wheel node clean
+.PHONY: demo demo-object-upload test explore bench check wheel node clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -34,6 +35,10 @@ test: .venv/.dev
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
+
+# Ours and others, turn about, and the targets: some ten minutes for all of it. Not while the machine does other work.
+bench: .venv/.bench
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .
@@ -85,3 +90,7 @@ clean:
 .venv/.dev: pyproject.toml .venv/.python
 	@$(PIP) --editable ".[dev]"
 	@touch .venv/.demo .venv/.demo-objects $@
+
+.venv/.bench: pyproject.toml .venv/.python
+	@$(PIP) --editable ".[bench]"
+	@touch .venv/.demo $@

@@ -32,7 +32,7 @@ except ImportError:  # it is recommended, not required
 else:
     _READER = hiredis.Reader
 
-__all__ = ["Replies", "direct_transport"]
+__all__ = ["Replies", "direct_transport", "stream_writer"]
 
 NONE_YET = object()
 
@@ -50,12 +50,15 @@ MEANING: dict[str, type[RedisError]] = {
 """The error codes that are told apart. https://redis.io/docs/latest/develop/reference/protocol-spec/ (simple errors)"""
 
 
-def direct_transport(connection: Any) -> asyncio.Transport | None:
-    """The transport of a connection that redis-py has opened; None where replies cannot be taken from it directly."""
+def stream_writer(connection: Any) -> asyncio.StreamWriter | None:
+    """What a connection that redis-py has opened writes to; None where this redis-py has it elsewhere."""
     writer = getattr(connection, "_writer", None)
-    if _READER is None or not isinstance(writer, asyncio.StreamWriter):
-        return None
-    transport = writer.transport
+    return writer if isinstance(writer, asyncio.StreamWriter) else None
+
+
+def direct_transport(writer: asyncio.StreamWriter | None) -> asyncio.Transport | None:
+    """The transport, where replies can be taken from it directly."""
+    transport = None if writer is None or _READER is None else writer.transport
     return transport if isinstance(transport, asyncio.Transport) else None
 
 

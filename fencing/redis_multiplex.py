@@ -24,7 +24,7 @@ from fencing.redis_blueprint import (
     nobody_will_ask_again,
     translated,
 )
-from fencing.redis_direct import Replies, direct_transport
+from fencing.redis_direct import Replies, direct_transport, stream_writer
 from fencing.redis_plans import Call, NoReply
 
 if sys.version_info >= (3, 11):
@@ -145,7 +145,7 @@ class _Line:
         self._blueprint = blueprint
         self._loop = loop
         self._connection: Any = None
-        self._transport: asyncio.Transport | None = None  # None: redis-py sends and reads
+        self._writer: asyncio.StreamWriter | None = None
         self._task: asyncio.Task[None] | None = None
         self._opening: asyncio.Future[None] | None = None
         self._waiting: deque[_Request] = deque()
@@ -161,6 +161,7 @@ class _Line:
         if self._opening is None:
             self._opening = self._loop.create_future()
             self._task = self._loop.create_task(self._run(self._opening), name="fencing-redis")
+            self._task.add_done_callback(partial(self._ended, self._opening))
         opening = self._opening
         await asyncio.wait([opening], timeout=seconds)
         if not opening.done():
@@ -185,10 +186,14 @@ class _Line:
         data, self._outgoing = b"".join(self._outgoing), []
         if not self.open or not data:
             return
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._writer is not None:
+            self._writer.write(data)
         else:
-            self._sending = self._loop.create_task(self._connection.send_packed_command([data], check_health=False))
+            self._sending = self._loop.create_task(self._send(self._connection, data))
+
+    async def _send(self, connection: Any, data: bytes) -> None:
+        if self.open and self._connection is connection:  # or else it would be opened again
+            await connection.send_packed_command([data], check_health=False)
 
     def stop(self) -> None:
         """End the connection; whoever waits gets NoReply."""
@@ -214,11 +219,16 @@ class _Line:
         except (RedisError, OSError) as error:
             self._broken = error
         finally:
+            self._ended(opening)
+            self._fail_all()
+            await connection.disconnect(nowait=True)
+
+    def _ended(self, opening: asyncio.Future[None], _: object = None) -> None:
+        """Also of a task that was cancelled before it began."""
+        if self._opening is opening:
             self.open = False
             self._opening = None
             opening.cancel()
-            self._fail_all()
-            await connection.disconnect(nowait=True)
 
     async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
         try:
@@ -234,10 +244,11 @@ class _Line:
 
     async def _hand_out_replies(self, connection: Any) -> None:
         """Until the connection breaks."""
-        self._transport = direct_transport(connection)
-        if self._transport is not None:
+        self._writer = stream_writer(connection)
+        transport = direct_transport(self._writer)
+        if transport is not None:
             replies = Replies(self._loop, self._answer)
-            self._transport.set_protocol(replies)
+            transport.set_protocol(replies)
             await replies.end
         while True:
             self._answer(await self._reply(connection))

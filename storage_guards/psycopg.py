@@ -17,7 +17,9 @@ from storage_guards.psycopg_marks import create_tables, read_mark
 from storage_guards.psycopg_outcome import Inquiry
 from storage_guards.psycopg_running import AsyncRunning, Running, once, once_async, run, run_async
 from storage_guards.psycopg_sources import AsyncSource, Source, async_lender, lender
+from storage_guards.psycopg_statements import Way
 from storage_guards.psycopg_transaction import GuardedTransaction
+from storage_guards.psycopg_upkeep import AsyncUpkeep, Upkeep
 
 __all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
 
@@ -29,6 +31,7 @@ class _Bounded:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = check_timeout(timeout)
+        self._way = Way()
 
     def _transaction(
         self,
@@ -41,17 +44,17 @@ class _Bounded:
     ) -> GuardedTransaction:
         seconds = wait_seconds(holders, self._timeout, timeout)
         return GuardedTransaction(
-            sorted_fences(holders), seconds, claim=claim, writes=writes, foreign_body=foreign_body
+            self._way, sorted_fences(holders), seconds, claim=claim, writes=writes, foreign_body=foreign_body
         )
 
     def _without_fence(self) -> GuardedTransaction:
-        return GuardedTransaction((), self._timeout, claim=False, writes=0)
+        return GuardedTransaction(self._way, (), self._timeout, claim=False, writes=0)
 
     def _inquiry(self, error: object, timeout: float | None) -> Inquiry:
-        return Inquiry(check_unknown(error), wait_seconds((), self._timeout, timeout))
+        return Inquiry(self._way, check_unknown(error), wait_seconds((), self._timeout, timeout))
 
 
-class PsycopgGuard(_Bounded):
+class PsycopgGuard(Upkeep, _Bounded):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect: the same as
     ``SQLAlchemyGuard``, so programs with either exclude each other.
 
@@ -223,7 +226,7 @@ class PsycopgGuard(_Bounded):
             run(connection, transaction.advance(connection), transaction.silence)
 
 
-class AsyncPsycopgGuard(_Bounded):
+class AsyncPsycopgGuard(AsyncUpkeep, _Bounded):
     """:class:`PsycopgGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
 
     Args:

@@ -10,7 +10,7 @@ from psycopg.pq.abc import PGresult
 from fencing.errors import GuardUnavailable
 from fencing.fence import Fence, Mark, admit_claim
 from storage_guards import psycopg_statements as sql
-from storage_guards.psycopg_statements import AnyConnection
+from storage_guards.psycopg_statements import AnyConnection, Way
 from storage_guards.psycopg_wire import ask, ask_prepared, first_row
 
 __all__ = ["ROUNDS", "claim_all", "moving", "to_mark"]
@@ -20,7 +20,7 @@ ROUNDS = 3
 
 
 def claim_all(
-    connection: AnyConnection, fences: Sequence[Fence], seconds: float, writes: int, last: Sequence[str]
+    connection: AnyConnection, way: Way, fences: Sequence[Fence], seconds: float, writes: int, last: Sequence[str]
 ) -> PQGen[list[PGresult]]:
     """Begin a transaction and raise each mark to its fence.
 
@@ -29,13 +29,14 @@ def claim_all(
 
     Args:
         connection: idle.
+        way: to the marks.
         fences: sorted by resource.
         seconds: the bound of each wait.
         writes: what to add to the marks' seq.
         last: statements at the end of the transaction's beginning.
 
     Returns:
-        For each fence an answer with the row (seq, recent_writes, xact).
+        For each fence an answer with the row (seq, recent_writes, xact, outermost).
 
     Raises:
         StaleFence: the rule refuses one.
@@ -46,9 +47,10 @@ def claim_all(
     values = [sql.values_of(connection, fence, writes) for fence in fences]
     results = yield from ask_prepared(
         connection,
+        way,
         opening,
         lambda prepared: [
-            *(sql.claim(each, prepared=prepared) for each in values),
+            *(sql.claim(way, each, prepared=prepared) for each in values),
             *last,
             *([sql.COMMIT] if at_once else ()),
         ],
@@ -60,14 +62,14 @@ def claim_all(
         around = (opening, [sql.COMMIT]) if at_once else ([], [])
         admitted = []
         for fence in fences:
-            admitted.append((yield from _claim_one(connection, fence, writes, around)))
+            admitted.append((yield from _claim_one(connection, way, fence, writes, around)))
     if not writes and not at_once:
         yield from ask(connection, [sql.COMMIT])
     return admitted
 
 
 def _claim_one(
-    connection: AnyConnection, fence: Fence, writes: int, around: tuple[Sequence[str], Sequence[str]]
+    connection: AnyConnection, way: Way, fence: Fence, writes: int, around: tuple[Sequence[str], Sequence[str]]
 ) -> PQGen[PGresult]:
     """Claim, whether there is a mark or not.
 
@@ -83,16 +85,16 @@ def _claim_one(
     values = sql.values_of(connection, fence, writes)
     for _ in range(ROUNDS):
         # Nobody can raise the floor any more before this transaction ends; read in the next statement, it is current.
-        floor, claimed = yield from answers(sql.LOCK_FLOOR, sql.first_claim(values))
+        floor, claimed = yield from answers(way.sql.lock_floor, way.sql.first_claim.format(**values))
         if claimed.ntuples:
             return claimed
         if not floor.ntuples:
             yield from answers(sql.make_floor())
             continue
-        mark, floor = yield from answers(sql.read_mark(values["resource"]), sql.READ_FLOOR)
+        mark, floor = yield from answers(way.sql.read_mark.format(**values), way.sql.read_floor)
         row = first_row(floor)
         admit_claim(to_mark(mark), fence, int((row and row[0]) or 0))
-        [claimed] = yield from answers(sql.claim(values))  # a mark that is there counts, whatever the floor
+        [claimed] = yield from answers(sql.claim(way, values))  # a mark that is there counts, whatever the floor
         if claimed.ntuples:
             return claimed
     raise moving(fence)

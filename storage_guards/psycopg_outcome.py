@@ -12,8 +12,8 @@ from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import MAX_NUMBER
 from storage_guards import psycopg_statements as sql
 from storage_guards.psycopg_errors import explain
-from storage_guards.psycopg_statements import AnyConnection
-from storage_guards.psycopg_wire import ask, first_row
+from storage_guards.psycopg_statements import AnyConnection, Way
+from storage_guards.psycopg_wire import ask, either_way, first_row
 from storage_guards.recent_writes import Settled, verdict
 
 __all__ = ["Inquiry"]
@@ -24,7 +24,8 @@ _ROUNDS = 3
 class Inquiry:
     """One use of ``landed``."""
 
-    def __init__(self, unknown: OutcomeUnknown, seconds: float) -> None:
+    def __init__(self, way: Way, unknown: OutcomeUnknown, seconds: float) -> None:
+        self._way = way
         self._unknown = unknown
         self.seconds = seconds
         self._connected = False
@@ -37,9 +38,13 @@ class Inquiry:
     def ask(self, connection: AnyConnection) -> PQGen[bool | None]:
         """Lock, look, and leave everything as it was: one round trip, unless the mark comes or goes meanwhile."""
         self._connected = True
+        return (yield from either_way(connection, self._way, lambda: self._ask(connection)))
+
+    def _ask(self, connection: AnyConnection) -> PQGen[bool | None]:
         opening = [sql.begin(connection, read_committed=True), *sql.limits(self.seconds, idle=False)]
         values = sql.values_of(connection, self._unknown.fence)
-        look = [sql.lock_mark(values), sql.lock_absence(values), sql.LOCK_FLOOR]
+        marks = self._way.sql
+        look = [text.format(**values) for text in (marks.lock_mark, marks.lock_absence, marks.lock_floor)]
         for _ in range(_ROUNDS):
             results = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
             mark, absent, floor = map(first_row, results[len(opening) : -1])

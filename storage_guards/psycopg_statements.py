@@ -1,10 +1,8 @@
-"""The admission rule and the mark table in PostgreSQL's SQL, and how values get into it. No I/O.
+"""How values get into the statements of ``mark_statements.py``, and what goes around these. No I/O.
 
 Several statements go to the server together, as one simple query, so values are literals. The two that run all the
-time are prepared on each connection and executed by name: to parse and plan them takes longer than to run them.
-
-Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert): it takes the mark's row lock, compares, and answers
-in one step, and the lock is kept until the transaction ends. Only a refusal reads the mark again, to say why.
+time are prepared on each connection and executed by name: to parse and plan them takes longer than to run them. (Not on
+a database that enforces: there they are calls of functions, whose plans the server keeps itself.)
 """
 
 from __future__ import annotations
@@ -17,74 +15,32 @@ from psycopg.pq import Escaping
 
 from fencing.errors import GuardNotEnforceable
 from fencing.fence import MAX_NUMBER, Fence
-from storage_guards.recent_writes import FLOOR, REMEMBERED_CHARACTERS, TABLE, new_id
+from storage_guards.mark_statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL, Statements
+from storage_guards.recent_writes import FLOOR, TABLE, new_id
 
 __all__ = [
     "COMMIT",
-    "LOCK_FLOOR",
+    "IS_ENFORCED",
     "PREPARE",
-    "READ_FLOOR",
     "ROLLBACK",
     "AnyConnection",
+    "Way",
     "begin",
     "check",
-    "check_nested",
     "claim",
     "create",
-    "first_claim",
     "limits",
     "literal",
-    "lock_absence",
-    "lock_mark",
     "make_floor",
-    "read_mark",
     "values_of",
 ]
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
 Values = dict[str, str]
 
-_CREATE_LOCK = 7_236_273_601
-"""Arbitrary: the advisory lock under which the table is created, as IF NOT EXISTS fails where two race. The same for
-every guard on PostgreSQL."""
-
-_REMEMBER = f"substr({{write}}::text || ' ' || {TABLE}.recent_writes, 1, {REMEMBERED_CHARACTERS})"
-
-# Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
-_RAISE = (
-    "number = {number}, token = {token}, "
-    f"seq = CASE WHEN {TABLE}.number = {{number}} THEN {TABLE}.seq ELSE 0 END + {{writes}}, "
-    "xact = pg_current_xact_id(), "
-    f"recent_writes = CASE WHEN {{writes}} = 0 THEN {TABLE}.recent_writes ELSE {_REMEMBER} END, "
-    "claimed_at = CURRENT_TIMESTAMP"
-)
-_ADMITS = f"({TABLE}.number < {{number}} OR ({TABLE}.number = {{number}} AND {TABLE}.token = {{token}}))"
-_REPLY = "RETURNING seq, recent_writes, xact::text"
-
-_CLAIM = f"UPDATE {TABLE} SET {_RAISE} WHERE resource = {{resource}} AND {_ADMITS} {_REPLY}"
-_FIRST_CLAIM = (
-    f"INSERT INTO {TABLE} (resource, number, token, seq, recent_writes, xact) "
-    "SELECT {resource}, {number}, {token}, {writes}, {write}::text || ' ' || floor.recent_writes, pg_current_xact_id() "
-    f"FROM {TABLE} AS floor WHERE floor.resource = '{FLOOR}' AND floor.number < {{number}} "
-    f"ON CONFLICT (resource) DO UPDATE SET {_RAISE} WHERE {_ADMITS} {_REPLY}"
-)
-_CHECK = (
-    f"UPDATE {TABLE} SET xact = pg_current_xact_id(), seq = seq + 1, recent_writes = {_REMEMBER} "
-    f"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} {_REPLY}"
-)
-# In a savepoint, a row's xmin is the savepoint's own transaction id and not that of the whole transaction.
-_IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
-_READ_MARK = f"SELECT number, token, seq FROM {TABLE} WHERE resource = {{resource}}"
-_LOCK_MARK = f"UPDATE {TABLE} SET seq = seq WHERE resource = {{resource}} RETURNING recent_writes"
-_LOCK_ABSENCE = (
-    f"INSERT INTO {TABLE} (resource, number, token, seq) VALUES ({{resource}}, {{number}}, {{token}}, 0) "
-    "ON CONFLICT (resource) DO NOTHING RETURNING resource"
-)
-
-READ_FLOOR = f"SELECT number, recent_writes FROM {TABLE} WHERE resource = '{FLOOR}'"
-LOCK_FLOOR = f"{READ_FLOOR} FOR SHARE"
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
+IS_ENFORCED = f"SELECT {ENFORCED}"
 
 _TABLE = f"""
     CREATE TABLE IF NOT EXISTS {TABLE} (
@@ -112,11 +68,28 @@ def _named(kind: str, text: str, types: str) -> tuple[str, str]:
     return name, f"PREPARE {name} ({types}) AS {text.format(**_PLACES)}"
 
 
-_CHECK_NAME, _PREPARE_CHECK = _named("check", _CHECK, "text, bigint, text, text")
-_CLAIM_NAME, _PREPARE_CLAIM = _named("claim", _CLAIM, "text, bigint, text, text, bigint")
+_CHECK_NAME, _PREPARE_CHECK = _named("check", POSTGRESQL.check, "text, bigint, text, text")
+_CLAIM_NAME, _PREPARE_CLAIM = _named("claim", POSTGRESQL.claim, "text, bigint, text, text, bigint")
 
 PREPARE = (_PREPARE_CHECK, _PREPARE_CLAIM)
 """What a connection needs before ``check`` and ``claim`` with ``prepared=True``."""
+
+
+class Way:
+    """How a guard's role gets at the marks: by statements on the table, or by calls of functions, on a database that
+    enforces. Found out by the refusal of the one, and then kept."""
+
+    def __init__(self) -> None:
+        self.enforced: bool | None = None
+
+    @property
+    def sql(self) -> Statements:
+        """The statements of this way."""
+        return CALLS if self.enforced else POSTGRESQL
+
+    def turn(self) -> None:
+        """The other way, as this one was refused."""
+        self.enforced = not self.enforced
 
 
 def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
@@ -160,58 +133,29 @@ def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Value
     }
 
 
-def check(values: Values, *, prepared: bool = False) -> str:
-    """Admit a write: a row (seq, recent_writes, xact) if the fence is the mark's own."""
-    if prepared:
+def check(way: Way, values: Values, *, prepared: bool = False) -> str:
+    """Admit a write: a row (seq, recent_writes, xact, outermost) if the fence is the mark's own."""
+    if prepared and not way.enforced:
         resource, number, token, write, _ = values.values()
         return f"EXECUTE {_CHECK_NAME} ({resource}, {number}, {token}, {write})"
-    return _CHECK.format(**values)
+    return way.sql.check.format(**values)
 
 
-def check_nested(values: Values) -> str:
-    """As :func:`check`, with one more column: whether it was outside any savepoint."""
-    return f"{_CHECK.format(**values)}, {_IS_OUTERMOST}"
-
-
-def claim(values: Values, *, prepared: bool = False) -> str:
-    """Raise a mark that exists: a row (seq, recent_writes, xact) if the rule admits the fence."""
-    if prepared:
+def claim(way: Way, values: Values, *, prepared: bool = False) -> str:
+    """Raise a mark that exists: a row (seq, recent_writes, xact, outermost) if the rule admits the fence."""
+    if prepared and not way.enforced:
         return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
-    return _CLAIM.format(**values)
-
-
-def first_claim(values: Values) -> str:
-    """As :func:`claim`, for a mark that may be absent. The floor was locked by the statement before."""
-    return _FIRST_CLAIM.format(**values)
-
-
-def read_mark(resource: str) -> str:
-    """The mark of a resource (a literal) as it is; locks nothing, so nothing follows from it."""
-    return _READ_MARK.format(resource=resource)
-
-
-def lock_mark(values: Values) -> str:
-    """Changes nothing, and waits for whoever has written the mark."""
-    return _LOCK_MARK.format(**values)
-
-
-def lock_absence(values: Values) -> str:
-    """A mark that an open transaction is about to insert is not there yet: inserting it, too, waits for that. A row
-    if there was no mark; to be rolled back."""
-    return _LOCK_ABSENCE.format(**values)
+    return way.sql.claim.format(**values)
 
 
 def make_floor() -> str:
     """Makes the floor row where there is none, and with it the table's id."""
-    return (
-        f"INSERT INTO {TABLE} (resource, number, token, seq, recent_writes) VALUES ('{FLOOR}', 0, '', 0, '{new_id()}') "
-        "ON CONFLICT (resource) DO NOTHING"
-    )
+    return POSTGRESQL.make_floor.format(write=f"'{new_id()}'")
 
 
 def create() -> list[str]:
     """Create the table and its floor row where they are missing; two processes may do it at once."""
-    return [f"SELECT pg_advisory_xact_lock({_CREATE_LOCK})", _TABLE, make_floor()]
+    return [f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", _TABLE, make_floor()]
 
 
 def literal(connection: AnyConnection, text: str) -> str:

@@ -12,7 +12,7 @@ from types import TracebackType
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.errors import InvalidCursorName
+from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 from psycopg.pq.abc import PGresult
 
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
@@ -20,8 +20,17 @@ from fencing.fence import Fence, admit_write
 from storage_guards import psycopg_statements as sql
 from storage_guards.psycopg_claims import ROUNDS, claim_all, moving, to_mark
 from storage_guards.psycopg_errors import commit_was_refused, explain
-from storage_guards.psycopg_statements import AnyConnection
-from storage_guards.psycopg_wire import ask, ask_prepared, failure_of, first_row, is_open, require_ready, send
+from storage_guards.psycopg_statements import AnyConnection, Way
+from storage_guards.psycopg_wire import (
+    ask,
+    ask_prepared,
+    either_way,
+    failure_of,
+    first_row,
+    is_open,
+    require_ready,
+    send,
+)
 from storage_guards.recent_writes import Admitted
 
 __all__ = ["GuardedTransaction"]
@@ -45,6 +54,7 @@ class GuardedTransaction:
     """One use: a claim, a guarded block, or a check in a transaction of the caller's own.
 
     Args:
+        way: to the marks.
         fences: sorted by resource, one each.
         seconds: the bound of every wait for a lock, and of every statement of the transaction.
         claim: raise the marks; else they must be the fences' own already.
@@ -53,8 +63,16 @@ class GuardedTransaction:
     """
 
     def __init__(
-        self, fences: Sequence[Fence], seconds: float, *, claim: bool, writes: int = 1, foreign_body: bool = False
+        self,
+        way: Way,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        foreign_body: bool = False,
     ) -> None:
+        self._way = way
         self._fences = fences
         self.seconds = seconds
         self._claim = claim
@@ -76,17 +94,20 @@ class GuardedTransaction:
     def enter(self, connection: AnyConnection) -> PQGen[None]:
         """Begin a transaction and admit the fences. A mere claim is committed, too."""
         self._connection = connection
+        self._admitted = yield from either_way(connection, self._way, lambda: self._enter(connection))
+
+    def _enter(self, connection: AnyConnection) -> PQGen[list[PGresult]]:
         last = [f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)"] if self._cursor else []
         if self._claim:
-            self._admitted = yield from claim_all(connection, self._fences, self.seconds, self._writes, last)
-            return
+            return (yield from claim_all(connection, self._way, self._fences, self.seconds, self._writes, last))
         values = [sql.values_of(connection, fence) for fence in self._fences]
         results = yield from ask_prepared(
             connection,
+            self._way,
             [sql.begin(connection), *sql.limits(self.seconds)],
-            lambda prepared: [*(sql.check(each, prepared=prepared) for each in values), *last],
+            lambda prepared: [*(sql.check(self._way, each, prepared=prepared) for each in values), *last],
         )
-        self._admitted = yield from self._verdicts(connection, results)
+        return (yield from self._verdicts(connection, results))
 
     def advance(self, connection: AnyConnection) -> PQGen[None]:
         """Check in a transaction of the caller's own, which is begun where there is none; it stays theirs."""
@@ -97,8 +118,15 @@ class GuardedTransaction:
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
             opening.insert(0, sql.begin(connection))
-        checks = [sql.check_nested(sql.values_of(connection, fence)) for fence in self._fences]
-        results = yield from ask(connection, [*opening, *checks])
+        if self._way.enforced is None:  # a refusal would undo the caller's transaction, so it is asked for, once
+            [enforced] = yield from ask(connection, [sql.IS_ENFORCED])
+            self._way.enforced = first_row(enforced) == ("t",)
+        checks = [sql.check(self._way, sql.values_of(connection, fence)) for fence in self._fences]
+        try:
+            results = yield from ask(connection, [*opening, *checks])
+        except (InsufficientPrivilege, UndefinedFunction):
+            self._way.enforced = None
+            raise
         for row in map(first_row, results[len(opening) :]):
             if row is not None and row[-1] != "t":
                 raise ValueError(_NESTED)
@@ -136,9 +164,9 @@ class GuardedTransaction:
                 if result.ntuples:
                     break
                 values = sql.values_of(connection, fence)
-                [mark] = yield from ask(connection, [sql.read_mark(values["resource"])])
+                [mark] = yield from ask(connection, [self._way.sql.read_mark.format(**values)])
                 admit_write(to_mark(mark), fence)
-                [result] = yield from ask(connection, [sql.check(values)])
+                [result] = yield from ask(connection, [sql.check(self._way, values)])
             if not result.ntuples:
                 raise moving(fence)
             admitted.append(result)

@@ -18,12 +18,13 @@ from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from storage_guards.psycopg_statements import PREPARE, ROLLBACK, AnyConnection
+from storage_guards.psycopg_statements import PREPARE, ROLLBACK, AnyConnection, Way
 
 __all__ = [
     "Row",
     "ask",
     "ask_prepared",
+    "either_way",
     "failure_of",
     "first_row",
     "hang_up",
@@ -37,6 +38,8 @@ __all__ = [
 
 T = TypeVar("T")
 Row = tuple[str | None, ...]
+
+_REFUSED_WAYS = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
 _prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
 """True: PREPARE was sent. False: it does not last here (a pooler in between), so statements are sent whole."""
@@ -90,7 +93,7 @@ def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGre
 
 
 def ask_prepared(
-    connection: AnyConnection, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
+    connection: AnyConnection, way: Way, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
 ) -> PQGen[list[PGresult]]:
     """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
 
@@ -99,12 +102,16 @@ def ask_prepared(
 
     Args:
         connection: idle.
+        way: to the marks; calls of functions are not prepared.
         opening: begins the transaction.
         statements: those after that, with prepared ones or without.
 
     Returns:
         The answers to ``statements`` alone.
     """
+    if way.enforced:
+        results = yield from ask(connection, [*opening, *statements(False)])
+        return results[len(opening) :]
     for attempt in range(3):
         known = _prepared.get(connection)
         if connection.prepare_threshold is None or attempt == 2:
@@ -122,6 +129,25 @@ def ask_prepared(
             return results[len(before) :]
         yield from ask(connection, [ROLLBACK])
     raise AssertionError("whole statements need no prepared ones")
+
+
+def either_way(connection: AnyConnection, way: Way, plan: Callable[[], PQGen[T]]) -> PQGen[T]:
+    """Carry out a plan that begins with a transaction; if the way to the marks is refused, once more the other way.
+
+    A role without privileges on the table is that of an application whose database enforces; or else its functions are
+    gone.
+    """
+    try:
+        return (yield from plan())
+    except _REFUSED_WAYS as error:
+        refused = error
+    way.turn()
+    try:
+        yield from ask(connection, [ROLLBACK])
+        return (yield from plan())
+    except _REFUSED_WAYS as error:
+        way.turn()
+        raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
 
 
 def require_ready(connection: AnyConnection) -> None:

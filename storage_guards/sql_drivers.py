@@ -13,6 +13,7 @@ from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from fencing.errors import GuardNotEnforceable
 from storage_guards.bounds import LEAST_SECONDS
+from storage_guards.mark_statements import ENFORCED
 
 __all__ = [
     "AUTOCOMMIT",
@@ -42,7 +43,8 @@ _IN_TRANSACTION = 1
 """SERVER_STATUS_IN_TRANS, a bit of what MariaDB and MySQL report with each answer."""
 
 _LIMITS = text(
-    "SELECT set_config('lock_timeout', :limit, true), set_config('statement_timeout', :limit, true), "
+    f"SELECT {ENFORCED}, "
+    "set_config('lock_timeout', :limit, true), set_config('statement_timeout', :limit, true), "
     "set_config('idle_in_transaction_session_timeout', :limit, true), set_config('tcp_user_timeout', :limit, true)"
 )
 """For the rest of a PostgreSQL transaction. The third ends the session of a client that stands still between two
@@ -164,15 +166,19 @@ def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tup
     return f"SET {', '.join(bound)}", f"SET {', '.join(put_back)}"
 
 
-def limit_transaction(connection: Connection, seconds: float, *, read_committed: bool = False) -> None:
+def limit_transaction(connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
     """Bound what this PostgreSQL transaction can wait for, and be waited for. Nothing elsewhere.
 
     With ``read_committed`` a statement that has waited sees what it waited for, whatever the engine's isolation level.
+
+    Returns:
+        Whether the database enforces.
     """
-    if connection.dialect.name == "postgresql":
-        if read_committed:
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        connection.execute(_LIMITS, {"limit": str(_milliseconds(seconds))})
+    if connection.dialect.name != "postgresql":
+        return False
+    if read_committed:
+        connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    return bool(connection.execute(_LIMITS, {"limit": str(_milliseconds(seconds))}).one()[0])
 
 
 def hang_up(connection: Connection | None) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.errors import FencingError, GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence
-from storage_guards.sql_marks import TABLE
+from storage_guards.recent_writes import TABLE
 
 __all__ = [
     "DATABASE_ERRORS",

@@ -1,18 +1,16 @@
-"""The mark table, and the statements that are the admission rule in SQL.
+"""The mark table through SQLAlchemy, and the order in which ``mark_statements.py`` is asked.
 
-Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert): it takes the mark's row lock, compares, and answers
-in one step, and the lock is kept until the transaction ends. Only a refusal reads the mark again, to say why; there
-the kernel's :func:`~fencing.fence.admit_claim` and :func:`~fencing.fence.admit_write` speak.
-
-A mark also remembers its last writes, newest first, each by a random id: see ``sql_outcome.py`` for what that is for.
+Where a statement refuses, the mark is read again, to say why; there the kernel's :func:`~fencing.fence.admit_claim` and
+:func:`~fencing.fence.admit_write` speak. A mark also remembers its last writes: see ``recent_writes.py`` for what that
+is for.
 """
 
 from __future__ import annotations
 
-import secrets
+import copy
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, Text, func, text
 from sqlalchemy.exc import OperationalError
@@ -21,55 +19,16 @@ from sqlalchemy.types import UserDefinedType
 
 from fencing.errors import GuardUnavailable
 from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
+from storage_guards.mark_statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL, SQLITE, Statements
+from storage_guards.recent_writes import FLOOR, TABLE, Admitted, Settled, new_id
 
-__all__ = ["FLOOR", "REMEMBERED_CHARACTERS", "TABLE", "Admitted", "Marks", "Settled", "new_id"]
-
-TABLE = "fencing_marks"
-
-FLOOR = "fencing:floor"
-"""The one row that is no mark (no fence can have the name): the highest number among the marks that were pruned."""
+__all__ = ["Marks"]
 
 _ROUNDS = 3
 """How often a verdict is sought while claims of others come between the statement and the look at the mark."""
 
-_CREATE_LOCK = 7_236_273_601
-"""Arbitrary: the advisory lock under which PostgreSQL creates the table, as IF NOT EXISTS fails where two race."""
+_PLACES = {"resource": ":resource", "number": ":number", "token": ":token", "write": ":write", "writes": ":writes"}
 
-_REMEMBERED = 16
-"""How many writes a mark remembers: enough for whoever asks soon, and 208 bytes at most."""
-
-_WRITE_BYTES = 9
-REMEMBERED_CHARACTERS = _REMEMBERED * (_WRITE_BYTES * 4 // 3 + 1)
-
-_REMEMBER = f"substr(CAST(:write AS text) || ' ' || fencing_marks.recent_writes, 1, {REMEMBERED_CHARACTERS})"
-
-# Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
-_RAISE = f"""
-    number = :number,
-    token = :token,
-    seq = CASE WHEN fencing_marks.number = :number THEN fencing_marks.seq ELSE 0 END + :writes,{{xact}}
-    recent_writes = CASE WHEN :writes = 0 THEN fencing_marks.recent_writes ELSE {_REMEMBER} END,
-    claimed_at = CURRENT_TIMESTAMP
-"""
-_ADMITS = """
-    (fencing_marks.number < :number OR (fencing_marks.number = :number AND fencing_marks.token = :token))
-"""
-_RAISE_MARK = f"UPDATE fencing_marks SET {_RAISE} WHERE resource = :resource AND {_ADMITS} RETURNING {{reply}}"
-_FIRST_MARK = (
-    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes{column}) "
-    "VALUES (:resource, :number, :token, :writes, CAST(:write AS text) || ' ' || CAST(:table AS text){value}) "
-    f"ON CONFLICT (resource) DO UPDATE SET {_RAISE} WHERE {_ADMITS} RETURNING {{reply}}"
-)
-_CHECK_MARK = (
-    f"UPDATE fencing_marks SET{{xact}} seq = seq + 1, recent_writes = {_REMEMBER} "
-    "WHERE resource = :resource AND number = :number AND token = :token RETURNING {reply}"
-)
-_READ_MARK = "SELECT number, token, seq FROM fencing_marks WHERE resource = :resource"
-_READ_FLOOR = "SELECT number, recent_writes FROM fencing_marks WHERE resource = :resource{share}"
-_FIRST_FLOOR = (
-    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes) VALUES (:resource, 0, '', 0, :table) "
-    "ON CONFLICT (resource) DO NOTHING"
-)
 _IS_STILL = {
     "postgresql": "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction",
     # Whoever has written since holds the write lock, so what is read here holds until the commit.
@@ -77,24 +36,6 @@ _IS_STILL = {
         "SELECT recent_writes = :recent_writes FROM fencing_marks "
         "WHERE resource = :resource AND number = :number AND token = :token"
     ),
-}
-_LOCK_MARK = "UPDATE fencing_marks SET seq = seq WHERE resource = :resource RETURNING recent_writes"
-_LOCK_ABSENCE = (
-    "INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, :number, :token, 0) "
-    "ON CONFLICT (resource) DO NOTHING RETURNING resource"
-)
-
-_FILL = {
-    # xact: the transaction that last wrote the mark, for checks inside the database.
-    "postgresql": {
-        "xact": " xact = pg_current_xact_id(),",
-        "column": ", xact",
-        "value": ", pg_current_xact_id()",
-        "reply": "seq, recent_writes, xact::text",
-        "share": " FOR SHARE",
-    },
-    # SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
-    "sqlite": {"xact": "", "column": "", "value": "", "reply": "seq, recent_writes", "share": ""},
 }
 
 
@@ -107,30 +48,6 @@ class XID8(UserDefinedType[str]):
         return "xid8"
 
 
-class Admitted(NamedTuple):
-    """A fence that the storage has admitted, and what it answered."""
-
-    fence: Fence
-    seq: int
-    recent_writes: str
-    transaction: str | None
-
-
-class Settled(NamedTuple):
-    """What is known of a resource's mark while it is locked, and so while no transaction that wrote it is open.
-
-    Args:
-        recent_writes: of the mark; None: there is no mark.
-        table: the id of this very table, from its floor row: the oldest entry of each mark that remembers all of its
-            writes. "" where it has none.
-        floor: the highest number among marks that were pruned.
-    """
-
-    recent_writes: str | None
-    table: str
-    floor: int
-
-
 class Marks:
     """The marks of one kind of database, on connections that others open and bound."""
 
@@ -138,16 +55,31 @@ class Marks:
         self.metadata = MetaData()
         self.table = _define(self.metadata, dialect)
         self._postgresql = dialect == "postgresql"
-        fill = _FILL[dialect]
-        self._raise = text(_RAISE_MARK.format(**fill))
-        self._first = text(_FIRST_MARK.format(**fill))
-        self._check = text(_CHECK_MARK.format(**fill))
-        self._read = text(_READ_MARK)
-        self._floor = text(_READ_FLOOR.format(**fill))
-        self._first_floor = text(_FIRST_FLOOR)
         self._is_still = text(_IS_STILL[dialect])
-        self._lock = text(_LOCK_MARK)
-        self._lock_absence = text(_LOCK_ABSENCE)
+        self._say(POSTGRESQL if self._postgresql else SQLITE)
+        self._enforced = self
+        if self._postgresql:
+            self._enforced = copy.copy(self)
+            self._enforced._say(CALLS)
+
+    def _say(self, statements: Statements) -> None:
+        self._raise, self._first, self._check, self._read, self._floor, self._lock, self._lock_absence = (
+            text(statement.format(**_PLACES))
+            for statement in (
+                statements.claim,
+                statements.first_claim,
+                statements.check,
+                statements.read_mark,
+                statements.lock_floor,
+                statements.lock_mark,
+                statements.lock_absence,
+            )
+        )
+        self._first_floor = text(statements.make_floor.format(write=":table"))
+
+    def on_database(self, *, enforced: bool) -> Marks:
+        """These marks as they are to be reached where the database enforces, or does not."""
+        return self._enforced if enforced else self
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing; two processes may do it at once.
@@ -160,7 +92,9 @@ class Marks:
             try:
                 with connection.begin():
                     if self._postgresql:
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _CREATE_LOCK})
+                        if connection.execute(text(f"SELECT {ENFORCED}")).scalar_one():
+                            return  # it is there, and none but its owner may make it
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": CREATE_LOCK})
                     connection.execute(CreateTable(self.table, if_not_exists=True))
                     self._make_floor(connection)
                 return
@@ -232,9 +166,8 @@ class Marks:
         for _ in range(_ROUNDS):
             row = _one(connection, self._raise, values)
             if row is None:
-                floor, table = self._shared_floor(connection)
-                if fence.number > floor:
-                    row = _one(connection, self._first, {**values, "table": table})
+                floor, _ = self._shared_floor(connection)
+                row = _one(connection, self._first, values)  # if the fence is above the floor
                 if row is None:
                     admit_claim(self.read(connection, fence.resource), fence, floor)
                     continue
@@ -299,10 +232,6 @@ def _one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[
 
 def _answer(row: Row[Any]) -> tuple[int, str, str | None]:
     return row.seq, row.recent_writes, getattr(row, "xact", None)
-
-
-def new_id() -> str:
-    return secrets.token_urlsafe(_WRITE_BYTES)
 
 
 def _moving(fence: Fence) -> GuardUnavailable:

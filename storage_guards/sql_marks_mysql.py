@@ -29,7 +29,8 @@ from sqlalchemy import (
 
 from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import MAX_NUMBER, MAX_RESOURCE_BYTES, Fence, Mark, admit_claim, admit_write
-from storage_guards.sql_marks import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, Marks, new_id
+from storage_guards.recent_writes import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
+from storage_guards.sql_marks import Marks
 
 __all__ = ["MySQLMarks"]
 
@@ -82,6 +83,7 @@ class MySQLMarks(Marks):
         self.metadata = MetaData()
         self.table = _define(self.metadata)
         self._postgresql = False
+        self._enforced = self
         self._raise = text(_RAISE_MARK)
         self._first = text(_FIRST_MARK)
         self._check = text(_CHECK_MARK)

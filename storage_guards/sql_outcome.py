@@ -1,22 +1,4 @@
-"""How a transaction ended whose commit got no answer: what ``landed`` says, and why it is never wrong.
-
-Each guarded write puts a random id of its own in front of the mark's ``recent_writes``, in its own transaction, under
-the mark's row lock. So what is committed there is the end of the history of the mark's writes, without a gap, and an
-:class:`~fencing.errors.OutcomeUnknown` carries what it would be if the write had been the last. At any later time:
-
-- **Locked means over.** The unknown transaction has held the lock of the mark's row since its check, whose reply came
-  before anything else was sent. Who gets that lock later knows that it has ended, and cannot land any more.
-- **Its id is there: True.** Nobody else has used that id.
-- **An older write is there, but not its id: False.** Had it landed, it would stand between the two.
-- **Neither: None.** Too many writes came after it, or this is not the database that it was sent to.
-
-The oldest entry of all is the table's id, for the first write of a mark. It counts only above the floor: below, the
-mark may have been pruned with the write in it, and begun anew.
-
-Nothing else is used. Not ``seq``: after a rollback the next write gets the same one. Not ``pg_xact_status``: a server
-that crashes gives the transaction ids it had not yet flushed to others, and so does a replica that takes over without
-them; "committed" is then said of another transaction.
-"""
+"""``landed`` through SQLAlchemy. What an answer means: ``recent_writes.py``."""
 
 from __future__ import annotations
 
@@ -26,25 +8,12 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 
 from fencing.errors import OutcomeUnknown
+from storage_guards.recent_writes import verdict
 from storage_guards.sql_drivers import AUTOCOMMIT, bounded_waits, limit_transaction, require_open_transaction
 from storage_guards.sql_errors import DATABASE_ERRORS, explain
-from storage_guards.sql_marks import Marks, Settled
+from storage_guards.sql_marks import Marks
 
-__all__ = ["Inquiry", "verdict"]
-
-
-def verdict(unknown: OutcomeUnknown, settled: Settled) -> bool | None:
-    """Whether the write has landed, from what is stored now that its transaction is over; None: it cannot be known."""
-    if not unknown.recent_writes:
-        return None
-    mine, *older = unknown.recent_writes.split()
-    now = [settled.table] if settled.recent_writes is None else settled.recent_writes.split()
-    if mine in now:
-        return True
-    shared = set(older) & set(now)
-    if shared == {settled.table}:
-        return False if unknown.fence.number > settled.floor else None
-    return False if shared else None
+__all__ = ["Inquiry"]
 
 
 class Inquiry:
@@ -60,8 +29,8 @@ class Inquiry:
         with bounded_waits(connection, self._seconds):
             transaction = connection.begin()
             try:
-                limit_transaction(connection, self._seconds, read_committed=True)
-                settled = self._marks.settle(
+                enforced = limit_transaction(connection, self._seconds, read_committed=True)
+                settled = self._marks.on_database(enforced=enforced).settle(
                     connection, self._unknown.fence, lambda: require_open_transaction(connection, AUTOCOMMIT)
                 )
             finally:

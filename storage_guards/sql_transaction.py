@@ -7,13 +7,14 @@ Written once, for a plain :class:`~sqlalchemy.Connection`. An asyncio guard runs
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence
+from storage_guards.recent_writes import Admitted
 from storage_guards.sql_drivers import (
     AUTOCOMMIT,
     bounded_waits,
@@ -22,7 +23,7 @@ from storage_guards.sql_drivers import (
     require_open_transaction,
 )
 from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, has_lost_a_race, transaction_is_gone
-from storage_guards.sql_marks import Admitted, Marks
+from storage_guards.sql_marks import Marks
 
 __all__ = ["GuardedTransaction"]
 
@@ -68,6 +69,7 @@ class GuardedTransaction:
         self._claim = claim
         self._writes = writes
         self._foreign_body = foreign_body
+        self.unit_of_work: AbstractContextManager[None] = nullcontext()
         self._admitted: list[Admitted] | None = None
         self._body_error: BaseException | None = None
         self._committing = False
@@ -75,23 +77,34 @@ class GuardedTransaction:
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
-        """The whole transaction: begun and admitted on entry, committed or rolled back on exit."""
+        """The whole transaction: begun and admitted on entry, committed or rolled back on exit.
+
+        The block runs in ``unit_of_work``, which may commit at its end, but not before :meth:`about_to_commit`.
+        """
         with bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
                 if self._foreign_body:
                     require_it_for_each_statement(connection, _ENDED_INSIDE)
                 try:
-                    yield connection
-                    if not connection.in_transaction():
-                        raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
-                    require_open_transaction(connection, _ENDED_INSIDE)
+                    with self.unit_of_work:
+                        yield connection
+                    if not self._committing:
+                        self.about_to_commit(connection)
                 except BaseException as error:
-                    self._body_error = error
+                    if not self._committing:
+                        self._body_error = error
                     raise
-                self._committing = True  # from here on no answer means an unknown outcome
-                self._require_same(connection)
             self._committed = True
+
+    def about_to_commit(self, connection: Connection) -> None:
+        """The end of the block's own work: from here on no answer means an unknown outcome. GuardNotEnforceable where
+        this is not the checked transaction any more."""
+        if not connection.in_transaction():
+            raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
+        require_open_transaction(connection, _ENDED_INSIDE)
+        self._committing = True
+        self._require_same(connection)
 
     def _require_same(self, connection: Connection) -> None:
         """GuardNotEnforceable where the block has put another transaction in the place of the checked one."""
@@ -110,11 +123,11 @@ class GuardedTransaction:
     def admit(self, connection: Connection, *, joined: bool = False) -> None:
         """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
         own."""
-        limit_transaction(connection, self.seconds)
+        marks = self._marks.on_database(enforced=limit_transaction(connection, self.seconds))
         if self._claim:
-            admitted = self._marks.claim(connection, self._fences, writes=self._writes)
+            admitted = marks.claim(connection, self._fences, writes=self._writes)
         else:
-            admitted = self._marks.check(connection, self._fences, joined=joined)
+            admitted = marks.check(connection, self._fences, joined=joined)
         require_open_transaction(connection, AUTOCOMMIT)
         if self._foreign_body:
             self._marks.note_transaction(connection)
@@ -155,8 +168,7 @@ class GuardedTransaction:
                 return explain(error, self._fences, self.seconds)
             return GuardUnavailable("the database did not answer a claim in time; no data was written, retry")
         if self._committing and not (isinstance(error, DBAPIError) and commit_was_refused(error)):
-            fence, seq, recent_writes, transaction = self._admitted[0]
-            return OutcomeUnknown(fence=fence, seq=seq, transaction=transaction, recent_writes=recent_writes)
+            return self._admitted[0].unknown()
         return error
 
     def lost_a_race(self, error: Exception) -> bool:

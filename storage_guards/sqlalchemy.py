@@ -11,14 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet, in_greenlet
 from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
 from storage_guards.sql_retry import split
+from storage_guards.sql_session import async_session_on, check_factory, session_on
 from storage_guards.sql_transaction import GuardedTransaction
 
 if TYPE_CHECKING:
@@ -134,8 +141,7 @@ class SQLAlchemyGuard(SQLGuard):
         """One transaction: the marks are checked and locked by its first statement, and stay so until its commit.
 
         It does **not** protect what was read before the claim. Read and write inside the block, on its connection; it
-        commits at the end, and an exception rolls it back and passes through. An ORM session joins with
-        ``Session(connection)``; flush or commit it inside the block.
+        commits at the end, and an exception rolls it back and passes through. For the ORM: :meth:`session`.
 
         Args:
             holders: leases or fences of all the resources that the block writes; their marks are locked in one order.
@@ -156,6 +162,51 @@ class SQLAlchemyGuard(SQLGuard):
         """
         with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
             yield connection
+
+    @contextmanager
+    def session(
+        self,
+        *holders: Fence | HasFence,
+        claim: bool = False,
+        factory: sessionmaker[Session] | scoped_session[Session] | None = None,
+    ) -> Iterator[Session]:
+        """A :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
+
+            with guard.session(lease) as session:
+                session.get_one(Order, 42).total += 1
+
+        It does **not** protect what was read before the claim, and no caches: values that you, or a cache, carry into
+        the block are written as they are. But nothing that the session serves is older than the check, and an object
+        from another session is never taken for current: added, it is expired, so that it is read again; it is refused
+        if it has changes, and so is ``merge``, which would write all that was read of it. The session flushes and
+        commits as the block ends, and is closed then. ``commit``, ``rollback`` and ``close`` inside are refused;
+        ``begin_nested`` is not: a failure inside it undoes its savepoint, and never the check.
+
+        Args:
+            holders: as for :meth:`begin`.
+            claim: as for :meth:`begin`.
+            factory: your ``sessionmaker``, with its options, class and events; its engine is this guard's. Or a
+                ``scoped_session``: inside the block its scope has the guarded session, and no other before and after.
+
+        Returns:
+            A context manager; its value is the :class:`~sqlalchemy.orm.Session`.
+
+        Raises:
+            TypeError: ``factory`` is none of these.
+            ValueError: it makes sessions of another engine, its scope has a session already; or, in the block, what was
+                read elsewhere was to be written.
+            GuardNotEnforceable: also when the block used another database, or ended the session by itself.
+            Exception: whatever :meth:`begin` raises.
+        """
+        check_factory(factory, self._engine)
+        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        with (
+            transaction.explained(),
+            self._engine.connect() as connection,
+            session_on(connection, transaction, factory) as session,
+            transaction.on(connection),
+        ):
+            yield session
 
     @contextmanager
     def _run(self, transaction: GuardedTransaction) -> Iterator[Connection]:
@@ -304,6 +355,24 @@ class AsyncSQLAlchemyGuard(SQLGuard):
         database refused it, that error; if it has none, the block is committed or was never finished."""
         async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
             yield connection
+
+    @asynccontextmanager
+    async def session(
+        self,
+        *holders: Fence | HasFence,
+        claim: bool = False,
+        factory: async_sessionmaker[AsyncSession] | async_scoped_session[AsyncSession] | None = None,
+    ) -> AsyncIterator[AsyncSession]:
+        """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation."""
+        check_factory(factory, self._engine.sync_engine, asynchronous=True)
+        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        with transaction.explained():
+            async with (
+                self._engine.connect() as connection,
+                async_session_on(connection, transaction, factory) as session,
+                InGreenlet(connection, transaction),
+            ):
+                yield session
 
     @asynccontextmanager
     async def _run(self, transaction: GuardedTransaction) -> AsyncIterator[AsyncConnection]:

@@ -18,6 +18,7 @@ class FaultyStore:
 
     Attributes:
         faults: what happens to the next puts of pointers, or of keys that contain ``about``; then all is well again.
+        old_reads: what the next reads of pointers show, once no fault is left.
         deaf: whether nothing is answered at all, reads included.
         late: puts that were sent and have not arrived yet; :meth:`land` has them arrive.
         entered: set when a fault begins.
@@ -26,6 +27,7 @@ class FaultyStore:
     def __init__(self, inner: Any = None) -> None:
         self.inner = inner or MemoryStore()
         self.faults: deque[str] = deque()
+        self.old_reads: deque[Any] = deque()
         self.about = "pointer.json"
         self.deaf = False
         self.late: list[tuple[str, bytes, dict[str, Any]]] = []
@@ -42,6 +44,8 @@ class FaultyStore:
             raise GenericError("nobody is there")
         if fault == "request lost":
             raise GenericError("the connection broke")
+        if fault == "refused":
+            raise PreconditionError("something else was in the way")
         if fault == "taken for a read":  # as after a redirection of the kind that turns a put into a get
             return {key: self.inner.head(path)[key] for key in ("e_tag", "version")}
         if fault == "late":
@@ -80,6 +84,8 @@ class FaultyStore:
     async def get_async(self, path: str, **options: Any) -> Any:
         if self.deaf:
             raise GenericError("nobody is there")
+        if self.old_reads and path.endswith("pointer.json") and not self.faults:
+            return self.old_reads.popleft()
         return await self.inner.get_async(path, **options)
 
     async def delete_async(self, paths: Any) -> None:

@@ -1,7 +1,8 @@
 """What a benchmark run is made of, and what its parts are given.
 
 A part is a module with ``part(run: Run) -> None``, named here; it adds figures to the run, and says what failed. To
-add one: write the module, name it in PARTS and, if it has targets, in targets.py.
+add one: write the module, name it in PARTS and, if it has targets, in targets.py. A module without ``part`` is run as a
+program (``python -m tests.benchmarks.name``), and what it prints is quoted.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ PARTS = {
     "redlock": "five independent servers",
 }
 """Module of this package: what it measures. One whose module is not there is reported as such."""
+
+PART_SECONDS = 300.0
+"""After which a part's further measurements are given up, whatever hung before."""
+PROGRAM_SECONDS = 120.0
 
 
 def load(name: str) -> ModuleType | None:
@@ -87,8 +92,12 @@ class Run:
     def child(self, scenario: str, of: str, function: str, /, *, seconds: float, **options: Any) -> Any:
         """What ``function`` ("module.name" of this package) returns in a process of its own; None: it failed, and that
         is noted. See ``in_child``."""
+        left = self.started + PART_SECONDS - time.monotonic()
+        if left < 1:
+            self.failed(scenario, of, f"the {PART_SECONDS:.0f} s of this part are over")
+            return None
         try:
-            return in_child(function, seconds=seconds, **options)
+            return in_child(function, seconds=min(seconds, left), **options)
         except ChildFailed as error:
             self.failed(scenario, of, error)
             return None

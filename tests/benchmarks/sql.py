@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+from psycopg_pool import ConnectionPool
 from sqlalchemy import Engine, create_engine, text
 
 from examples.servers import find_mariadb_binary, start_mariadb, start_postgres
@@ -81,25 +82,41 @@ def _postgres() -> Iterator[str]:
 def _psycopg(synchronous: str) -> Iterator[Kinds]:
     options: Mapping[str, Any] = {"options": f"-c synchronous_commit={synchronous}"}
     with _postgres() as url, psycopg.connect(url.replace("+psycopg", ""), **options) as connection:
-        guard = PsycopgGuard(connection)
-        guard.create_tables()
-        guard.claim(MINE)
 
         def plain() -> None:
             connection.execute(ADD_PSYCOPG, (1, 1))
             connection.commit()
 
-        def begin() -> None:
-            with guard.begin(MINE) as inside:
-                inside.execute(ADD_PSYCOPG, (1, 1))
+        yield _psycopg_kinds(connection, plain)
 
-        others = _others()
-        yield {
-            PLAIN: plain,
-            "guard.write": lambda: guard.write(MINE, ADD_PSYCOPG, (1, 1)),
-            "guard.begin": begin,
-            "guard.claim": lambda: guard.claim(next(others)),
-        }
+
+@contextmanager
+def _psycopg_pool() -> Iterator[Kinds]:
+    with _postgres() as url, ConnectionPool(url.replace("+psycopg", ""), min_size=1, max_size=1, open=True) as pool:
+
+        def plain() -> None:
+            with pool.connection() as connection:
+                connection.execute(ADD_PSYCOPG, (1, 1))
+
+        yield _psycopg_kinds(pool, plain)
+
+
+def _psycopg_kinds(source: Any, plain: Callable[[], object]) -> Kinds:
+    guard = PsycopgGuard(source)
+    guard.create_tables()
+    guard.claim(MINE)
+
+    def begin() -> None:
+        with guard.begin(MINE) as connection:
+            connection.execute(ADD_PSYCOPG, (1, 1))
+
+    others = _others()
+    return {
+        PLAIN: plain,
+        "guard.write": lambda: guard.write(MINE, ADD_PSYCOPG, (1, 1)),
+        "guard.begin": begin,
+        "guard.claim": lambda: guard.claim(next(others)),
+    }
 
 
 @contextmanager
@@ -170,6 +187,7 @@ def _others() -> Iterator[Fence]:
 _WAYS: Mapping[str, Callable[[], Any]] = {
     "PostgreSQL, psycopg, synchronous_commit on": lambda: _psycopg("on"),
     "PostgreSQL, psycopg, synchronous_commit off": lambda: _psycopg("off"),
+    "PostgreSQL, psycopg pool, synchronous_commit on": _psycopg_pool,
     "PostgreSQL, SQLAlchemy, synchronous_commit on": lambda: _postgres_engine("on"),
     "PostgreSQL, SQLAlchemy, synchronous_commit off": lambda: _postgres_engine("off"),
     "MariaDB, SQLAlchemy and PyMySQL": _mariadb_engine,

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, event, text
 from fencing.errors import StaleFence, UnclaimedFence
 from fencing.fence import Mark
 from storage_guards import SQLAlchemyGuard
-from storage_guards.sql_marks import FLOOR
+from storage_guards.recent_writes import FLOOR
 from tests.explorer.storage import (
     RESOURCE,
     Accepted,

@@ -18,10 +18,12 @@ from tests.conftest import ProxyFactory
 from tests.support import wait_until
 
 
-@pytest.fixture(autouse=True, params=["direct", "redis-py reads"])
+@pytest.fixture(autouse=True, params=["direct", "no hiredis", "another redis-py"])
 def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param != "direct":  # no hiredis, or a redis-py that keeps its stream elsewhere
-        monkeypatch.setattr(redis_multiplex, "direct_transport", lambda connection: None)
+    if request.param == "no hiredis":
+        monkeypatch.setattr(redis_multiplex, "direct_transport", lambda writer: None)
+    elif request.param == "another redis-py":  # which keeps its stream elsewhere
+        monkeypatch.setattr(redis_multiplex, "stream_writer", lambda connection: None)
 
 
 Story = Callable[[AsyncRedisCoordinator], Awaitable[None]]
@@ -164,6 +166,18 @@ def test_a_cancelled_reader_is_started_again(any_redis: RedisServer) -> None:
             if task.get_name() == "fencing-redis":
                 task.cancel()
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(20)))
+
+    tell(story, any_redis.url)
+
+
+def test_cancelled_before_it_has_begun(any_redis: RedisServer) -> None:
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        first = asyncio.ensure_future(pair(coordinator, "r"))
+        await asyncio.sleep(0)
+        [opening] = [task for task in asyncio.all_tasks() if task.get_name() == "fencing-redis"]
+        opening.cancel()  # it is to take its first step next
+        await first
+        await pair(coordinator, "r")
 
     tell(story, any_redis.url)
 

@@ -128,6 +128,24 @@ def test_a_refusal_after_a_lost_request_leaves_that_open(line: Line) -> None:
     assert line.beside.landed(error) is True
 
 
+@pytest.mark.parametrize("then", [401, 403])
+def test_a_refusal_of_obstores_own_repetition_is_none(line: Line, then: int) -> None:
+    """The first attempt was carried out and answered 503; obstore repeated it, and that was refused."""
+    line.proxy.answer_when(puts_a_pointer, 503, carried_out=True)
+    line.proxy.answer_when(puts_a_pointer, then)
+    line.publish()
+    assert line.current == b"new"
+
+
+def test_names_that_sound_like_errors(line: Line) -> None:
+    """obstore's texts have the key in them."""
+    for name in ("NoSuchBucket", "ContainerNotFound"):
+        assert line.call(line.guard.get, f"{name}.csv") is None
+        mine = Fence(name, 1, "a" * 22)
+        line.call(line.guard.publish, mine, {name: b"1"}, claim=True)
+        assert line.call(line.guard.read, name) is not None
+
+
 def test_an_upload_that_breaks_off_publishes_nothing(line: Line) -> None:
     data = [bytes(2**20)] * 20
     line.proxy.answer_when(lambda request: len(request.body) > 2**20, 403, times=None)

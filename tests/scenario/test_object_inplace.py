@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from examples.servers.objects import ObjectServer
@@ -15,7 +16,7 @@ from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 
 R, KEY = "orders:1", "reports/today.csv"
-A, B = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
+A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 
 
 class Desk:
@@ -175,6 +176,44 @@ def test_one_lost_reply_is_found_out(faulty: Desk, fault: str) -> None:
     faulty.store.about = KEY
     faulty.store.faults.append(fault)
     faulty.write(A, b"new", replacing=faulty.beside.get(KEY))
+    assert faulty.data == b"new"
+
+
+def test_who_goes_on_from_a_write_that_was_written_over_reads_again(http: Desk) -> None:
+    """Its reply was lost, and by the time the object was looked at somebody had written again."""
+
+    class Between:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(http.store, name)
+
+        async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+            result = await http.store.put_async(path, file, **options)
+            if path == KEY and armed:
+                armed.clear()
+                await AsyncObjectStoreGuard(http.store).write(B, KEY, b"by B", claim=True)
+                raise GenericError("the reply was lost")
+            return result
+
+    armed: list[bool] = []
+    http.call(http.guard.claim, A)
+    http.guard._io.store = Between()
+    armed.append(True)
+    written = http.write(A, b"by A")
+    assert http.data == b"by B"
+    http.call(http.guard.claim, C)
+    http.side.expect(StaleRead, lambda: http.write(C, b"from A's", replacing=written))
+    assert http.data == b"by B"
+
+
+def test_a_store_that_refuses_all_the_time_leaves_the_outcome_open(faulty: Desk) -> None:
+    """A 409 says that another put is in the way: perhaps obstore's own first attempt."""
+    faulty.store.about = KEY
+    faulty.store.faults.extend(["refused"] * 1000)
+    error = faulty.side.expect(OutcomeUnknown, lambda: faulty.write(A, b"new"))
+    faulty.store.faults.clear()
+    assert faulty.call(faulty.guard.landed, error) is None
+    faulty.store.faults.extend(["refused"] * 3)
+    faulty.write(A, b"new")
     assert faulty.data == b"new"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fencing import Fence, FencingError, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_shells
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 from tests.support import wait_until
@@ -68,7 +68,10 @@ def shop(side: Side) -> Shop:
     return Shop(side)
 
 
-@pytest.mark.parametrize("fault", ["request lost", "reply lost", "refused though done", "silent", "silent though done"])
+@pytest.mark.parametrize(
+    "fault",
+    ["request lost", "reply lost", "refused though done", "silent", "silent though done", "taken for a read"],
+)
 @pytest.mark.parametrize("times", [1, 2])
 def test_one_lost_reply_is_found_out(shop: Shop, fault: str, times: int) -> None:
     shop.call(shop.guard.claim, MINE)
@@ -222,6 +225,50 @@ def test_it_is_bounded_when_the_store_falls_silent(shop: Shop) -> None:
     wait_until(lambda: shop.store.in_flight == 0)  # and no request is left behind
     shop.store.faults.clear()
     assert shop.landed(error) is False
+
+
+def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped in the middle of its put, for longer than all bounds: here only the thread of the requests is."""
+
+    class Standstill(FaultyStore):
+        async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+            result = await super().put_async(path, file, **options)
+            if stop and path.endswith("pointer.json"):
+                goes_on.wait(30)
+            return result
+
+    stop, goes_on = [], threading.Event()
+    store = Standstill()
+    guard = ObjectStoreGuard(store, timeout=0.5)
+    guard.claim(MINE)
+    monkeypatch.setattr(object_shells, "_GRACE", 0.05)
+    stop.append(True)
+    try:
+        with pytest.raises(OutcomeUnknown) as caught:
+            guard.publish(MINE, {"value": b"new"})
+    finally:
+        goes_on.set()
+    monkeypatch.undo()
+    assert guard.landed(caught.value) is True
+
+
+def test_a_read_that_shows_the_state_before_does_no_harm(shop: Shop) -> None:
+    """Once, after a put whose reply was lost: as a store that is consistent only in the end."""
+    pointer = "fencing/orders=3A1/pointer.json"
+    shop.beside.claim(MINE)
+    before = shop.store.inner.get(pointer)
+    shop.store.faults.append("reply lost")
+    shop.store.old_reads.append(before)
+    shop.publish("new")
+    assert shop.current == "new"
+    mark = shop.beside.mark(R)
+    assert mark is not None
+    assert mark.seq == 1, "it happened once"
+    before = shop.store.inner.get(pointer)
+    error = shop.unknown("newer", "reply lost")
+    shop.store.old_reads.append(before)
+    assert shop.landed(error) is True
+    assert not shop.store.old_reads
 
 
 # Cancellation

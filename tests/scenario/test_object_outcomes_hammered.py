@@ -25,6 +25,9 @@ from tests.scenario.conftest import Side
 SECONDS = 2.0
 MORE_SECONDS = 20.0
 WORKERS = 3
+TIMEOUT = 0.02
+ENOUGH = 15
+"""Answers of either kind, without which a run proves little."""
 
 
 class Hostile(FaultyStore):
@@ -34,7 +37,7 @@ class Hostile(FaultyStore):
         super().__init__()
         self.chance = chance
         self.calm = True
-        self.deaf_until = 0.0
+        self.deaf_until: dict[str, float] = {}
         self.done: set[str] = set()
         inner = self.inner
 
@@ -52,18 +55,23 @@ class Hostile(FaultyStore):
         self.inner = Recorder()
 
     async def put_async(self, path: str, file: Any, **options: Any) -> Any:
-        if not self.calm and "pointer.json" in path:
-            if self.chance.random() < 0.3:
+        if not self.calm and path.endswith("pointer.json"):
+            if self.chance.random() < 0.4:
                 self.faults.append(self.chance.choice([*FAULTS, *["late"] * 6]))
-                self.deaf_until = time.monotonic() + self.chance.choice([0, 0.04])
-            if self.late and self.chance.random() < 0.01:
+                self.deaf_until[path] = time.monotonic() + self.chance.choice([0, 2 * TIMEOUT])
+            elif self._is_deaf(path):
+                raise GenericError("nobody is there")
+            if self.late and self.chance.random() < 0.05:
                 await self.land()
         return await super().put_async(path, file, **options)
 
     async def get_async(self, path: str, **options: Any) -> Any:
-        if not self.calm and (time.monotonic() < self.deaf_until or self.chance.random() < 0.2):
+        if not self.calm and (self._is_deaf(path) or self.chance.random() < 0.05):
             raise GenericError("nobody is there")
         return await super().get_async(path, **options)
+
+    def _is_deaf(self, path: str) -> bool:
+        return time.monotonic() < self.deaf_until.get(path, 0)
 
 
 class Hammer:
@@ -73,7 +81,7 @@ class Hammer:
         kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
         self.guard = kind(self.store)
         side.call(self.guard.verify)
-        self.guard._timeout = 0.03  # the probe may take its time
+        self.guard._timeout = TIMEOUT  # the probe may take its time
         self.store.calm = False
         self.ids = count(1)
         self.numbers = count(1)
@@ -83,14 +91,14 @@ class Hammer:
 
     @property
     def has_seen_all(self) -> bool:
-        return self.seen[True] >= 5 and self.seen[False] >= 3
+        return min(self.seen[True], self.seen[False]) >= ENOUGH
 
     def work(self, until: float, last: float) -> None:
         """One holder after the other, each with a few publications."""
         while time.monotonic() < until or (not self.has_seen_all and time.monotonic() < last):
             with self.lock:
                 number = next(self.numbers) if self.chance.random() < 0.7 else max(1, next(self.numbers) - 3)
-                resource = f"orders:{self.chance.choice([1, 2, number])}"
+                resource = f"orders:{self.chance.choice([1, number, number])}"  # shared, or where nobody else comes
                 mine = Fence(resource, number, f"{self.chance.getrandbits(128):032x}")
                 claim, times = self.chance.random() < 0.4, self.chance.choice([1, 2, 5, 20])
             try:

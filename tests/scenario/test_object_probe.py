@@ -199,6 +199,33 @@ def test_reading_needs_no_probe(side: Side) -> None:
     assert store.puts == []
 
 
+def test_a_store_that_ceases_to_give_versions_is_refused(side: Side) -> None:
+    """A put under no condition would replace whatever is there."""
+    store = Bent("")
+    guard = guard_on(side, store)
+    side.call(guard.publish, A, {"x": b"1"}, claim=True)
+    side.call(guard.write, A, "key", b"1")
+    store.how = "no versions"
+    for method, *args in ((guard.publish, A, {"x": b"2"}), (guard.delete, A), (guard.write, A, "key", b"2")):
+        assert "any more" in str(side.expect(GuardNotEnforceable, method, *args))
+    store.how = ""
+    assert side.call(side.call(guard.read, "orders:1").read, "x") == b"1"
+
+
+def test_the_bound_of_a_claim_is_for_all_of_it(side: Side) -> None:
+    class Slow(FaultyStore):
+        async def get_async(self, path: str, **options: Any) -> Any:
+            await asyncio.sleep(0.12)
+            return await super().get_async(path, **options)
+
+    store = Slow()
+    guard = guard_on(side, store, timeout=30.0)
+    side.call(guard.verify)
+    fences = [Fence(f"orders:{number}", 1, "a" * 22) for number in range(20)]
+    side.expect(GuardUnavailable, lambda: side.call(guard.claim, *fences, timeout=0.2))
+    assert not any("pointer.json" in key for key in store.puts), "they were not even all looked at"
+
+
 def test_who_may_not_delete_may_still_publish(side: Side) -> None:
     class Keeps(FaultyStore):
         async def delete_async(self, paths: Any) -> None:

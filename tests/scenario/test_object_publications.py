@@ -7,6 +7,7 @@ import hashlib
 import io
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -339,6 +340,33 @@ def test_an_entry_is_carried_over_without_a_copy(side: Side) -> None:
     assert desk.current == {"a": b"1", "b": b"2", "renamed": b"1", "new": b"3"}
 
 
+def test_an_entry_is_carried_over_as_it_is_or_not_at_all(desk: Desk) -> None:
+    """Another size would make a publication that can never be read."""
+    first = desk.publish(A, {"x": b"123"}, claim=True)
+    desk.refused(StaleRead, A, {"x": replace(first["x"], size=2)})
+    desk.refused(StaleRead, A, {"x": replace(first["x"], key=first["x"].key + "y")})
+    assert desk.current == {"x": b"123"}
+
+
+def test_a_publication_leaves_room_for_claims(desk: Desk) -> None:
+    """One that fills its pointer to the last byte would keep the next, longer claim out for ever."""
+    entries = desk.publish(A, {"x": b""}, claim=True)
+    fitting = 0
+    for length in range(990, 1025):
+        try:
+            desk.publish(
+                A, {**{f"{number:03d}" + "n" * length: entries["x"] for number in range(900)}, "x": entries["x"]}
+            )
+            fitting = length
+        except ValueError as error:
+            assert "bytes" in str(error)
+            break
+    assert 0 < fitting < 1024
+    longest = Fence(R, 2**53 - 1, "l" * 128)
+    desk.call(desk.guard.claim, longest)
+    desk.publish(longest, {"x": b"1"})
+
+
 def test_threads_that_share_a_fence(desk: Desk) -> None:
     """Each publication counts, none is lost without a word; with ``replacing`` exactly one of them wins."""
     desk.call(desk.guard.claim, A)
@@ -348,14 +376,14 @@ def test_threads_that_share_a_fence(desk: Desk) -> None:
     assert mark.seq == 6
     base = desk.call(desk.guard.read, R)
 
-    def replace(number: int) -> bool:
+    def replace_it(number: int) -> bool:
         try:
             desk.publish(A, {"x": b"%d" % number}, replacing=base)
             return True
         except StaleRead:
             return False
 
-    assert desk.side.race([lambda n=n: replace(n) for n in range(6)]).count(True) == 1  # type: ignore[misc]
+    assert desk.side.race([lambda n=n: replace_it(n) for n in range(6)]).count(True) == 1  # type: ignore[misc]
 
 
 def test_a_store_with_a_prefix_of_its_own(side: Side, object_server: ObjectServer) -> None:
@@ -371,53 +399,7 @@ def test_a_store_with_a_prefix_of_its_own(side: Side, object_server: ObjectServe
     assert Desk(side, object_server.store(bucket=bucket)).current is None
 
 
-# History and collection
-
-
-def test_history_and_collection(http: Desk) -> None:
-    name = "a/ä.csv"
-    for fence, count in ((A, 2), (B, 1)):
-        http.call(http.guard.claim, fence)
-        for number in range(count):
-            http.publish(fence, {name: b"%d" % number, "more": b"12345"})
-    http.refused(ZeroDivisionError, B, {"left": b"behind", "x": failing(0)})
-    history = http.call(http.guard.history, R)
-    assert [each.number for each in history] == [1, 1, 2, 2]
-    assert [each.current for each in history].count(True) == 1
-    assert {name, "more"} in [set(each.sizes) for each in history]
-    assert history[0].size == 6
-    http.call(http.guard.claim, C)
-    assert http.call(http.guard.collect, C, keep=3) == []
-    assert http.call(http.guard.collect, C, older_than=3600) == []
-    assert [each.number for each in http.call(http.guard.collect, C, keep=2)] == [1]
-    assert [each.number for each in http.call(http.guard.collect, C)] == [1, 2]
-    assert http.call(http.guard.collect, C) == []
-    assert http.current == {name: b"0", "more": b"12345"}
-    http.call(http.guard.delete, C)
-    assert [each.number for each in http.call(http.guard.collect, C)] == [2]
-    assert http.call(http.guard.history, R) == []
-    mark = http.beside.mark(R)
-    assert mark is not None
-    assert mark.is_of(C)
-    for bad in ({"keep": -1}, {"older_than": -1}, {"older_than": float("nan")}):
-        http.side.expect(ValueError, http.guard.collect, C, **bad)
-    http.side.expect(TypeError, http.guard.collect, C, keep=1.5)
-
-
-def test_deleting_what_is_gone_already_is_fine(http: Desk) -> None:
-    for _ in range(3):
-        http.publish(A, {"x": b"1", "y": b"2"}, claim=True)
-    http.call(http.guard.claim, B)
-    plan = http.guard._collect(B, 0, None)
-    request = next(plan)
-    while type(request).__name__ != "Delete":
-        request = plan.send(http.side.call(http.guard._perform, request))
-    keys = list(request.keys)
-    assert len(keys) == 4
-    http.store.delete(keys[:1])
-    http.side.call(http.guard._perform, request)
-    http.side.call(http.guard._perform, request)
-    assert [each.current for each in http.call(http.guard.history, R)] == [True]
+# Readers of what was collected
 
 
 def test_a_reader_of_collected_data_is_told_to_read_again(http: Desk) -> None:

@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from examples.servers import Proxy, ServerError, start_postgres
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
-from storage_guards.sql_marks import FLOOR
+from storage_guards.recent_writes import FLOOR
 from tests.scenario.conftest import Side
 from tests.scenario.sql_ways import TO_POSTGRES, WAYS, Way, asyncio_url, is_commit
 from tests.support import wait_until

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import redis
 import redis.asyncio
+from obstore.store import S3Store
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 from sqlalchemy.orm import Session
@@ -27,8 +30,26 @@ from fencing import (
     OutcomeUnknown,
     RedisCoordinator,
     StaleFence,
+    StaleRead,
 )
-from storage_guards import AsyncMemoryGuard, AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
+from storage_guards import (
+    AsyncMemoryGuard,
+    AsyncObjectStoreGuard,
+    AsyncSQLAlchemyGuard,
+    MemoryGuard,
+    ObjectStoreGuard,
+    SQLAlchemyGuard,
+)
+from storage_guards.object_store import (
+    AsyncPublication,
+    AsyncStream,
+    Entry,
+    Publication,
+    Report,
+    StoredObject,
+    Stream,
+    UploadFound,
+)
 
 
 def count(connection: Connection) -> int:
@@ -77,6 +98,49 @@ def work() -> int:
         assert_type(error.seq, int)
     assert_type(adopted.release(), bool)
     return 0
+
+
+def publish() -> None:
+    guard = ObjectStoreGuard(S3Store("bucket"), prefix="fencing/", timeout=5, upload_timeout=30)
+    assert_type(guard.verify(), Report)
+    with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease:
+        before = guard.read("r")
+        assert_type(before, Publication | None)
+        bodies = {"a.csv": b"1", "b.csv": Path("b.csv"), "c.csv": [b"2", b"3"]}
+        published = guard.publish(lease, bodies, replacing=before, progress=lambda name, sent, total: print(name, sent))
+        assert_type(published, Publication)
+        assert_type(published["a.csv"], Entry)
+        guard.publish(lease, {**published, "d.csv": b"4"}, replacing=published)
+        guard.publish(lease.fence, {"only.csv": b"5"}, claim=True)
+        assert_type(guard.collect(lease, keep=2, older_than=3600), list[UploadFound])
+        stored = guard.get("today.csv")
+        assert_type(stored, StoredObject | None)
+        try:
+            assert_type(guard.write(lease, "today.csv", b"6", replacing=stored), StoredObject)
+        except StaleRead as stale:
+            assert_type(stale.key, str | None)
+        except OutcomeUnknown as unknown:
+            assert_type(guard.landed(unknown), bool | None)
+        guard.delete(lease)
+    with guard.open("r", "a.csv") as stream:
+        assert_type(stream, Stream)
+        for chunk in stream:
+            assert_type(chunk, bytes)
+
+
+async def publish_async(body: AsyncIterator[bytes]) -> None:
+    guard = AsyncObjectStoreGuard(S3Store("bucket"))
+    async with AsyncFencedLock(redis.asyncio.Redis(), "r", guards=[guard]).hold() as lease:
+        before = await guard.read("r")
+        assert_type(before, AsyncPublication | None)
+        published = await guard.publish(lease, {"a.csv": body}, replacing=before)
+        assert_type(published, AsyncPublication)
+        assert_type(await published.read("a.csv"), bytes)
+        assert_type(await guard.write(lease, "today.csv", b"6", replacing=None), StoredObject)
+    async with await guard.open("r", "a.csv") as stream:
+        assert_type(stream, AsyncStream)
+        async for chunk in stream:
+            assert_type(chunk, bytes)
 
 
 def report(error: LeaseLost) -> None:

@@ -16,7 +16,8 @@ from sqlalchemy.orm import Session
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
 from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard, sql_drivers
-from storage_guards.sql_marks import FLOOR, Marks
+from storage_guards.recent_writes import FLOOR
+from storage_guards.sql_marks import Marks
 
 RESOURCE = "orders:1"
 TOKENS = ("a" * 22, "b" * 22)

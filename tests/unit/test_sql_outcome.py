@@ -8,8 +8,7 @@ from collections import Counter
 
 from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence
-from storage_guards.sql_marks import Settled
-from storage_guards.sql_outcome import verdict
+from storage_guards.recent_writes import Settled, verdict
 
 REMEMBERED = 3  # fewer than the real marks have, so that short histories overflow
 

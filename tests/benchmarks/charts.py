@@ -1,0 +1,202 @@
+"""Figures as SVG pictures: bars with their spread, and lines. Their colours are for light and for dark. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import examples.drawing
+from examples.drawing.layout import text_width
+from examples.drawing.markup import element, text
+from tests.benchmarks.tables import number
+
+__all__ = ["Bar", "Group", "Panel", "bars", "lines"]
+
+WIDTH = 760
+VALUES = 110
+BAR = 16
+STEP = 24
+HEAD = 34
+PANEL = 170
+TICKS_ROOM = 22
+
+_COLOURS = (Path(examples.drawing.__path__[0]) / "page.css").read_text("utf-8").partition("\n* {")[0]
+_STYLE = """
+svg { font: 13px/1.3 system-ui, sans-serif; }
+.ground { fill: var(--ground); }
+text { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-width: 4px; }
+.title { font-size: 15px; font-weight: 700; }
+.quiet { fill: var(--quiet); font-size: 12px; }
+.group { font-weight: 600; }
+.bar { fill: var(--quiet); opacity: 0.55; }
+.bar.ours { fill: var(--hue-1); opacity: 1; }
+.spread { stroke: var(--ink); stroke-width: 1.5; }
+.grid { stroke: var(--rule); }
+.mark { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 5 4; }
+.mark-text { fill: var(--bad); font-size: 12px; }
+.line { fill: none; stroke: var(--hue); stroke-width: 2; }
+.dot { fill: var(--hue); }
+.hue-0 { --hue: var(--hue-1); } .hue-1 { --hue: var(--hue-3); } .hue-2 { --hue: var(--hue-2); }
+.hue-3 { --hue: var(--good); } .hue-4 { --hue: var(--quiet); } .hue-5 { --hue: var(--bad); }
+.hue-0 .line { stroke-width: 3; }
+.hue-1 .line { stroke-dasharray: 7 3; } .hue-2 .line { stroke-dasharray: 2 3; }
+.hue-3 .line { stroke-dasharray: 9 3 2 3; } .hue-4 .line { stroke-dasharray: 4 4; }
+.hue-5 .line { stroke-dasharray: 1 2; }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    label: str
+    median: float
+    low: float
+    high: float
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    label: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines over the same ``xs``; each series has a value for some of them. ``mark``: a dashed line, at a target."""
+
+    title: str
+    series: dict[str, dict[int, float]] = field(default_factory=dict)
+    logarithmic: bool = True
+    mark: float | None = None
+
+
+def bars(title: str, groups: Sequence[Group], *, unit: str, mark: float | None = None, marked: str = "") -> str:
+    """Horizontal bars on a logarithmic scale, each with its spread; ``mark`` is a dashed line across them."""
+    all_bars = [bar for group in groups for bar in group.bars]
+    values = [value for bar in all_bars for value in (bar.low, bar.median, bar.high) if value > 0]
+    values += [] if mark is None else [mark]
+    left = max((text_width(bar.label) for bar in all_bars), default=0) + 32
+    place = _scale(min(values, default=1) / 1.3, max(values, default=1), left, WIDTH - VALUES)
+    y = top = HEAD + 22.0
+    shapes: list[str] = []
+    texts = [element("text", text("logarithmic"), class_="quiet", x=WIDTH - 12, y=22, text_anchor="end")]
+    for group in groups:
+        texts.append(element("text", text(group.label), class_="group", x=12, y=y + 12))
+        y += STEP - 2
+        for bar in group.bars:
+            start, end, middle = place(bar.low), place(bar.high), y + BAR / 2
+            tip = place(bar.median)
+            kind = "bar ours" if bar.ours else "bar"
+            shapes.append(element("rect", class_=kind, x=left, y=y, width=max(tip - left, 1), height=BAR))
+            shapes.append(element("line", class_="spread", x1=start, x2=end, y1=middle, y2=middle))
+            texts.append(element("text", text(bar.label), x=left - 8, y=y + 12, text_anchor="end"))
+            texts.append(element("text", text(f"{number(bar.median)} {unit}"), x=max(tip, end) + 8, y=y + 12))
+            y += STEP - 4
+        y += 8
+    if mark is not None:
+        x = place(mark)
+        shapes.append(element("line", class_="mark", x1=x, x2=x, y1=top - 6, y2=y - 8))
+        texts.append(element("text", text(marked), class_="mark-text", x=x, y=top - 10, text_anchor="middle"))
+    described = "; ".join(
+        f"{group.label}, {bar.label}: {number(bar.median)} {unit}" for group in groups for bar in group.bars
+    )
+    return _svg(title, described, y + 4, [*shapes, *texts])
+
+
+def lines(title: str, xs: Sequence[int], panels: Sequence[Panel]) -> str:
+    """Panels one below the other, over the same numbers, which stand at equal distances."""
+    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
+    drawn = [_legend(names, HEAD + 12)]
+    y = float(HEAD) + 30
+    for panel in panels:
+        drawn += _panel(panel, names, xs, y)
+        y += PANEL + TICKS_ROOM + 14
+    described = "; ".join(
+        f"{panel.title}, {name}: " + ", ".join(f"{x}: {number(value)}" for x, value in its.items())
+        for panel in panels
+        for name, its in panel.series.items()
+    )
+    return _svg(title, described, y, drawn)
+
+
+def _legend(names: Sequence[str], y: float) -> str:
+    parts = []
+    x = 12.0
+    for place, name in enumerate(names):
+        line = element("polyline", class_="line", points=f"{x:.0f},{y - 4:.0f} {x + 26:.0f},{y - 4:.0f}")
+        label = element("text", text(name), x=x + 32, y=y)
+        parts.append(element("g", line, label, class_=f"hue-{place}"))
+        x += 50 + 7.2 * len(name)
+    return "".join(parts)
+
+
+def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) -> list[str]:
+    left, right, bottom = 70, WIDTH - 30, top + PANEL
+    values = [value for its in panel.series.values() for value in its.values()]
+    values += [] if panel.mark is None else [panel.mark]
+    if panel.logarithmic:
+        positive = [value for value in values if value > 0]
+        place = _scale(min(positive, default=1) / 1.2, max(positive, default=1) * 1.2, bottom, top + 22)
+        ticks = _ticks(min(positive, default=1), max(positive, default=1))
+    else:
+        highest = max(values, default=1) * 1.05
+        place = _linear(0, highest, bottom, top + 22)
+        step = 10.0 ** math.floor(math.log10(highest))
+        step = step if highest / step >= 4 else step / 5
+        ticks = [step * count for count in range(int(highest / step) + 1)]
+    at = {x: left + (right - left) * number_ / max(1, len(xs) - 1) for number_, x in enumerate(xs)}
+    drawn = [element("text", text(panel.title), class_="group", x=12, y=top + 10)]
+    for tick in ticks:
+        drawn.append(element("line", class_="grid", x1=left, x2=right, y1=place(tick), y2=place(tick)))
+        drawn.append(
+            element("text", text(number(tick)), class_="quiet", x=left - 8, y=place(tick) + 4, text_anchor="end")
+        )
+    for x, where in at.items():
+        drawn.append(element("text", text(f"{x:,}"), class_="quiet", x=where, y=bottom + 16, text_anchor="middle"))
+    if panel.mark is not None:
+        y = place(panel.mark)
+        drawn.append(element("line", class_="mark", x1=left, x2=right, y1=y, y2=y))
+    for name, its in panel.series.items():
+        points = [(at[x], place(value)) for x, value in its.items() if value > 0 or not panel.logarithmic]
+        line = element("polyline", class_="line", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points))
+        dots = "".join(element("circle", class_="dot", cx=x, cy=y, r=3.5) for x, y in points)
+        drawn.append(element("g", line, dots, class_=f"hue-{names.index(name)}"))
+    return drawn
+
+
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    """Logarithmic; what lies below its low end is put there."""
+    span = math.log(high / low) or 1.0
+    return lambda value: start + (end - start) * max(0.0, math.log(max(value, low) / low)) / span
+
+
+def _linear(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    return lambda value: start + (end - start) * (value - low) / ((high - low) or 1.0)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of ten between two values; with their doubles and halves, where there are fewer than two."""
+    powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
+    fine = [power * step for power in powers for step in (1, 2, 5)]
+    inside = [tick for tick in powers if low <= tick <= high]
+    return inside if len(inside) > 1 else [tick for tick in fine if low <= tick <= high]
+
+
+def _svg(title: str, described: str, height: float, drawn: Sequence[str]) -> str:
+    return element(
+        "svg",
+        element("title", text(title), id="title"),
+        element("desc", text(described), id="desc"),
+        element("style", text(_COLOURS + _STYLE)),
+        element("rect", class_="ground", x=0, y=0, width=WIDTH, height=height),
+        element("text", text(title), class_="title", x=12, y=22),
+        *drawn,
+        xmlns="http://www.w3.org/2000/svg",
+        role="img",
+        aria_labelledby="title desc",
+        viewBox=f"0 0 {WIDTH} {height:.0f}",
+        width=WIDTH,
+        height=f"{height:.0f}",
+    )

@@ -1,0 +1,59 @@
+"""Where figures were measured, and how quiet it was there."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from examples.servers import find_mariadb_binary, find_postgres_binaries, find_redis_binaries
+from tests.benchmarks.contenders import versions
+from tests.benchmarks.measure import percentile
+
+__all__ = ["describe", "noise"]
+
+SPINS = 200
+SPIN = 20_000
+
+
+def describe() -> dict[str, Any]:
+    mariadb = find_mariadb_binary()
+    servers = {
+        "Redis": ".".join(map(str, find_redis_binaries()[0].version)) if find_redis_binaries() else "none",
+        "PostgreSQL": ".".join(map(str, find_postgres_binaries()[0].version)) if find_postgres_binaries() else "none",
+        "MariaDB": ".".join(map(str, mariadb.version)) if mariadb else "none",
+    }
+    return {
+        "date": date.today().isoformat(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "servers": servers,
+        "packages": versions(),
+    }
+
+
+def noise() -> dict[str, float]:
+    """The load of others, and how much the same few hundred microseconds of computing vary: 1.0 is a quiet machine."""
+    times = []
+    for _ in range(SPINS):
+        started = time.perf_counter()
+        for _ in range(SPIN):
+            pass
+        times.append(time.perf_counter() - started)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    return {"load": round(load, 2), "spin": round(percentile(times, 0.9) / percentile(times, 0.1), 2)}
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
