@@ -114,6 +114,15 @@ class CoordinatorContract(Contract):
         assert second.fence.number > first.fence.number
         self.call(second.release)
 
+    def test_who_gave_up_is_granted_nothing_later(self) -> None:
+        one, two, name = self.make(), self.make(), self._name()
+        first = self.call(one.acquire, name)
+        for timeout in (0.05, 0.01, 0):
+            self.expect(NotAcquired, two.acquire, name, timeout=timeout)
+        self.call(first.release)
+        assert self.call(one.lock(name).holder) is None
+        self.call(self.call(one.acquire, name, timeout=0).release)
+
     # Renewal
 
     def test_renewal_keeps_the_fence_and_outlasts_the_ttl(self) -> None:

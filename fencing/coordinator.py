@@ -26,6 +26,7 @@ __all__ = [
     "ForcedRelease",
     "Grant",
     "Holder",
+    "Place",
     "Settings",
     "Taken",
     "check_timeout",
@@ -146,12 +147,29 @@ class Grant:
     ready: Any = field(default=None, compare=False, repr=False)
 
 
+class Place(Protocol):
+    """A place in a coordinator's queue. Who has one either asks again with it, or leaves."""
+
+    def plan_wait(self, seconds: float) -> Plan[None]:
+        """Until it is time to ask again, at most so many seconds (infinity: as long as it takes)."""
+
+    def plan_leave(self, *, deadline: float) -> Plan[None]:
+        """Give up: leave the queue, and give the lock back if it is just being granted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Somebody else has the lock; it frees itself after ``remaining`` seconds (infinity: not by itself)."""
+    """Somebody else has the lock, or comes first.
+
+    Attributes:
+        remaining: seconds after which the lock frees itself; infinity: not by itself, or it is not known.
+        owner: the holder's label.
+        place: in the queue, where there is one and the caller waits; None: the caller asks again now and then.
+    """
 
     remaining: float
     owner: str | None
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +217,22 @@ class CoordinatorPlans(Protocol):
         """Watch a grant, and renew it if its settings say so, until the holding ends. No plan, for it does no I/O."""
 
     def plan_acquire(
-        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        *,
+        floor: int,
+        deadline: float,
+        wait: bool = False,
+        place: Any = None,
     ) -> Plan[Grant | Taken]:
-        """Take the lock if it is free, with a number above every earlier one and above ``floor``."""
+        """Take the lock if it is free, with a number above every earlier one and above ``floor``.
+
+        Args:
+            wait: whether the caller waits, if it is taken; where there is a queue, for a place in it.
+            place: the one it has, with this token.
+        """
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float

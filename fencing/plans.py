@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fencing.coordinator import CoordinatorPlans, ForcedRelease, Grant, Holder, Settings, Taken
+from fencing.coordinator import CoordinatorPlans, ForcedRelease, Grant, Holder, Place, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
 from fencing.errors import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, StaleFence
 from fencing.fence import Fence
@@ -54,32 +54,54 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
     started = now = coordinator.clock()
     give_up = started + timeout
     by = give_up if 0 < timeout < math.inf else None
-    floor = 0
+    token, floor = new_token(), 0
     poll = FIRST_POLL_SECONDS
     owner: str | None = None
-    while True:
-        deadline = _deadline(coordinator, settings, by)
-        try:
-            reply = yield from coordinator.plan_acquire(resource, new_token(), settings, floor=floor, deadline=deadline)
-        except CoordinatorUnavailable:
-            if now == started or coordinator.clock() < give_up:
-                raise
-            reply = Taken(0.0, owner)  # it was a moment ago; the time was up before it could be asked again
-        if isinstance(reply, Taken):
-            remaining, owner = reply.remaining, reply.owner
-        else:
-            outcome = yield from _claim(coordinator, reply, settings, by, started)
-            if isinstance(outcome, Holding):
-                return outcome
-            floor, remaining, owner = outcome.floor, 0.0, None
-        left = give_up - coordinator.clock()
-        last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
-        if left > 0:
-            yield Sleep(min(random.uniform(0.5, 1) * poll, remaining, last_pause))
-        now = coordinator.clock()
-        if now >= give_up:
-            raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
-        poll = min(2 * poll, LONGEST_POLL_SECONDS)
+    place: Place | None = None
+    try:
+        while True:
+            deadline = _deadline(coordinator, settings, by)
+            try:
+                reply = yield from coordinator.plan_acquire(
+                    resource, token, settings, floor=floor, deadline=deadline, wait=timeout > 0, place=place
+                )
+            except CoordinatorUnavailable:
+                if now == started or coordinator.clock() < give_up:
+                    raise
+                reply = Taken(0.0, owner, place)  # it was a moment ago; the time was up before it could be asked again
+            if isinstance(reply, Taken):
+                remaining, owner, place = reply.remaining, reply.owner, reply.place
+            else:
+                place = None
+                outcome = yield from _claim(coordinator, reply, settings, by, started)
+                if isinstance(outcome, Holding):
+                    return outcome
+                token, floor = new_token(), outcome.floor  # what was granted to the old token is over
+                remaining, owner = 0.0, None
+            left = give_up - coordinator.clock()
+            if place is not None and left > 0:
+                yield from place.plan_wait(left)
+            elif left > 0:
+                last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
+                yield Sleep(min(random.uniform(0.5, 1) * poll, remaining, last_pause))
+                poll = min(2 * poll, LONGEST_POLL_SECONDS)
+            now = coordinator.clock()
+            if now >= give_up:
+                raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if place is not None:
+            yield Shielded(_leave(coordinator, place, settings))
+        raise
+
+
+def _leave(coordinator: CoordinatorPlans, place: Place, settings: Settings) -> Plan[None]:
+    """Out of the queue; where that fails, whoever is next waits a moment longer."""
+    try:
+        yield from place.plan_leave(deadline=_briefly(coordinator, settings))
+    except FencingError:
+        pass
 
 
 def _deadline(coordinator: CoordinatorPlans, settings: Settings, give_up: float | None = None) -> float:
@@ -146,11 +168,15 @@ def _claim_once(
 def _give_back(coordinator: CoordinatorPlans, holding: Holding, settings: Settings) -> Plan[None]:
     """Release what will not be used; where that fails, the lock's ttl frees it."""
     holding.end("abandoned")
-    deadline = coordinator.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
     try:
-        yield from coordinator.plan_release(holding.fence, settings, deadline=deadline)
+        yield from coordinator.plan_release(holding.fence, settings, deadline=_briefly(coordinator, settings))
     except FencingError:
         pass
+
+
+def _briefly(coordinator: CoordinatorPlans, settings: Settings) -> float:
+    """Until when something is given back that was not acquired."""
+    return coordinator.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
 
 
 def release(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[bool]:

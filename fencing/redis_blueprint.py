@@ -74,8 +74,8 @@ class Blueprint:
         if "service_name" in vars(self.pool):
             self.address = f"the Sentinel service {self.pool.service_name!r}"
 
-    def make(self) -> Any:
-        return self.pool.connection_class(**self.options)
+    def make(self, **more: Any) -> Any:
+        return self.pool.connection_class(**{**self.options, **more})
 
 
 def command(call: Call, *, whole: bool = False) -> list[bytes]:

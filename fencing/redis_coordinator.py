@@ -17,9 +17,12 @@ from fencing.guard import AsyncGuard, Guard
 from fencing.holding import Holding
 from fencing.lease import AsyncLease, Lease
 from fencing.lock import AsyncFencedLock, FencedLock
+from fencing.redis_async_wakeups import AsyncWakeups
 from fencing.redis_connections import Connections
 from fencing.redis_multiplex import AsyncConnections
 from fencing.redis_plans import Call, RedisPlans
+from fencing.redis_waiting import Enlist, Leave, Wait
+from fencing.redis_wakeups import Wakeups
 from fencing.renewal import AsyncRenewal, Renewal
 
 __all__ = ["AsyncRedisCoordinator", "RedisCoordinator"]
@@ -70,6 +73,7 @@ class RedisCoordinator(RedisPlans):
             asynchronous=False,
         )
         self._connections = Connections(client)
+        self._wakeups = Wakeups(client, self._connections.perform, self.clock)
         self._renewal = Renewal(self)
         self.address = self._connections.address
 
@@ -103,14 +107,21 @@ class RedisCoordinator(RedisPlans):
         """Watch a grant, and renew it, until it ends."""
         return self._renewal.keep(grant, settings)
 
-    def perform(self, effect: Call) -> Any:
-        """Run one script on Redis."""
-        return self._connections.perform(effect)
+    def listening(self) -> bool:
+        """Whether there is a connection that waiters are woken by."""
+        return self._wakeups.listening()
+
+    def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
+        """Run one script on Redis, or wait for what Redis says."""
+        if isinstance(effect, Call):
+            return self._connections.perform(effect)
+        return self._wakeups.perform(effect)
 
     def close(self) -> None:
         """Close the connections, and renew no more. Leases that are still held free themselves after their ttl."""
         self._renewal.close()
         self._connections.close()
+        self._wakeups.close()
 
     def __enter__(self) -> RedisCoordinator:
         return self
@@ -146,6 +157,7 @@ class AsyncRedisCoordinator(RedisPlans):
             asynchronous=True,
         )
         self._connections = AsyncConnections(client)
+        self._wakeups = AsyncWakeups(client, self._connections.perform, self.clock)
         self._renewal = AsyncRenewal(self)
         self.address = self._connections.address
 
@@ -181,14 +193,21 @@ class AsyncRedisCoordinator(RedisPlans):
         """See :meth:`RedisCoordinator.keep`."""
         return self._renewal.keep(grant, settings)
 
-    async def perform(self, effect: Call) -> Any:
-        """Run one script on Redis."""
-        return await self._connections.perform(effect)
+    def listening(self) -> bool:
+        """See :meth:`RedisCoordinator.listening`."""
+        return self._wakeups.listening()
+
+    async def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
+        """See :meth:`RedisCoordinator.perform`."""
+        if isinstance(effect, Call):
+            return await self._connections.perform(effect)
+        return await self._wakeups.perform(effect)
 
     async def close(self) -> None:
         """See :meth:`RedisCoordinator.close`; of the connections, those of the running loop."""
         self._renewal.close()
         await self._connections.close()
+        await self._wakeups.close()
 
     async def __aenter__(self) -> AsyncRedisCoordinator:
         return self

@@ -26,8 +26,11 @@ class Keys:
     lock: str
     holder: str
     counter: str
+    queue: str
+    offered: str
     packed_lock: bytes = field(repr=False)  # and the holder's
-    packed_all: bytes = field(repr=False)
+    packed_acquire: bytes = field(repr=False)  # all five
+    packed_release: bytes = field(repr=False)  # all but the counter
 
 
 def slot_of(key: bytes) -> int:
@@ -66,5 +69,11 @@ def keys_of(resource: str) -> Keys:
     """The keys of a resource. The lock is the resource's own name, as redis-py's ``Lock`` uses it."""
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
-    packed = bulks((lock, holder))
-    return Keys(lock, holder, counter, packed_lock=packed, packed_all=packed + bulk(counter))
+    queue, offered = f"{prefix}:queue:{resource}", f"{prefix}:offered:{resource}"
+    packed, waiting = bulks((lock, holder)), bulks((queue, offered))
+    return Keys(
+        *(lock, holder, counter, queue, offered),
+        packed_lock=packed,
+        packed_acquire=packed + bulk(counter) + waiting,
+        packed_release=packed + waiting,
+    )

@@ -8,6 +8,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fencing import clock as clock_module
 from fencing.coordinator import Grant, Holder, Settings, Taken
@@ -17,9 +18,10 @@ from fencing.fence import Fence
 from fencing.holding import Holding
 from fencing.redis_keys import Keys, keys_of
 from fencing.redis_scripts import ACQUIRE, FORCE_RELEASE, HOLDER, RELEASE, REMINT, RENEW, Script
-from fencing.redis_wire import Packed, bulk
+from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
+from fencing.redis_wire import Packed, bulk, bulks
 
-__all__ = ["Call", "NoReply", "RedisPlans"]
+__all__ = ["Call", "NoReply", "RedisPlans", "release_call"]
 
 FIRST_RETRY_SECONDS = 0.01
 LONGEST_RETRY_SECONDS = 0.25
@@ -84,6 +86,26 @@ class _Ready:
         return cls(keys_of(fence.resource), bulk(fence.token), str(fence.number))
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """In the queue: the ticket, and after how many seconds somebody is to look."""
+
+    plans: RedisPlans
+    settings: Settings
+    waiter: Waiter
+    ticket: str
+    look: float
+
+    def plan_wait(self, seconds: float) -> Plan[None]:
+        yield Wait(self.waiter, seconds, self.look)
+
+    def plan_leave(self, *, deadline: float) -> Plan[None]:
+        yield Leave(self.waiter)
+        waiter = self.waiter
+        call = release_call(waiter.resource, waiter.token, waiter.hub)
+        yield from self.plans._ask(RELEASE, waiter.resource, call.keys, call.args, self.settings, deadline)
+
+
 class RedisPlans:
     """The plans of one Redis (or one behind Sentinel): ``CoordinatorPlans``."""
 
@@ -95,14 +117,46 @@ class RedisPlans:
     def keep(self, grant: Grant, settings: Settings) -> Holding:
         return Holding(grant, settings, self.clock())
 
+    def listening(self) -> bool:
+        """Whether there is a hub already, so that who may have to wait can say so at once."""
+        return False
+
     def plan_acquire(
-        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        *,
+        floor: int,
+        deadline: float,
+        wait: bool = False,
+        place: _Place | None = None,
     ) -> Plan[Grant | Taken]:
-        reply = yield from self._mint(ACQUIRE, resource, token, settings, floor, deadline)
+        waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
+        try:
+            if place is not None or (wait and self.listening()):
+                waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
+            reply = yield from self._try(resource, token, settings, floor, deadline, waiter, ticket)
+            if reply.kind == "taken" and wait:
+                waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
+                reply = yield from self._try(resource, token, settings, floor, deadline, waiter, ticket)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            if waiter is not None:
+                yield Leave(waiter)
+            raise
         if reply.kind == "taken":
             remaining = reply.number(1) / 1000 if reply.number(1) >= 0 else math.inf
             return Taken(remaining, reply.text(2) or None)
-        return self._grant(reply, resource, token, settings)
+        if reply.kind == "queued":
+            assert waiter is not None
+            place = _Place(self, settings, waiter, reply.text(1), reply.number(2) / 1000)
+            return Taken(math.inf, reply.text(3) or None, place)
+        grant = self._grant(reply, resource, token, settings)
+        if waiter is not None:
+            yield Leave(waiter, grant.deadline)
+        return grant
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
@@ -135,8 +189,9 @@ class RedisPlans:
         ]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        call = _release_call(fence.resource, fence.token)
-        reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline)
+        call = release_call(fence.resource, fence.token)
+        packed = Packed(keys_of(fence.resource).packed_release, bulks(call.args))
+        reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline, packed=packed)
         return reply.kind == "released" or reply.repeated  # repeated: the first attempt may have been what freed it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
@@ -152,16 +207,29 @@ class RedisPlans:
             remaining=reply.number(1) / 1000 if reply.number(1) >= 0 else None,
         )
 
+    def _try(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        floor: int,
+        deadline: float,
+        waiter: Waiter | None,
+        ticket: str,
+    ) -> Plan[_Reply]:
+        hub = "" if waiter is None else waiter.hub
+        return (yield from self._mint(ACQUIRE, resource, token, settings, floor, deadline, hub, ticket))
+
     def _mint(
         self, script: Script, resource: str, token: str, settings: Settings, floor: int, deadline: float, *more: str
     ) -> Plan[_Reply]:
-        keys = keys_of(resource)
+        its = keys_of(resource)
+        keys = (its.lock, its.holder, its.counter, *((its.queue, its.offered) if script is ACQUIRE else ()))
         owner = settings.owner or f"{socket.gethostname()}:{os.getpid()}"
         args = (token, _milliseconds(settings), floor, int(settings.clock_floor), owner, *more)
-        undo = _release_call(resource, token)
-        reply = yield from self._ask(
-            script, resource, (keys.lock, keys.holder, keys.counter), args, settings, deadline, undo
-        )
+        undo = release_call(resource, token, more[0] if script is ACQUIRE else "")
+        packed = Packed(its.packed_acquire, bulks(args)) if script is ACQUIRE else None
+        reply = yield from self._ask(script, resource, keys, args, settings, deadline, undo, packed)
         if reply.kind == "implausible":
             raise MarkImplausible(resource=resource, number=reply.number(1), ceiling=reply.number(2))
         return reply
@@ -180,27 +248,52 @@ class RedisPlans:
         undo: Call | None = None,
         packed: Packed | None = None,
     ) -> Plan[_Reply]:
-        """Run a script; where no reply comes, run it again until ``deadline``. Every script is idempotent for its
-        token."""
+        """Run a script. Every one is idempotent for its token, so that it can be repeated."""
+
+        def call(timeout: float, last: bool) -> Call:
+            return Call(script, keys, args, timeout, undo, last, packed)
+
+        values, sent_at, repeated = yield from self._insist(call, resource, settings, deadline)
+        return _Reply(values[0].decode(), values, sent_at, repeated)
+
+    def _enlist(
+        self, resource: str, token: str, waiter: Waiter | None, settings: Settings, deadline: float
+    ) -> Plan[Waiter]:
+        def enlist(timeout: float, last: bool) -> Enlist:
+            return Enlist(resource, token, timeout, waiter)
+
+        enlisted, _, _ = yield from self._insist(enlist, resource, settings, deadline)
+        return enlisted  # type: ignore[no-any-return]
+
+    def _insist(
+        self, effect: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
+    ) -> Plan[tuple[Any, float, bool]]:
+        """Have an effect done; where no reply comes, again, until ``deadline``.
+
+        Args:
+            effect: makes it, of how long the attempt may take, and whether it is the last one.
+
+        Returns:
+            What it gave, when that was asked for, and whether an earlier attempt may have been carried out.
+        """
         pause = 0.0  # the first repetition comes at once: mostly a connection was closed while it was idle
         repeated = False
         while True:
             sent_at = self.clock()
             timeout = max(min(settings.attempt_seconds, deadline - sent_at), 0.001)
-            last = sent_at + timeout + pause >= deadline
             try:
-                values = yield Call(script, keys, args, timeout, undo, last, packed)
+                given = yield effect(timeout, sent_at + timeout + pause >= deadline)
             except NoReply as failure:
                 repeated = repeated or failure.may_have_run
                 if self.clock() + pause >= deadline:
                     raise CoordinatorUnavailable(
-                        f"no answer from Redis at {self.address} for {resource!r}: {str(failure).rstrip('.')}; "
+                        f"no answer from Redis at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
                         f"is it running, and is this its address?",
-                        resource=resource,
+                        resource=about,
                         address=self.address,
                     ) from failure.cause
             else:
-                return _Reply(values[0].decode(), values, sent_at, repeated)
+                return given, sent_at, repeated
             yield Sleep(random.uniform(0.5, 1) * pause)
             pause = min(max(2 * pause, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
 
@@ -209,6 +302,7 @@ def _milliseconds(settings: Settings) -> int | str:
     return "" if settings.ttl is None else math.ceil(settings.ttl * 1000)
 
 
-def _release_call(resource: str, token: str) -> Call:
+def release_call(resource: str, token: str, hub: str = "", *, timeout: float = 0.0) -> Call:
+    """What frees the lock if the token holds it; with a hub, what takes the token out of the queue as well."""
     keys = keys_of(resource)
-    return Call(RELEASE, (keys.lock, keys.holder), (token,))
+    return Call(RELEASE, (keys.lock, keys.holder, keys.queue, keys.offered), (token, hub), timeout)

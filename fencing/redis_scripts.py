@@ -22,16 +22,16 @@ class Script:
     by_text: bytes = field(repr=False)
 
 
-def _load(name: str) -> Script:
+def _load(name: str, *more: str) -> Script:
     folder = files("fencing") / "lua"
-    text = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", name))
+    text = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", *more, name))
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(name, text, sha, by_sha=bulks(("EVALSHA", sha)), by_text=bulks(("EVAL", text)))
 
 
-ACQUIRE = _load("acquire")
+ACQUIRE = _load("acquire", "queue")
 RENEW = _load("renew")
-RELEASE = _load("release")
+RELEASE = _load("release", "queue")
 REMINT = _load("remint")
 HOLDER = _load("holder")
 FORCE_RELEASE = _load("force_release")

@@ -1,8 +1,13 @@
--- Frees the lock, if the token still holds it.
--- KEYS: 1 lock, 2 holder record
--- ARGV: 1 token
+-- Gives the lock to the next in the queue, or frees it, if the token holds it or was offered it. Takes the token out of
+-- the queue.
+-- KEYS: 1 lock, 2 holder record, 3 queue, 4 hubs with an offer (all in one slot)
+-- ARGV: 1 token, 2 hub that it waits at ('': it does not wait)
 -- Returns: {'released'} | {'gone'}
 
+if ARGV[2] ~= '' then
+  redis.call('ZREM', KEYS[3], ARGV[2] .. ' ' .. ARGV[1])
+  heard_from(ARGV[2], KEYS[4])
+end
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'gone'} end
-redis.call('DEL', KEYS[1], KEYS[2])
+hand_over(KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 return {'released'}

@@ -14,15 +14,30 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from fencing import plans
-from fencing.coordinator import Settings
+from fencing.coordinator import Grant, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
 from fencing.errors import FencingError, GuardUnavailable, StaleFence
 from fencing.fence import Fence
 from fencing.redis_plans import Call, NoReply, RedisPlans
+from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 from tests.explorer.storage import RESOURCE, Refused, Value
 
-__all__ = ["PLANS", "Answered", "Claimed", "Effect", "Local", "Lost", "Program", "answered", "effect_of", "settled"]
+__all__ = [
+    "PLANS",
+    "Answered",
+    "Claimed",
+    "Effect",
+    "Local",
+    "Lost",
+    "Polls",
+    "Program",
+    "Queues",
+    "Woken",
+    "answered",
+    "effect_of",
+    "settled",
+]
 
 Phase = Literal["acquire", "renew", "read", "write", "apply", "release", "force_release", "done", "crashed"]
 
@@ -31,13 +46,27 @@ PLANS: frozenset[Phase] = frozenset({"acquire", "renew", "release", "force_relea
 GUARD = MemoryGuard()  # only named in the effects; what it is asked is done on the exploration's own storage
 
 
+class Polls(RedisPlans):
+    """Who is told that the lock is taken just asks again."""
+
+    def plan_acquire(self, *args: Any, wait: bool = False, **options: Any) -> Plan[Grant | Taken]:
+        return super().plan_acquire(*args, wait=False, **options)
+
+
+class Queues(RedisPlans):
+    """Who has to wait does so in the queue, from the first question on."""
+
+    def listening(self) -> bool:
+        return True
+
+
 @dataclass(frozen=True)
 class Program:
     """What a client does in each of its rounds: acquire and claim, then read, write (that many times), release.
 
     It takes no hint: it never looks at its lease, and goes on however late it is. ``order``: each write carries the seq
     it saw. ``write``: "guarded"; "unguarded", "claiming" and "two steps" each leave a rule. ``forces``: it takes the
-    lock away from others instead.
+    lock away from others instead. ``stirs``: all that wait ask again when the connection of their hub breaks.
     """
 
     rounds: int = 1
@@ -49,8 +78,9 @@ class Program:
     forces: bool = False
     timeout: float = math.inf
     clock_floor: bool = False
-    plans: type[RedisPlans] = RedisPlans
+    plans: type[RedisPlans] = Polls
     same_tokens: bool = False
+    stirs: bool = True
 
     @property
     def settings(self) -> Settings:
@@ -80,8 +110,15 @@ class Lost:
     seconds: float
 
 
-Answer = Answered | Claimed | Refused | Lost
-Effect = Call | Claim
+@dataclass(frozen=True)
+class Woken:
+    """It is time to ask again; or the time is up, after so many seconds."""
+
+    seconds: float = 0.0
+
+
+Answer = Answered | Claimed | Refused | Lost | Woken
+Effect = Call | Claim | Wait
 
 
 class Local(NamedTuple):
@@ -97,6 +134,8 @@ class Local(NamedTuple):
     tokens: int = 0
     history: tuple[Answer, ...] = ()
     rejected: int = 0
+    rung: bool = False  # it is to ask again as soon as it begins to wait
+    look_at: int = 0  # ms of the server's clock; while it waits
 
 
 class Ended(NamedTuple):
@@ -187,8 +226,10 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
             send = throw = None
             if isinstance(effect, Shielded):
                 stack.append(effect.plan)
-            elif not isinstance(effect, Sleep):  # a sleeper can only go on; when, the scheduler chooses
-                assert isinstance(effect, (Call, Claim)), effect
+            elif isinstance(effect, Enlist):
+                send = effect.waiter or Waiter("ABCDEFGH"[client], effect.resource, effect.token)
+            elif not isinstance(effect, (Sleep, Leave)):  # a sleeper can only go on; when, the scheduler chooses
+                assert isinstance(effect, (Call, Claim, Wait)), effect
                 if not remaining:
                     for plan in reversed(stack):
                         plan.close()
@@ -214,6 +255,8 @@ def _meaning(effect: Effect, answer: Answer) -> tuple[Any, BaseException | None]
         if isinstance(answer, Refused):
             return None, StaleFence(fence=effect.fence, mark=answer.mark, floor=answer.floor)
         return None, GuardUnavailable("no reply") if isinstance(answer, Lost) else None
+    if isinstance(effect, Wait):
+        return None, None
     if isinstance(answer, Lost):
         return None, NoReply(ConnectionError("no reply"), may_have_run=True)
     assert isinstance(answer, Answered)

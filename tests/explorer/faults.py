@@ -16,7 +16,7 @@ def redis_faults(scenario: Scenario, state: State) -> Iterator[Step]:
         yield _expiry(state)
     if allowed(scenario, state, "resets") and state.redis.entries:
         # A second passes, which is more than were minted meanwhile: the server's clock has not gone back.
-        empty = Snapshot((), state.redis.clock_us + 1_000_000)
+        empty = Snapshot((), state.redis.clock_us + 1_000_000, state.redis.listening)
         yield Step("Redis loses its data", counted(state._replace(redis=empty), "resets"))
 
 

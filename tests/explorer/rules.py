@@ -14,10 +14,9 @@ from fencing.coordinator import Grant, Settings, Taken
 from fencing.effects import Plan
 from fencing.errors import StaleFence
 from fencing.fence import Fence, Mark, admit_claim
-from fencing.redis_plans import RedisPlans
-from tests.explorer.clients import Program
+from tests.explorer.clients import Polls, Program, Queues
 from tests.explorer.scenarios import NoLock
-from tests.explorer.simulated_redis import Reply, SimulatedRedis
+from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
 from tests.explorer.state import (
     CLAIM_BACK,
     LOST_UPDATE,
@@ -25,6 +24,7 @@ from tests.explorer.state import (
     SAME_FENCE,
     STUCK,
     SUPERSEDED,
+    UNNOTICED,
     Bounds,
     Scenario,
 )
@@ -108,13 +108,11 @@ class NotIdempotent(SimulatedRedis):
         return self._mint(keys, args)
 
 
-class NoRepair(RedisPlans):
+class NoRepair(Polls):
     """Plans that forget what the refusal said: the next number is just the next."""
 
-    def plan_acquire(
-        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
-    ) -> Plan[Grant | Taken]:
-        return (yield from super().plan_acquire(resource, token, settings, floor=0, deadline=deadline))
+    def plan_acquire(self, *args: Any, wait: bool = False, **options: Any) -> Plan[Grant | Taken]:
+        return super().plan_acquire(*args, **{**options, "floor": 0})
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
@@ -122,7 +120,7 @@ class NoRepair(RedisPlans):
         return (yield from super().plan_remint(fence, token, settings, floor=0, deadline=deadline))
 
 
-class SameTokenRepair(RedisPlans):
+class SameTokenRepair(Polls):
     """A remint under the old token: idempotent, so it gives the old number again."""
 
     def plan_remint(
@@ -131,11 +129,33 @@ class SameTokenRepair(RedisPlans):
         return (yield from super().plan_remint(fence, fence.token, settings, floor=floor, deadline=deadline))
 
 
-class NotWithdrawn(RedisPlans):
+class NotWithdrawn(Polls):
     """Requests that are not withdrawn when their caller gives up."""
 
     def _ask(self, *args: Any, **kwargs: Any) -> Plan[Any]:
         return (yield from super()._ask(*args[:6]))
+
+
+class NobodyIsTold(SimulatedRedis):
+    """A release that just frees the lock."""
+
+    def _hand_over(self, lock_key: str, holder_key: str, *queue: Any) -> bytes | None:
+        self.delete(lock_key, holder_key)
+        return None
+
+
+class NobodyElseIsTold(SimulatedRedis):
+    """An offer of which nobody knows but who is to accept it."""
+
+    def _tell_next(self, *args: Any) -> None:
+        pass
+
+
+class LastingOffers(SimulatedRedis):
+    """An offer that lasts as long as a lease."""
+
+    def set(self, key: str, value: Any, px: bytes | int | None = None) -> None:
+        super().set(key, value, 10_000 if px == ACCEPT_MS else px)
 
 
 def _scenario(*programs: Program, backend: MemoryBackend | None = None, **bounds: int) -> Scenario:
@@ -145,6 +165,7 @@ def _scenario(*programs: Program, backend: MemoryBackend | None = None, **bounds
 HOLDER = Program()
 UNCLAIMING = Program(claims=False)
 CLAIMING = Program(write="claiming")
+QUEUER = Program(plans=Queues)
 
 RULES = [
     Rule(
@@ -267,5 +288,29 @@ RULES = [
         Scenario("", (Program(plans=SameTokenRepair),) * 2, Bounds(resets=1), earlier=4),
         REPAIR,
         7,
+    ),
+    Rule(
+        "a release offers the lock to who waits",
+        Scenario("", (QUEUER, QUEUER), Bounds(), redis=NobodyIsTold),
+        STUCK,
+        7,
+    ),
+    Rule(
+        "who waits asks again when its hub's connection breaks",
+        _scenario(*[Program(plans=Queues, stirs=False)] * 2, cuts=1),
+        STUCK,
+        8,
+    ),
+    Rule(
+        "the next ones are told of an offer",
+        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=NobodyElseIsTold),
+        UNNOTICED,
+        9,
+    ),
+    Rule(
+        "an offer is short",
+        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=LastingOffers),
+        UNNOTICED,
+        9,
     ),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tests.explorer.clients import Program
+from tests.explorer.clients import Program, Queues
 from tests.explorer.simulated_redis import Reply, SimulatedRedis
 from tests.explorer.state import Bounds, Scenario
 
@@ -19,6 +19,7 @@ class NoLock(SimulatedRedis):
 
 
 HOLDER = Program()
+QUEUER = Program(plans=Queues)
 NO_BOUND = -100
 
 _QUICK = [
@@ -61,6 +62,14 @@ _QUICK = [
     Scenario("3 clients", (HOLDER,) * 3, Bounds(expiries=2, resets=1), earlier=4),
     Scenario("3 clients, lost and late", (HOLDER,) * 3, Bounds(expiries=1, lost=1, late=1)),
     Scenario("3 clients, crashes", (HOLDER,) * 3, Bounds(expiries=1, crashes=1, slow=1)),
+    Scenario("2 that queue, lost and late", (QUEUER,) * 2, Bounds(lost=1, late=1, crashes=1)),
+    Scenario("3 that queue", (QUEUER,) * 3, Bounds(crashes=1, freezes=1, cuts=1)),
+    Scenario(
+        "3 that queue, with a timeout",
+        (Program(plans=Queues, timeout=5.0),) * 3,
+        Bounds(lost=1, gave_up=1, cuts=1),
+    ),
+    Scenario("3 that queue, data loss", (QUEUER,) * 3, Bounds(expiries=1, resets=1), earlier=4),
     Scenario("3 clients without a lock", (HOLDER,) * 3, Bounds(resets=1), redis=NoLock, repair=NO_BOUND),
 ]
 
@@ -74,6 +83,10 @@ _DEEP = [
     Scenario("2 clients, three rounds", (Program(rounds=3),) * 2, Bounds(expiries=2, resets=1), earlier=4),
     Scenario("3 clients, two rounds", (Program(rounds=2),) * 3, Bounds(expiries=1, resets=1), earlier=4),
     Scenario("3 clients, most faults", (HOLDER,) * 3, Bounds(expiries=1, lost=1, resets=1, crashes=1)),
+    Scenario("2 that queue, most faults", (QUEUER,) * 2, Bounds(expiries=1, lost=1, late=1, crashes=1, resets=1)),
+    Scenario("4 that queue", (QUEUER,) * 4, Bounds(crashes=1, freezes=1, cuts=1)),
+    Scenario("3 that queue, lost and late", (QUEUER,) * 3, Bounds(late=1, lost=1, crashes=1)),
+    Scenario("3 that queue, two rounds", (Program(plans=Queues, rounds=2),) * 3, Bounds(freezes=1, cuts=1)),
     Scenario("4 clients", (HOLDER,) * 4, Bounds(expiries=2, resets=1)),
 ]
 

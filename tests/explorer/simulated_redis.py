@@ -16,25 +16,40 @@ __all__ = ["EMPTY", "Reply", "ScriptError", "SimulatedRedis", "Snapshot"]
 MAX_NUMBER = 9007199254740991
 PLAUSIBLE_STEP = 1125899906842624
 
+ACCEPT_MS = 250
+SPREAD_MS = 50
+OFFERED_MS = 2500
+QUEUE_MS = 30000
+LONGEST_LOOK_MS = 10000
+FOREIGN_LOOK_MS = 1000
+MOST_PASSED = 1000
+MOST_SEARCHED = 128
+
 _RECORD = re.compile(rb"(\d+) (\d+) (\S+) (.*)", re.DOTALL)
+_ENTRY = re.compile(rb"(\S+) (\S+)")
+_FIRST_WORD = re.compile(rb"\S+")
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 
 Reply = list[bytes | int]
 
+Scored = tuple[tuple[float, bytes], ...]
+Members = tuple[bytes, ...]
+
 
 class Entry(NamedTuple):
-    """One key. A value of None stands for one that is no string (a list, say)."""
+    """One key: a string, a sorted set (by score), or a set (sorted). None stands for another kind (a list, say)."""
 
     key: str
-    value: bytes | None
+    value: bytes | Scored | Members | None
     expires_ms: int | None
 
 
 class Snapshot(NamedTuple):
-    """All of a Redis, hashable."""
+    """All of a Redis, hashable; and which hubs listen."""
 
     entries: tuple[Entry, ...]
     clock_us: int
+    listening: frozenset[bytes] = frozenset()
 
 
 EMPTY = Snapshot((), 0)
@@ -49,10 +64,13 @@ class SimulatedRedis:
 
     def __init__(self, snapshot: Snapshot = EMPTY) -> None:
         self.clock_us = snapshot.clock_us
+        self.listening = snapshot.listening
+        self.published: list[tuple[bytes, bytes]] = []  # what was received: to which hub, and the text
         self._entries = {entry.key: entry for entry in snapshot.entries}
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(tuple(sorted(filter(None, map(self._alive, self._entries)))), self.clock_us)
+        alive = sorted(filter(None, map(self._alive, self._entries)), key=lambda entry: entry.key)
+        return Snapshot(tuple(alive), self.clock_us, self.listening)
 
     # The commands
 
@@ -66,18 +84,18 @@ class SimulatedRedis:
         entry = self._alive(key)
         if entry is None:
             return None
-        if entry.value is None:
-            raise ScriptError("WRONGTYPE Operation against a key holding the wrong kind of value")
+        if not isinstance(entry.value, bytes):
+            raise _wrong_kind()
         return entry.value
 
-    def set(self, key: str, value: bytes | None, px: bytes | None = None) -> None:
+    def set(self, key: str, value: bytes | Scored | Members | None, px: bytes | int | None = None) -> None:
         self._entries[key] = Entry(key, value, None if px is None else self.clock_us // 1000 + int(px))
 
     def delete(self, *keys: str) -> None:
         for key in keys:
             self._entries.pop(key, None)
 
-    def pexpire(self, key: str, px: bytes) -> None:
+    def pexpire(self, key: str, px: bytes | int) -> None:
         entry = self._alive(key)
         if entry is not None:
             self._entries[key] = entry._replace(expires_ms=self.clock_us // 1000 + int(px))
@@ -94,6 +112,48 @@ class SimulatedRedis:
         if value is None or not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63 - 1:
             raise ScriptError("ERR value is not an integer or out of range")
         self._entries[key] = entry._replace(value=b"%d" % (int(value) + 1))
+
+    def sorted_set(self, key: str) -> Scored:
+        """ZRANGE key 0 -1 WITHSCORES"""
+        return tuple(each for each in self._members(key, tuple) if isinstance(each, tuple))
+
+    def zadd_nx(self, key: str, score: bytes, member: bytes) -> None:
+        scored = self.sorted_set(key)
+        if member not in [each for _, each in scored]:
+            self._replace(key, tuple(sorted((*scored, (float(score), member)))))
+
+    def zrem(self, key: str, member: bytes) -> None:
+        self._replace(key, tuple(each for each in self.sorted_set(key) if each[1] != member))
+
+    def smembers(self, key: str) -> Members:
+        return tuple(each for each in self._members(key, bytes) if isinstance(each, bytes))
+
+    def sadd(self, key: str, member: bytes) -> None:
+        self._replace(key, tuple(sorted({*self.smembers(key), member})))
+
+    def srem(self, key: str, member: bytes) -> None:
+        self._replace(key, tuple(each for each in self.smembers(key) if each != member))
+
+    def publish(self, hub: bytes, text: bytes) -> int:
+        if hub not in self.listening:
+            return 0
+        self.published.append((hub, text))
+        return 1
+
+    def _members(self, key: str, kind: type) -> Scored | Members:
+        entry = self._alive(key)
+        if entry is None:
+            return ()
+        if not isinstance(entry.value, tuple) or not isinstance(entry.value[0], kind):
+            raise _wrong_kind()
+        return entry.value
+
+    def _replace(self, key: str, value: Scored | Members) -> None:
+        """Keeps the time it expires; one without members is gone."""
+        entry = self._alive(key)
+        self._entries[key] = Entry(key, value, entry.expires_ms if entry else None)
+        if not value:
+            del self._entries[key]
 
     # The scripts
 
@@ -113,11 +173,56 @@ class SimulatedRedis:
         number = self._granted_before(keys, args[0], args[1])
         if number is not None:
             return [b"granted", number]
+        hub = args[5]
+        me = hub + b" " + args[0]
         holder = self.get(keys[0])
-        if holder is not None and holder != args[0]:
-            _, _, owner = self._record_of(keys[1], holder)
-            return [b"taken", self.pttl(keys[0]), owner or b""]
+        if holder == args[0]:
+            return self._take(keys, args, me)
+        if holder is None:
+            if not self.sorted_set(keys[3]):
+                return self._take(keys, args, me)
+            last, refused = self._check_mint(keys[2], float(args[2]), args[3], float(self.clock_us))
+            if last is None or isinstance(refused, list):
+                assert isinstance(refused, list)
+                return refused
+            self._heard_from(hub, keys[4])
+            if hub != b"":
+                self._queue_up(keys, args, me)
+            following = self._hand_over(keys[0], keys[1], keys[3], keys[4], me)
+            if following is None or following == me:
+                return self._take(keys, args, me)
+            holder = self.get(keys[0])
+        assert holder is not None
+        its_number, _, owner = self._record_of(keys[1], holder)
+        left = self.pttl(keys[0])
+        if hub == b"":
+            return [b"taken", left, owner or b""]
+        self._heard_from(hub, keys[4])
+        self._queue_up(keys, args, me)
+        look = LONGEST_LOOK_MS
+        if left >= 0:
+            look = min(look, left + 2)
+        if its_number is None:
+            look = min(look, FOREIGN_LOOK_MS)
+        queue = self.sorted_set(keys[3])
+        if queue[0][1] != me:
+            look += ACCEPT_MS
+        ticket = next(score for score, member in queue if member == me)
+        return [b"queued", _text_of(ticket), look, owner or b""]
+
+    def _take(self, keys: Sequence[str], args: Sequence[bytes], me: bytes) -> Reply:
+        if args[5] != b"":
+            self._heard_from(args[5], keys[4])
+            self.zrem(keys[3], me)
         return self._mint(keys, args)
+
+    def _queue_up(self, keys: Sequence[str], args: Sequence[bytes], me: bytes) -> None:
+        ticket = args[6]
+        if ticket == b"":
+            queue = self.sorted_set(keys[3])
+            ticket = _text_of(max(float(self.clock_us), (queue[-1][0] if queue else 0) + 1))
+        self.zadd_nx(keys[3], ticket, me)
+        self.pexpire(keys[3], QUEUE_MS)
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         number = self._granted_before(keys, args[0], args[1])
@@ -155,9 +260,12 @@ class SimulatedRedis:
         return [b"renewed", b" ".join(said)]
 
     def _release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        if args[1] != b"":
+            self.zrem(keys[2], args[1] + b" " + args[0])
+            self._heard_from(args[1], keys[3])
         if self.get(keys[0]) != args[0]:
             return [b"gone"]
-        self.delete(keys[0], keys[1])
+        self._hand_over(keys[0], keys[1], keys[2], keys[3], None)
         return [b"released"]
 
     def _holder(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
@@ -169,6 +277,54 @@ class SimulatedRedis:
         if granted is not None:
             held = math.floor((float(self.clock_us) - float(granted)) / 1000)
         return [b"held", self.pttl(keys[0]), held, number or b"", owner or b""]
+
+    # queue.lua
+
+    def _heard_from(self, hub: bytes, offered_key: str) -> None:
+        if hub != b"":
+            self.srem(offered_key, hub)
+
+    def _tell_next(self, lock_key: str, queue_key: str, offered_key: str, grantee: bytes) -> None:
+        told = {grantee}
+        after = ACCEPT_MS + 2
+        for _, entry in self.sorted_set(queue_key)[:MOST_SEARCHED]:
+            match = _FIRST_WORD.match(entry)
+            hub = match[0] if match else b""
+            if hub not in told:
+                told.add(hub)
+                text = b"look %d %b" % (after, lock_key.encode())
+                if hub not in self.smembers(offered_key) and self.publish(hub, text) > 0:
+                    if after > ACCEPT_MS + 2:
+                        return
+                    after += SPREAD_MS
+
+    def _hand_over(
+        self, lock_key: str, holder_key: str, queue_key: str, offered_key: str, me: bytes | None
+    ) -> bytes | None:
+        for _ in range(MOST_PASSED):
+            queue = self.sorted_set(queue_key)
+            if not queue:
+                break
+            first = queue[0][1]
+            if first == me:
+                return me
+            match = _ENTRY.fullmatch(first)
+            hub, token = match.groups() if match else (None, b"")
+            receivers = 0
+            if hub is not None and hub in self.smembers(offered_key):
+                self.publish(hub, b"passed %b %b" % (token, lock_key.encode()))
+            elif hub is not None:
+                self.set(lock_key, token, px=ACCEPT_MS)
+                receivers = self.publish(hub, b"grant %b %b" % (token, lock_key.encode()))
+            self.zrem(queue_key, first)
+            if hub is not None and receivers > 0:
+                self.delete(holder_key)
+                self.sadd(offered_key, hub)
+                self.pexpire(offered_key, OFFERED_MS)
+                self._tell_next(lock_key, queue_key, offered_key, hub)
+                return first
+        self.delete(lock_key, holder_key)
+        return None
 
     # common.lua
 
@@ -223,3 +379,7 @@ class SimulatedRedis:
 
 def _text_of(number: float) -> bytes:
     return b"%.0f" % number
+
+
+def _wrong_kind() -> ScriptError:
+    return ScriptError("WRONGTYPE Operation against a key holding the wrong kind of value")

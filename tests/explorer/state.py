@@ -22,6 +22,7 @@ __all__ = [
     "STALE_READ",
     "STUCK",
     "SUPERSEDED",
+    "UNNOTICED",
     "Bounds",
     "Faults",
     "Hanging",
@@ -42,6 +43,7 @@ SUPERSEDED = "a write of a superseded claim is accepted"
 CLAIM_BACK = "a claim is admitted that is older than one admitted before"
 SAME_FENCE = "two grants have the same number and token"
 STUCK = "the lock is held by nobody, and all wait"
+UNNOTICED = "for long nobody can notice that the lock is free"
 REPAIR = "more claims of one client are refused than the repair may take"
 
 
@@ -51,7 +53,8 @@ class Faults(NamedTuple):
     ``lost``: replies lost, of what was done. ``late``: requests to Redis, and claims, that hang, and land at any later
     time or never; ``late_writes``: the same of writes. ``slow``: claims whose answer outlasts the lease. ``gave_up``:
     acquirers whose time is up. ``polls``: acquirers told that the lock is taken; the others just wait. ``takeovers``
-    are counted, and have no bound here.
+    are counted, and have no bound here. ``freezes``: clients that stop for ever, and whose hub listens on; ``cuts``:
+    connections of hubs that break, with what was under way.
     """
 
     expiries: int = 0
@@ -67,6 +70,8 @@ class Faults(NamedTuple):
     marks_lost: int = 0
     marks_restored: int = 0
     marks_pruned: int = 0
+    freezes: int = 0
+    cuts: int = 0
 
 
 Bounds = Faults
@@ -86,6 +91,7 @@ class State(NamedTuple):
     faults: Faults = Faults()
     hanging: tuple[Hanging, ...] = ()
     acknowledged: Value = frozenset()
+    inbox: tuple[tuple[int, bytes], ...] = ()  # what hubs are told, under way
     newest: Mark | None = None  # of all claims ever admitted, the last: what the storage's mark should be
 
 

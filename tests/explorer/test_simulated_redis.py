@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 import redis
@@ -12,14 +13,15 @@ import redis
 from examples.servers import RedisServer
 from fencing import redis_scripts
 from fencing.redis_keys import keys_of
-from fencing.redis_plans import Call
 from fencing.redis_scripts import Script
 from tests.explorer.scenarios import SAFE
 from tests.explorer.search import explore
-from tests.explorer.simulated_redis import Entry, Reply, ScriptError, SimulatedRedis, Snapshot
+from tests.explorer.simulated_redis import Entry, Members, Reply, Scored, ScriptError, SimulatedRedis, Snapshot
 from tests.explorer.state import KEYS
 
-CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1000"))
+Value = bytes | Scored | Members | None
+
+CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1500"))
 
 SLACK_MS = 2000
 """What may pass between a call and the look at the server's clock, on a busy machine; the ttls are further apart."""
@@ -31,6 +33,8 @@ OWNERS = ["host:1", "a label with blanks", "ü\n", ""]
 TTLS: list[str | int] = ["", 60_000, 100_000]
 NUMBERS = [0, 1, 7, 1000, 2**50, 2**50 + 1, 2**51, 2**53 - 3, 2**53 - 2, 2**53 - 1, 2**53, 2**53 + 1, 2**60, 10**15]
 COUNTERS = [b"abc", b"007", b"007", b"0070", b"-5", b"5 ", b"1e5", b"", b"5\n", b"9" * 20, b"9" * 400]
+HUBS = ["here", "there", "nowhere"]  # the last one listens nowhere
+QUEUES = [b"no blank", b"here  two blanks", b"here " + b"A" * 22, b"nowhere " + b"B" * 22, b"there C C"]
 HOLDERS = [b"", b"7", b"x 5 %s me", b"7 5 %s me", b"7 5 %s ", b"7 5  %s me", b"7 5 %s\nme", b"007 5 %s a b"]
 
 
@@ -38,8 +42,23 @@ class RealRedis:
     """A server behind the simulation's own operations."""
 
     def __init__(self, server: RedisServer) -> None:
-        self.client = redis.Redis.from_url(server.url)
+        self.client: Any = redis.Redis.from_url(server.url)
         self.shas = {name: self.client.script_load(script.text) for name, script in SCRIPTS.items()}
+        self.hubs: dict[str, Any] = {}
+
+    def listen(self, names: Iterable[str]) -> frozenset[bytes]:
+        """These hubs listen, and no others."""
+        names = set(names)
+        for name in names - set(self.hubs):
+            self.hubs[name] = self.client.pubsub()
+            self.hubs[name].subscribe(f"fencing:1:wake:{name}")
+            self.hubs[name].get_message(timeout=5)
+        for name in set(self.hubs) - names:
+            hub = self.hubs.pop(name)
+            hub.unsubscribe()
+            hub.get_message(timeout=5)
+            hub.close()
+        return frozenset(name.encode() for name in self.hubs)
 
     def clock_us(self) -> int:
         seconds, microseconds = self.client.time()
@@ -53,32 +72,59 @@ class RealRedis:
 
     def load(self, snapshot: Snapshot) -> None:
         self.client.flushall()
+        self.listen(name.decode() for name in snapshot.listening)
         for entry in snapshot.entries:
             self.set(entry.key, entry.value)
             if entry.expires_ms is not None:
-                self.client.pexpire(entry.key, entry.expires_ms - snapshot.clock_us // 1000)
+                left = entry.expires_ms - snapshot.clock_us // 1000
+                # An offer would end before it is looked at.
+                self.client.pexpire(entry.key, max(left, SLACK_MS - 500) if left > 0 else left)
 
-    def set(self, key: str, value: bytes | None) -> None:
-        if value is None:
+    def set(self, key: str, value: Value) -> None:
+        if not isinstance(value, bytes):
             self.client.delete(key)
+        if value is None:
             self.client.rpush(key, "x")
-        else:
+        elif isinstance(value, bytes):
             self.client.set(key, value)
+        else:
+            for each in value:
+                if isinstance(each, bytes):
+                    self.client.sadd(key, each)
+                else:
+                    self.client.zadd(key, {each[1]: each[0]})
+
+    def heard(self) -> list[tuple[bytes, bytes]]:
+        """What the hubs were told since it was last asked, in some order."""
+        said = []
+        for name, hub in self.hubs.items():
+            hub.ping()  # its reply comes behind all that was published before
+            while (message := hub.get_message(timeout=5)) and message["type"] != "pong":
+                said.append((name.encode(), message["data"]))
+        return said
 
     def snapshot(self, clock_us: int) -> Snapshot:
         """All keys, their ttls as moments of the given clock."""
         keys = sorted(str(key, "utf-8") for key in self.client.scan_iter(count=100))
         pipeline = self.client.pipeline(transaction=True)
         for key in keys:
-            pipeline.get(key)
             pipeline.pttl(key)
+            pipeline.get(key)
+            pipeline.zrange(key, 0, -1, withscores=True)
+            pipeline.smembers(key)
         answers = pipeline.execute(raise_on_error=False)
         entries = []
         for index, key in enumerate(keys):
-            value, left = answers[2 * index : 2 * index + 2]
-            expires_ms = None if left < 0 else clock_us // 1000 + left
-            entries.append(Entry(key, None if isinstance(value, Exception) else value, expires_ms))
-        return Snapshot(tuple(entries), clock_us)
+            left, text, scored, members = answers[4 * index : 4 * index + 4]
+            value: Value = None
+            if isinstance(text, bytes):
+                value = text
+            elif isinstance(scored, list):
+                value = tuple((score, member) for member, score in scored)
+            elif isinstance(members, set):
+                value = tuple(sorted(members))
+            entries.append(Entry(key, value, None if left < 0 else clock_us // 1000 + left))
+        return Snapshot(tuple(entries), clock_us, frozenset(name.encode() for name in self.hubs))
 
 
 @pytest.fixture
@@ -87,6 +133,7 @@ def real(redis_server: RedisServer) -> Iterator[RealRedis]:
         pytest.skip("needs a server of its own: it looks at all keys")
     connected = RealRedis(redis_server)
     yield connected
+    connected.listen(())
     connected.client.close()
 
 
@@ -117,6 +164,10 @@ def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
     for entry, low, high in zip(real.entries, early.entries, late.entries, strict=True):
         if entry.value is None or low.value is None or high.value is None:
             assert (entry.value, low.value, high.value) == (None, None, None), (said, entry, low)
+        elif (
+            not isinstance(entry.value, bytes) or not isinstance(low.value, bytes) or not isinstance(high.value, bytes)
+        ):
+            assert _without_tickets(entry.value) == _without_tickets(low.value), (said, entry, low)
         else:
             words = [text.split(b" ") for text in (entry.value, low.value, high.value)]
             assert all(map(alike, *words)), (said, entry, low, high)
@@ -126,6 +177,13 @@ def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
             assert low.expires_ms - SLACK_MS <= entry.expires_ms <= high.expires_ms + SLACK_MS, (said, entry, low)
 
 
+def _without_tickets(value: Value) -> object:
+    """Of a queue its order alone: the tickets are of the server's clock."""
+    if isinstance(value, tuple):
+        return [each if isinstance(each, bytes) else each[1] for each in value]
+    return value
+
+
 def random_arguments(chance: random.Random, script: str) -> tuple[list[str], list[str | int]]:
     keys = keys_of(chance.choice(RESOURCES))
     token, ttl = chance.choice(TOKENS), chance.choice(TTLS)
@@ -133,25 +191,34 @@ def random_arguments(chance: random.Random, script: str) -> tuple[list[str], lis
         many = [keys_of(chance.choice(RESOURCES)) for _ in range(chance.randint(1, 3))]
         tokens = [chance.choice(TOKENS) for _ in many]
         return [key for its in many for key in (its.lock, its.holder)], [chance.choice(TTLS[1:]), *tokens]
+    hub = chance.choice(["", *HUBS, *HUBS])
     if script == "release":
-        return [keys.lock, keys.holder], [token]
+        return [keys.lock, keys.holder, keys.queue, keys.offered], [token, hub]
     if script == "holder":
         return [keys.lock, keys.holder], []
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
     args = [token, ttl, floor, chance.choice("0001"), chance.choice(OWNERS)]
     if script == "remint":
         args.append(chance.choice(TOKENS))
+    if script == "acquire":
+        ticket = chance.choice(["", "", "1000", str(chance.randint(1, 10**16))])
+        return [keys.lock, keys.holder, keys.counter, keys.queue, keys.offered], [*args, hub, ticket]
     return [keys.lock, keys.holder, keys.counter], args
 
 
-def tampering(chance: random.Random) -> tuple[str, bytes | None] | None:
+def tampering(chance: random.Random) -> tuple[str, Value]:
     """What else may happen to the keys: None deletes nothing; a value of None is one that is no string."""
     keys = keys_of(chance.choice(RESOURCES))
     token = chance.choice(TOKENS).encode()
     kind = chance.random()
-    if kind < 0.3:
+    if kind < 0.1:
+        queue = [(float(chance.randint(1, 10**16)), entry) for entry in chance.sample(QUEUES, 3)]
+        return keys.queue, chance.choice([tuple(sorted(queue)), None, b"no queue", (b"here",)])
+    if kind < 0.25:
+        return keys.offered, chance.choice([(b"here",), (b"here", b"there"), (b"there",), None, ((1.0, b"here"),)])
+    if kind < 0.45:
         return keys.lock, chance.choice([token, token, b"a foreign holder's value", b"", None])
-    if kind < 0.6:
+    if kind < 0.7:
         return keys.holder, chance.choice([None, *(each.replace(b"%s", token) for each in HOLDERS)])
     return keys.counter, chance.choice([None, *COUNTERS, *(b"%d" % number for number in NUMBERS)])
 
@@ -160,54 +227,85 @@ def test_random_calls(real: RealRedis) -> None:
     seed = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
     print(f"FENCING_SEED={seed}, {CALLS} calls")
     chance = random.Random(seed)
-    simulated = SimulatedRedis(Snapshot((), real.clock_us()))
+    simulated = SimulatedRedis(Snapshot((), real.clock_us(), real.listen(HUBS[:-1])))
     replies: dict[bytes | int, int] = {}
+    heard: dict[bytes, int] = {}
     for index in range(CALLS):
         said = f"FENCING_SEED={seed}, call {index}"
         before = simulated.snapshot()
-        if chance.random() < 0.25:
+        if chance.random() < 0.1:
             key = chance.choice([entry.key for entry in before.entries] or ["nothing"])
             simulated.delete(key)
             real.client.delete(key)
-        elif chance.random() < 0.15 and (change := tampering(chance)):
+        elif chance.random() < 0.1:
+            change = tampering(chance)
             simulated.set(*change)
             real.set(*change)
         else:
-            script = chance.choice(sorted(SCRIPTS))
+            script = chance.choice([*sorted(SCRIPTS), *["acquire", "release"] * 4])
             keys, args = random_arguments(chance, script)
             said = f"{said}: {script} {keys} {args} on {before.entries}"
-            early, answer = _at(before, real.clock_us(), script, keys, args)
+            early, answer, told = _at(before, real.clock_us(), script, keys, args)
             reply = attempt(lambda: real.run(script, keys, args))  # noqa: B023 - called at once
-            late, last = _at(before, real.clock_us(), script, keys, args)
+            late, last, _ = _at(before, real.clock_us(), script, keys, args)
+            assert sorted(real.heard()) == sorted(told), said
+            for _, text in told:
+                kind = text.split()[0]
+                heard[kind] = heard.get(kind, 0) + 1
             replies[reply[0]] = replies.get(reply[0], 0) + 1
             assert len(reply) == len(answer) == len(last), (said, reply, answer)
             assert all(map(alike, reply, answer, last)), (said, reply, answer, last)
-            state = real.snapshot(late.clock_us)
-            compare(said, state, early, late)
+            state = real.snapshot(real.clock_us())
+            compare(said, state, _aged(early, state.clock_us), _aged(late, state.clock_us))
             simulated = SimulatedRedis(state)  # which has the real clock's numbers
-    print(replies)
-    assert set(replies) >= {b"granted", b"taken", b"implausible", b"renewed", b"released", b"gone", b"held", b"free"}
+            for entry in state.entries:
+                if entry.expires_ms is not None and entry.expires_ms < state.clock_us // 1000 + SLACK_MS:
+                    real.client.pexpire(entry.key, 60_000)  # so that nothing expires between two calls
+                    simulated.pexpire(entry.key, 60_000)
+    print(replies, heard)
+    assert set(heard) >= {b"grant", b"look"}
+    assert set(replies) >= {
+        b"granted",
+        b"taken",
+        b"queued",
+        b"implausible",
+        b"renewed",
+        b"released",
+        b"gone",
+        b"held",
+        b"free",
+    }
 
 
-def _at(before: Snapshot, clock_us: int, script: str, keys: list[str], args: list[str | int]) -> tuple[Snapshot, Reply]:
+def _at(
+    before: Snapshot, clock_us: int, script: str, keys: list[str], args: list[str | int]
+) -> tuple[Snapshot, Reply, list[tuple[bytes, bytes]]]:
     simulated = SimulatedRedis(before._replace(clock_us=clock_us))
     reply = attempt(lambda: simulated.run(script, keys, args))
-    return simulated.snapshot(), reply
+    return simulated.snapshot(), reply, simulated.published
 
 
-def test_every_call_the_explorer_made(real: RealRedis) -> None:
+def _aged(snapshot: Snapshot, clock_us: int) -> Snapshot:
+    return SimulatedRedis(snapshot._replace(clock_us=clock_us)).snapshot()
+
+
+@pytest.mark.parametrize("name", ["2 clients, twice refused", "3 that queue, data loss"])
+def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:
     """Not a sample: each distinct script call on each distinct state of a small exploration, on the real server."""
-    result = explore(SAFE["2 clients, twice refused"])
+    result = explore(SAFE[name])
     assert result.world is not None
-    calls: dict[tuple[Snapshot, Call], tuple[tuple[bytes | int, ...], Snapshot]] = result.world.calls
-    for (before, call), (reply, after) in calls.items():
+    for (before, call), (reply, after, told) in result.world.calls.items():
         real.load(before)
         said = f"{call} on {before}"
         answer = real.run(call.script.name, call.keys, call.args)
         assert len(answer) == len(reply), said
+        if reply[0] == b"queued":
+            answer[1] = reply[1]  # a moment of another clock
         assert all(alike(mine, theirs, theirs) for mine, theirs in zip(answer, reply, strict=True)), (said, answer)
+        assert sorted(real.heard()) == sorted(told), said
         state = real.snapshot(after.clock_us)
         assert [each.key for each in state.entries] == [each.key for each in after.entries], said
         for mine, theirs in zip(state.entries, after.entries, strict=True):
-            assert mine.key == KEYS.holder or mine.value == theirs.value, said  # which has the time of the grant
-    print(f"{len(calls)} distinct calls")
+            if mine.key != KEYS.holder:  # which has the time of the grant
+                assert _without_tickets(mine.value) == _without_tickets(theirs.value), said
+    print(f"{len(result.world.calls)} distinct calls")

@@ -8,6 +8,7 @@ from functools import partial
 from fencing.effects import Claim
 from fencing.fence import Fence, Mark
 from fencing.redis_plans import Call
+from fencing.redis_waiting import Wait
 from tests.explorer import clients, faults
 from tests.explorer.clients import Answered, Claimed, Local, Lost
 from tests.explorer.simulated_redis import Entry, Snapshot
@@ -38,8 +39,13 @@ from tests.explorer.storage import (
     Storage,
     WriteOperation,
 )
+from tests.explorer.waiting import Waiting
 
 __all__ = ["World"]
+
+
+Done = tuple[tuple[bytes | int, ...], Snapshot, tuple[tuple[bytes, bytes], ...]]
+"""What a script did: its reply, what Redis holds now, and what was published."""
 
 
 class World:
@@ -50,7 +56,8 @@ class World:
         self.programs = scenario.programs
         self.most_refusals = 0
         self.most_excess = -100
-        self.calls: dict[tuple[Snapshot, Call], tuple[tuple[bytes | int, ...], Snapshot]] = {}
+        self.waiting = Waiting(scenario)
+        self.calls: dict[tuple[Snapshot, Call], Done] = {}
         self.operations: dict[tuple[Storage, Operation], tuple[Storage, Answer]] = {}
 
         self._start = tuple(
@@ -79,11 +86,15 @@ class World:
         for index, hanging in enumerate(state.hanging):
             moved = True
             yield self._land(state, index, hanging)
+        for step in self.waiting.steps(state):
+            moved = True
+            yield step
         yield from self._crashes(state)
         yield from faults.redis_faults(self.scenario, state)
         yield from faults.mark_faults(self.scenario, state)
         if not moved and any(local.phase not in ("done", "crashed") for local in state.clients):
-            yield from faults.time_passes(state)
+            queue = list(self.waiting.time_passes(state))
+            yield from queue or faults.time_passes(state)
 
     # What a client does
 
@@ -94,6 +105,8 @@ class World:
         effect = clients.effect_of(client, self.programs[client], local)
         if isinstance(effect, Call):
             yield from self._call(state, client, name, effect)
+        elif isinstance(effect, Wait):
+            yield from self.waiting.gives_up(state, client)
         elif isinstance(effect, Claim):
             yield from self._claim(state, client, name, ClaimOperation(effect.fence))
         elif local.phase == "read":
@@ -110,7 +123,9 @@ class World:
         return before is None or state.clients[before] != self._start[before]
 
     def _call(self, state: State, client: int, name: str, call: Call) -> Iterator[Step]:
-        reply, redis = self._redis(state.redis, call)
+        before = state
+        state = self.waiting.listens(state, call)
+        reply, redis, published = self._redis(state.redis, call)
         answer = partial(self._answer, client=client)
         if reply[0] == b"taken":  # it changes nothing: who has been told, waits
             if allowed(self.scenario, state, "gave_up") and self.programs[client].timeout < float("inf"):
@@ -122,18 +137,20 @@ class World:
         said = _said(name, call, reply)
         if call.script.name == "force_release":
             state = counted(state, "takeovers")
-        after = answer(state._replace(redis=redis), answer=Answered(reply))
+        done = self.waiting.told(state._replace(redis=redis), published)
+        after = answer(done, answer=Answered(reply))
         yield Step(said, after, self._same_fences(state, after, client))
         if allowed(self.scenario, state, "lost"):
-            undone, withdrawn = redis, ""
+            withdrawn = ""
             if call.last and call.undo is not None:
-                _, undone = self._redis(redis, call.undo)
+                _, undone, told = self._redis(redis, call.undo)
+                done = self.waiting.told(done._replace(redis=undone), told)
                 withdrawn = " and it is withdrawn"
-            after = answer(state._replace(redis=undone), answer=Lost(call.timeout))
+            after = answer(done, answer=Lost(call.timeout))
             yield Step(f"{said}, the reply is lost{withdrawn}", counted(after, "lost"))
         if allowed(self.scenario, state, "late"):
             requests = (call, call.undo) if call.last and call.undo is not None else (call,)
-            after = answer(self._hang(state, client, *requests), answer=Lost(call.timeout))
+            after = answer(self._hang(before, client, *requests), answer=Lost(call.timeout))
             yield Step(f"{name}'s {call.script.name} hangs", counted(after, "late"))
 
     def _claim(self, state: State, client: int, name: str, claim: ClaimOperation) -> Iterator[Step]:
@@ -230,9 +247,10 @@ class World:
         left[index : index + 1] = [Hanging(hanging.client, tuple(rest))] if rest else []
         state = state._replace(hanging=tuple(left))
         if isinstance(request, Call):
-            reply, redis = self._redis(state.redis, request)
+            reply, redis, published = self._redis(state.redis, request)
             said = reply[0].decode() if isinstance(reply[0], bytes) else ""
-            return Step(f"{name}'s {request.script.name} lands: {said}", state._replace(redis=redis))
+            state = self.waiting.told(state._replace(redis=redis), published)
+            return Step(f"{name}'s {request.script.name} lands: {said}", state)
         storage, verdict = self._storage(state.storage, request)
         if not isinstance(verdict, Accepted):
             return Step(f"{name}'s old request lands and is refused", state)
@@ -248,17 +266,22 @@ class World:
     # What goes wrong
 
     def _crashes(self, state: State) -> Iterator[Step]:
-        if allowed(self.scenario, state, "crashes"):
+        for kind, word in (("crashes", "crashes"), ("freezes", "freezes")):
+            if not allowed(self.scenario, state, kind):
+                continue
             for client, local in enumerate(state.clients):
                 if local.phase not in ("done", "crashed") and self._may_begin(state, client):
-                    crashed = with_client(state, client, Local(phase="crashed", rejected=local.rejected))
-                    yield Step(f"{'ABCDEFGH'[client]} crashes", counted(crashed, "crashes"))
+                    gone = with_client(state, client, Local(phase="crashed", rejected=local.rejected))
+                    gone = gone._replace(inbox=tuple(each for each in gone.inbox if each[0] != client))
+                    if kind == "crashes":
+                        gone = self.waiting.silenced(gone, client)
+                    yield Step(f"{NAMES[client]} {word}", counted(gone, kind))
 
     # Small changes to a state
 
     def _answer(self, state: State, client: int, answer: clients.Answer) -> State:
         local = clients.answered(client, self.programs[client], state.clients[client], answer)
-        return with_client(state, client, local)
+        return self.waiting.settled(with_client(state, client, local), client)
 
     def _hang(self, state: State, client: int, *requests: Call | Operation) -> State:
         return state._replace(hanging=(*state.hanging, Hanging(client, requests)))
@@ -293,13 +316,13 @@ class World:
         others = [local.fence for index, local in enumerate(after.clients) if index != client]
         return (SAME_FENCE,) if fence in others else ()
 
-    def _redis(self, snapshot: Snapshot, call: Call) -> tuple[tuple[bytes | int, ...], Snapshot]:
+    def _redis(self, snapshot: Snapshot, call: Call) -> Done:
         key = (snapshot, call)
         found = self.calls.get(key)
         if found is None:
             redis = self.scenario.redis(snapshot)
             reply = tuple(redis.run(call.script.name, call.keys, call.args))
-            found = self.calls[key] = (reply, redis.snapshot())
+            found = self.calls[key] = (reply, redis.snapshot(), tuple(redis.published))
         return found
 
     def _storage(self, storage: Storage, operation: Operation) -> tuple[Storage, Answer]:
@@ -320,12 +343,15 @@ def _said(name: str, call: Call, reply: tuple[bytes | int, ...]) -> str:
     """A step at Redis in words."""
     number = reply[1].decode() if reply[0] == b"granted" and isinstance(reply[1], bytes) else ""
     if call.script.name == "acquire":
-        return f"{name} acq {number}"
+        return f"{name} acq {number}" if number else f"{name} is {_word(reply)}"
     if call.script.name == "remint" and number:
         return f"{name} remints {number}"
     if call.script.name == "force_release":
         return f"{name} takes the lock away {number}"
     if call.script.name == "release":
         return f"{name} releases" if reply[0] == b"released" else f"{name}'s release is too late"
-    said = reply[0].decode() if isinstance(reply[0], bytes) else ""
-    return f"{name}'s {call.script.name}: {said}"
+    return f"{name}'s {call.script.name}: {_word(reply)}"
+
+
+def _word(reply: tuple[bytes | int, ...]) -> str:
+    return reply[0].decode() if isinstance(reply[0], bytes) else ""

@@ -128,7 +128,11 @@ def _log_out(coordinator: Any) -> Any:
     return line._connection.send_command("RESET")
 
 
-NEEDED = ("evalsha", "eval", "get", "set", "del", "incr", "pttl", "pexpire", "time")
+NEEDED = (
+    *("evalsha", "eval", "get", "set", "del", "incr", "pttl", "pexpire", "time"),
+    *("zcard", "zadd", "zrem", "zrange", "zrevrange", "zrank", "zscore", "sadd", "srem", "sismember"),
+    *("publish", "subscribe", "ping"),
+)
 
 
 def test_refused_credentials_say_so_at_once(side: Side, fresh_redis: RedisFactory) -> None:

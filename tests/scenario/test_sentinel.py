@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from examples.servers import RedisServer, find_redis_binaries
 from examples.servers.local import free_port
 from tests.conftest import RedisFactory
 from tests.scenario.conftest import Account, Side
+from tests.scenario.waiters import Queue, Waiter
 from tests.support import wait_until
 
 QUICK: dict[str, Any] = {"socket_timeout": 1.0, "socket_connect_timeout": 1.0}
@@ -87,5 +89,28 @@ def test_the_locks_follow_the_primary(
     account.write(after, account.balance + 1)
     assert account.balance == 2
     side.call(after.release)
+    for client in watched.sentinels:
+        side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_waiters_follow_the_primary(
+    side: Side, primary: RedisServer, replica: RedisServer, sentinel: tuple[str, int]
+) -> None:
+    watched: Any = (AsyncSentinel if side.asynchronous else Sentinel)([sentinel], sentinel_kwargs=QUICK, **QUICK)
+    coordinator = side.coordinator(watched.master_for("shop"), ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(3)]
+    Queue(primary).has(3)
+    primary.client().wait(1, 5000)
+    primary.kill()
+    replicated = replica.client()
+    wait_until(lambda: replicated.role()[0] == b"master", 20)
+    listening: Any = replicated.client_list
+    wait_until(lambda: len(listening(_type="pubsub")) > 1, 20)  # one of them is Sentinel's
+    assert side.call(holder.release) is True
+    released_at = time.monotonic()
+    took = max(waiter.join().granted_at for waiter in waiters) - released_at
+    assert not [waiter.error for waiter in waiters if waiter.error]
+    assert took < 5
     for client in watched.sentinels:
         side.call(client.aclose if side.asynchronous else client.close)

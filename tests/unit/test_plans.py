@@ -13,6 +13,8 @@ from fencing.coordinator import Grant, Holder, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
 from fencing.holding import Holding
 from fencing.redis_plans import Call, NoReply, RedisPlans
+from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
+from fencing.redis_wire import Packed, bulks
 from storage_guards import MemoryGuard
 
 GUARD = MemoryGuard()
@@ -20,11 +22,19 @@ SETTINGS = Settings(ttl=10.0, owner="me")
 HELD = Grant(Fence("r", 7, "t" * 22), 1000.0)
 
 
-class Stepper:
-    """Runs a plan; the test answers each effect. Time passes only when the test says so, and in sleeps."""
+class WithoutQueue(RedisPlans):
+    """A coordinator that has no queue: who waits asks again and again."""
 
-    def __init__(self) -> None:
-        self.redis = RedisPlans()
+    def plan_acquire(self, *args: Any, wait: bool = False, **options: Any) -> Plan[Grant | Taken]:
+        return super().plan_acquire(*args, wait=False, **options)
+
+
+class Stepper:
+    """Runs a plan; the test answers each effect. Time passes only when the test says so, in sleeps, and while nobody
+    wakes a waiter."""
+
+    def __init__(self, plans: type[RedisPlans] = RedisPlans) -> None:
+        self.redis = plans()
         self.now = 1000.0
         self.redis.clock = lambda: self.now
         self.effects: list[Any] = []
@@ -54,6 +64,12 @@ class Stepper:
                 assert effect.seconds >= 0
                 self.now += effect.seconds
                 continue
+            if isinstance(effect, Enlist):
+                send = effect.waiter or Waiter("hub", effect.resource, effect.token)
+                continue
+            if isinstance(effect, (Wait, Leave)):
+                self.now += min(effect.seconds, effect.look) if isinstance(effect, Wait) else 0
+                continue
             assert answers or self.otherwise, f"asked for more: {effect}"
             answer = answers.pop(0) if answers else self.otherwise
             if isinstance(answer, tuple):
@@ -74,6 +90,11 @@ class Stepper:
 @pytest.fixture
 def steps() -> Stepper:
     return Stepper()
+
+
+@pytest.fixture
+def polls() -> Stepper:
+    return Stepper(WithoutQueue)
 
 
 def no_reply(*, may_have_run: bool = True) -> NoReply:
@@ -248,30 +269,30 @@ def test_whatever_stops_a_claim_the_lock_is_given_back(steps: Stepper, error: Ba
     with pytest.raises(type(error)):
         steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 5.0), GRANTED, error, RELEASED)
     assert steps.asked() == ["acquire", "Claim", "release"]
-    assert steps.effects[-1].args == (steps.effects[0].args[0],)
+    assert steps.effects[-1].args == (steps.effects[0].args[0], "")
 
 
-def test_waiting_is_jittered_grows_and_is_bounded(steps: Stepper) -> None:
-    steps.otherwise = [b"taken", 100_000, b"them"]
+def test_waiting_is_jittered_grows_and_is_bounded(polls: Stepper) -> None:
+    polls.otherwise = [b"taken", 100_000, b"them"]
     with pytest.raises(NotAcquired) as caught:
-        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 3.0))
+        polls.run(plans.acquire(polls.redis, "r", SETTINGS, 3.0))
     assert caught.value.owner == "them"
     assert caught.value.waited == pytest.approx(3.0)
-    slept = steps.slept()
+    slept = polls.slept()
     assert 15 <= len(slept) <= 40, "they are 0.1 to 0.2 s apart, but for the first few"
     assert max(slept) <= plans.LONGEST_POLL_SECONDS
     assert len(set(slept)) > len(slept) / 2, "jittered"
 
 
-def test_waiting_wakes_when_the_holders_ttl_ends(steps: Stepper) -> None:
-    steps.run(plans.acquire(steps.redis, "r", SETTINGS, 3.0), [b"taken", 1, b""], GRANTED)
-    assert steps.slept()[0] <= 0.001
+def test_waiting_wakes_when_the_holders_ttl_ends(polls: Stepper) -> None:
+    polls.run(plans.acquire(polls.redis, "r", SETTINGS, 3.0), [b"taken", 1, b""], GRANTED)
+    assert polls.slept()[0] <= 0.001
 
 
-def test_a_last_poll_that_gets_no_reply_in_time_means_held(steps: Stepper) -> None:
+def test_a_last_poll_that_gets_no_reply_in_time_means_held(polls: Stepper) -> None:
     with pytest.raises(NotAcquired) as caught:
-        steps.run(
-            plans.acquire(steps.redis, "r", SETTINGS, 1.0), (0.5, [b"taken", 100_000, b"them"]), (0.5, no_reply())
+        polls.run(
+            plans.acquire(polls.redis, "r", SETTINGS, 1.0), (0.5, [b"taken", 100_000, b"them"]), (0.5, no_reply())
         )
     assert caught.value.owner == "them"
 
@@ -281,13 +302,91 @@ def test_a_first_try_that_gets_no_reply_means_unavailable(steps: Stepper) -> Non
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 1.0), (1.0, no_reply()))
 
 
-def test_the_time_is_used_to_its_end(steps: Stepper) -> None:
-    steps.otherwise = [b"taken", 100_000, b"them"]
+def test_the_time_is_used_to_its_end(polls: Stepper) -> None:
+    polls.otherwise = [b"taken", 100_000, b"them"]
     with pytest.raises(NotAcquired) as caught:
-        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.5))
+        polls.run(plans.acquire(polls.redis, "r", SETTINGS, 0.5))
     assert caught.value.waited == pytest.approx(0.5), "neither earlier nor later"
-    assert steps.asked()[-2] == "acquire"
-    assert steps.slept()[-1] == pytest.approx(plans.LAST_POLL_SECONDS)
+    assert polls.asked()[-2] == "acquire"
+    assert polls.slept()[-1] == pytest.approx(plans.LAST_POLL_SECONDS)
+
+
+QUEUED = [b"queued", b"1000", 9902, b"them"]
+
+
+def test_who_waits_listens_before_it_queues_and_asks_again_with_its_ticket(steps: Stepper) -> None:
+    plan = plans.acquire(steps.redis, "r", SETTINGS, 60.0)
+    grant = steps.run(plan, [b"taken", 9900, b"them"], QUEUED, QUEUED, GRANTED)
+    assert steps.asked() == ["acquire", "Enlist", "acquire", *["Wait", "Enlist", "acquire"] * 2, "Leave"]
+    asked = [effect.args for effect in steps.effects if isinstance(effect, Call)]
+    assert [args[5:] for args in asked] == [("", ""), ("hub", ""), ("hub", "1000"), ("hub", "1000")]
+    assert {args[0] for args in asked} == {grant.fence.token}, "one token, so one place"
+    enlisted = [effect.waiter for effect in steps.effects if isinstance(effect, Enlist)]
+    assert enlisted[1] is enlisted[2] is not None
+    [wait, _] = [effect for effect in steps.effects if isinstance(effect, Wait)]
+    assert (wait.seconds, wait.look) == (60.0, 9.902)
+    assert steps.effects[-1].free_at == grant.deadline
+
+
+def test_where_a_hub_listens_the_first_question_queues(steps: Stepper) -> None:
+    steps.redis.listening = lambda: True  # type: ignore[method-assign]
+    steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), QUEUED, GRANTED)
+    assert steps.asked() == ["Enlist", "acquire", "Wait", "Enlist", "acquire", "Leave"]
+
+
+def test_trying_once_neither_listens_nor_queues(steps: Stepper) -> None:
+    steps.redis.listening = lambda: True  # type: ignore[method-assign]
+    with pytest.raises(NotAcquired):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.0), [b"taken", 100_000, b""])
+    assert steps.asked() == ["acquire"]
+    assert steps.effects[0].args[5:] == ("", "")
+
+
+def test_who_gives_up_leaves_the_queue(steps: Stepper) -> None:
+    with pytest.raises(NotAcquired) as caught:
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 3.0), [b"taken", 9900, b"them"], QUEUED, GONE)
+    assert caught.value.owner == "them"
+    assert caught.value.waited == pytest.approx(3.0)
+    assert steps.asked()[-3:] == ["Wait", "Leave", "release"]
+    assert steps.effects[-1].args == (steps.effects[0].args[0], "hub")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("closed"), CoordinatorUnavailable("away")])
+def test_whatever_stops_a_waiter_it_leaves_the_queue(steps: Stepper, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), [b"taken", 9900, b""], QUEUED, error, GONE)
+    assert steps.asked()[-4:] == ["acquire", "Leave", "Leave", "release"]
+
+
+def test_leaving_takes_a_second_at_the_most(steps: Stepper) -> None:
+    steps.otherwise = (0.4, no_reply())
+    with pytest.raises(NotAcquired):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.3), [b"taken", 9900, b""], QUEUED)
+    assert steps.now < 1000.3 + plans.GIVE_BACK_SECONDS + 0.5
+
+
+def test_who_was_superseded_waits_anew_with_another_token(steps: Stepper) -> None:
+    plan = plans.acquire(steps.redis, "r", settings(GUARD), 60.0)
+    taken = [b"taken", 9900, b""]
+    steps.run(plan, taken, QUEUED, GRANTED, stale(500), GONE, taken, QUEUED, [b"granted", b"501"], None)
+    calls = [effect for effect in steps.effects if isinstance(effect, Call) and effect.script.name == "acquire"]
+    assert [call.args[6] for call in calls] == ["", "", "1000", "", "", "1000"]
+    assert len({call.args[0] for call in calls}) == 2
+
+
+def test_what_is_packed_is_what_is_said(steps: Stepper) -> None:
+    grant = steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 5.0), GRANTED)
+    steps.run(plans.release(steps.redis, grant.fence, SETTINGS), RELEASED)
+    for call in steps.effects:
+        assert call.packed == Packed(bulks(call.keys), bulks(call.args))
+
+
+def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_undo(steps: Stepper) -> None:
+    steps.redis.listening = lambda: True  # type: ignore[method-assign]
+    steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), GRANTED)
+    [call] = [effect for effect in steps.effects if isinstance(effect, Call)]
+    assert call.undo is not None
+    assert call.undo.args == (call.args[0], "hub")
 
 
 def test_trying_once_tries_once(steps: Stepper) -> None:
