@@ -98,8 +98,8 @@ def numbers_of(result: dict[str, Any]) -> dict[str, float]:
 
 
 def fairness(grants: Sequence[Grant], workers: int) -> float:
-    """Jain's index of the grants, which are in their order. The last ones, too few for everybody to have a turn, are left
-    out: who is among them is not favoured."""
+    """Jain's index of the grants, which are in their order. The last ones, too few for everybody to have a turn, are
+    left out: who is among them is not favoured."""
     counts = [0] * workers
     for grant in grants[: len(grants) // workers * workers] or grants:
         counts[grant.worker] += 1

@@ -89,11 +89,11 @@ def test_a_window_counts_its_own_grants_alone() -> None:
     numbers = numbers_of(
         {
             "workers": 2,
-            "grants": [[0, 0.5, 0.6], [0, 1.0, 1.1], [1, 1.5, 1.6], [1, 2.0, 2.1], [0, 2.5, 2.6]],
+            "grants": [[0, 0.5, 0.6], [0, 1.0, 1.1], [1, 1.5, 1.6], [1, 2.0, 2.1], [0, 2.5, 2.6], [1, 2.7, 2.8]],
             "window": [1.0, 2.0],
             "cpu": 0.5,
             "counted": [2.0, 3.0],
-            "commands": 6,
+            "commands": 9,
             "idle_round_trip": 0.1,
         }
     )
@@ -112,7 +112,15 @@ def test_recorded_bytes_are_taken_apart_at_the_commands() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.012345, "0.0123"), (0.4, "0.400"), (1, "1.00"), (62.04, "62.0"), (743.2, "743"), (123456, "123,000")],
+    [
+        (0, "0"),
+        (0.012345, "0.0123"),
+        (0.4, "0.400"),
+        (1, "1.00"),
+        (62.04, "62.0"),
+        (743.2, "743"),
+        (123456.7, "123,457"),
+    ],
 )
 def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
     assert number(value) == text
