@@ -20,7 +20,6 @@ from storage_guards.psycopg_sources import AsyncSource, Source, async_lender, le
 from storage_guards.psycopg_statements import Way
 from storage_guards.psycopg_transaction import GuardedTransaction
 from storage_guards.psycopg_upkeep import AsyncUpkeep, Upkeep
-from storage_guards.psycopg_upkeep import AsyncUpkeep, Upkeep
 
 __all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
 
