@@ -53,8 +53,10 @@ def part(run: Run) -> None:
         run.add(memory, OURS, "bytes a name ever locked", result["left"] / levels[-1])
         run.add(memory, OURS, "names locked", levels[-1])
         run.add(memory, OURS, "keys left", result["keys_left"])
-    theirs = run.child(memory, REDIS_PY, "live.measure_theirs", seconds=60, locks=min(levels[-1], 100_000))
+    locks = min(levels[-1], 100_000)  # from there on it is the same for each
+    theirs = run.child(memory, REDIS_PY, "live.measure_theirs", seconds=60, locks=locks)
     if theirs is not None:
+        run.add(memory, REDIS_PY, "names locked", locks)
         run.add(memory, REDIS_PY, "bytes a live lock", theirs)
 
 
