@@ -95,9 +95,12 @@ class _Reading:
         self._resource = resource
         self._had = 0
         self._rest = b""
+        self._failure = ""
 
     def next_chunk(self) -> Plan[bytes]:
-        """Some bytes; none at the end."""
+        """Some bytes; none at the end. After an error none ever: some that were on their way may be lost."""
+        if self._failure:
+            raise self._broken(self._failure)
         if self._rest:
             chunk, self._rest = self._rest, b""
             return chunk
@@ -108,14 +111,16 @@ class _Reading:
             try:
                 piece = yield Await(lambda io: io.next_piece(self._stream, self._seconds, self._key), self._seconds)
             except Lost as error:
-                self.close()
                 raise self._broken(str(error)) from error
+            except BaseException:
+                self._broken("it was interrupted")
+                raise
         if piece is not None:
             self._had += len(piece)
             return piece
-        self.close()
         if self._had != self._size:
             raise self._broken(f"{self._had} bytes came of {self._size}")
+        self.close()
         return b""
 
     def read(self, size: int) -> Plan[bytes]:
@@ -132,13 +137,15 @@ class _Reading:
         self._stream, self._rest = None, b""
 
     def _broken(self, why: str) -> GuardUnavailable:
+        self.close()
+        self._failure = why
         return GuardUnavailable(f"reading {self._key!r} broke off: {why}; read it again", resource=self._resource)
 
 
 class Stream:
     """The bytes of one object: iterate for chunks, or :meth:`read` as from a binary file. A context manager.
 
-    An end without an error means that all of it came.
+    An end without an error means that all of it came. After an error, a cancellation or Ctrl-C there is no going on.
     """
 
     def __init__(self, reading: _Reading, perform: Callable[[Plan[bytes]], bytes]) -> None:

@@ -23,10 +23,11 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet, in_greenlet
-from storage_guards.sql_guard import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sql_guard import COUNT_ROWS, Parameters, affected, check_writes
 from storage_guards.sql_retry import split
 from storage_guards.sql_session import async_session_on, check_factory, session_on
 from storage_guards.sql_transaction import GuardedTransaction
+from storage_guards.sql_upkeep import AsyncUpkeep, Upkeep
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,7 +38,7 @@ T = TypeVar("T")
 AnyFence = Fence | HasFence
 
 
-class SQLAlchemyGuard(SQLGuard):
+class SQLAlchemyGuard(Upkeep):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
     What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
@@ -305,7 +306,7 @@ class SQLAlchemyGuard(SQLGuard):
         self._advance(connection_or_session, holders)
 
 
-class AsyncSQLAlchemyGuard(SQLGuard):
+class AsyncSQLAlchemyGuard(AsyncUpkeep):
     """:class:`SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
 
     Args:

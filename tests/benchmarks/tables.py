@@ -14,11 +14,10 @@ Row = Sequence[str]
 
 
 def number(value: float) -> str:
-    """Three digits that count, and separators between thousands."""
+    """Three digits that count, or more where they stand before the point, with separators between thousands."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    decimals = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{round(value, 2 - math.floor(math.log10(abs(value)))):,.{min(decimals, 4)}f}"
+    return f"{value:,.{min(max(0, 2 - math.floor(math.log10(abs(value)))), 4)}f}"
 
 
 def figure_text(figure: Figure | None, unit: str = "") -> str:

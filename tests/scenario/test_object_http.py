@@ -40,6 +40,10 @@ class Line:
     def call(self, method: Any, *args: Any, **options: Any) -> Any:
         return self.side.call(method, *args, **options)
 
+    def impatient(self) -> None:
+        """From now on, what is not answered is given up soon. The probe took its time."""
+        self.guard._timeout = 0.6
+
     def publish(self) -> Any:
         return self.call(self.guard.publish, A, {"x": b"new"})
 
@@ -79,6 +83,7 @@ def test_one_fault_is_found_out(line: Line, fault: str) -> None:
 
 
 def test_a_late_put_never_lands_once_landed_has_said_so(line: Line) -> None:
+    line.impatient()
     hold = line.proxy.hold_when(puts_a_pointer, times=None)
     error = line.side.expect(OutcomeUnknown, line.publish)
     assert line.beside.landed(error) is False
@@ -91,19 +96,21 @@ def test_a_late_put_never_lands_once_landed_has_said_so(line: Line) -> None:
 
 def test_a_silent_store_is_given_up_in_time_and_asked_no_more(line: Line) -> None:
     """obstore would go on for three minutes, by its defaults."""
+    line.impatient()
     hold = line.proxy.hold_when(lambda _: True, times=None)
     started = time.monotonic()
     line.side.expect(GuardUnavailable, line.guard.read, R)
     line.side.expect(GuardUnavailable, line.guard.claim, B, timeout=0.2)
     assert time.monotonic() - started < 15
     asked = hold.fired
-    time.sleep(1.0)  # nothing can be waited for: that there are no more requests is the point
+    time.sleep(0.5)  # nothing can be waited for: that there are no more requests is the point
     assert hold.fired == asked
     line.proxy.restore()
     assert line.current is None
 
 
 def test_a_store_that_only_fails_is_unavailable(line: Line) -> None:
+    line.impatient()
     line.proxy.answer_when(lambda _: True, 503, times=None)
     started = time.monotonic()
     line.side.expect(GuardUnavailable, line.publish)
@@ -119,6 +126,7 @@ def test_who_has_no_permission_is_told_so(line: Line) -> None:
 
 def test_a_refusal_after_a_lost_request_leaves_that_open(line: Line) -> None:
     """The credentials end between two attempts; of the first nothing is known."""
+    line.impatient()
     hold = line.proxy.hold_when(puts_a_pointer, times=1)
     line.proxy.answer_when(puts_a_pointer, 403, times=None)
     error = line.side.expect(OutcomeUnknown, line.publish)

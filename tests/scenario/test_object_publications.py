@@ -6,12 +6,14 @@ import asyncio
 import hashlib
 import io
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
 from examples.servers.objects import ObjectServer
@@ -181,6 +183,20 @@ def test_data_that_were_changed_past_the_guard_do_not_pass_for_whole(desk: Desk)
         assert "broke off" in str(desk.side.expect(GuardUnavailable, published.read, "x"))
 
 
+@pytest.mark.parametrize("error", [GenericError, KeyboardInterrupt, asyncio.CancelledError])
+def test_a_stream_that_was_interrupted_does_not_go_on(side: Side, error: type[BaseException]) -> None:
+    """What had come by then is lost, so an end without an error would be one of less than all."""
+    desk = Desk(side, MemoryStore())
+    desk.publish(A, {"x": b"12345"}, claim=True)
+    stream = desk.call(desk.guard.open, R, "x")
+    steps = stream._reading.read(-1)
+    steps.send(desk.call(desk.guard._perform, next(steps)))  # a piece has come
+    with pytest.raises((GenericError, KeyboardInterrupt, asyncio.CancelledError)):
+        steps.throw(error("now"))
+    for _ in range(2):
+        assert "read it again" in str(side.expect(GuardUnavailable, stream.read))
+
+
 # Bodies that fail, and arguments that are none
 
 
@@ -243,6 +259,24 @@ def test_a_body_may_be_an_async_iterable(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)
+def test_a_body_may_publish_itself(desk: Desk) -> None:
+    """The outer one comes last, unless it was to replace what was current before."""
+
+    def body(value: bytes) -> Iterator[bytes]:
+        desk.publish(A, {"x": value})
+        yield b"outer"
+
+    first = desk.publish(A, {"x": b"first"}, claim=True)
+    desk.publish(A, {"x": body(b"inner")})
+    assert desk.current == {"x": b"outer"}
+    desk.side.expect(StaleRead, lambda: desk.publish(A, {"x": body(b"inner")}, replacing=first))
+    assert desk.current == {"x": b"outer"}
+    now = desk.call(desk.guard.read, R)
+    desk.side.expect(StaleRead, lambda: desk.publish(A, {"x": body(b"inner")}, replacing=now))
+    assert desk.current == {"x": b"inner"}
+
+
+@pytest.mark.parametrize("side", ["sync"], indirect=True)
 def test_a_body_is_read_in_the_thread_of_the_caller(desk: Desk) -> None:
     seen = set()
 
@@ -293,7 +327,8 @@ def test_a_publication_that_is_thrown_away_ends_in_silence(desk: Desk) -> None:
     assert desk.current is None
 
 
-def test_an_upload_without_progress_is_given_up(side: Side) -> None:
+@pytest.mark.parametrize("takes", [False, True], ids=["nothing", "all of it"])
+def test_an_upload_without_progress_is_given_up(side: Side, takes: bool) -> None:
     class Stuck(MemoryStore):
         cancelled = 0
 
@@ -301,13 +336,19 @@ def test_an_upload_without_progress_is_given_up(side: Side) -> None:
             if not options["use_multipart"]:
                 return await super().put_async(path, file, **options)
             try:
+                if takes:
+                    async for _ in file:
+                        pass
                 return await asyncio.Event().wait()
             finally:
                 Stuck.cancelled += 1
 
     desk = Desk(side, Stuck(), upload_timeout=0.2)
     desk.call(desk.guard.claim, A)
-    assert "no progress" in desk.refused(GuardUnavailable, A, {"x": [bytes(MIB)] * 20})
+    started = time.monotonic()
+    said = desk.refused(GuardUnavailable, A, {"x": [bytes(MIB)] * 20})
+    assert ("did not end" if takes else "no progress") in said
+    assert time.monotonic() - started < 10
     assert Stuck.cancelled == 1
     assert desk.current is None
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.benchmarks.charts import Bar, Group, Panel, bars, lines
 from tests.benchmarks.closed_loop import Grant
-from tests.benchmarks.contended import hand_offs, numbers_of
+from tests.benchmarks.contended import fairness, hand_offs, numbers_of
 from tests.benchmarks.measure import Spread, jain, percentile, ratios, shares_above, spread_of, turns
 from tests.benchmarks.parts import PARTS, Figure, Run
 from tests.benchmarks.raw import _commands
@@ -71,20 +71,29 @@ def test_who_fails_meanwhile_has_no_more_turns() -> None:
 
 
 def test_hand_offs_lie_between_a_release_and_the_next_grant() -> None:
-    grants = [Grant(1, 2.0, 2.5), Grant(0, 1.0, 1.75), Grant(0, 3.0, 3.5)]
+    grants = [Grant(0, 1.0, 1.75), Grant(1, 2.0, 2.5), Grant(0, 3.0, 3.5)]
     assert hand_offs(grants) == [0.25, 0.5]
     assert hand_offs(grants[:1]) == []
+
+
+@pytest.mark.parametrize(
+    ("workers", "index"),
+    [("0120120", 1.0), ("012", 1.0), ("01", 2 / 3), ("000111", 2 / 3), ("0000000", 1 / 3), ("", 1.0)],
+)
+def test_a_turn_begun_does_not_count_against_fairness(workers: str, index: float) -> None:
+    grants = [Grant(int(worker), at, at) for at, worker in enumerate(workers)]
+    assert fairness(grants, 3) == pytest.approx(index)
 
 
 def test_a_window_counts_its_own_grants_alone() -> None:
     numbers = numbers_of(
         {
             "workers": 2,
-            "grants": [[0, 0.5, 0.6], [0, 1.0, 1.1], [1, 1.5, 1.6], [1, 2.0, 2.1], [0, 2.5, 2.6]],
+            "grants": [[0, 0.5, 0.6], [0, 1.0, 1.1], [1, 1.5, 1.6], [1, 2.0, 2.1], [0, 2.5, 2.6], [1, 2.7, 2.8]],
             "window": [1.0, 2.0],
             "cpu": 0.5,
             "counted": [2.0, 3.0],
-            "commands": 6,
+            "commands": 9,
             "idle_round_trip": 0.1,
         }
     )
@@ -103,7 +112,15 @@ def test_recorded_bytes_are_taken_apart_at_the_commands() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.012345, "0.0123"), (0.4, "0.400"), (1, "1.00"), (62.04, "62.0"), (743.2, "743"), (123456, "123,000")],
+    [
+        (0, "0"),
+        (0.012345, "0.0123"),
+        (0.4, "0.400"),
+        (1, "1.00"),
+        (62.04, "62.0"),
+        (743.2, "743"),
+        (123456.7, "123,457"),
+    ],
 )
 def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
     assert number(value) == text
@@ -143,7 +160,7 @@ def test_a_target_that_was_not_measured_is_not_met() -> None:
     nothing = judge(target, {})
     assert (nothing.met, nothing.said, nothing.figure) == (False, "not measured", None)
     half = judge(target, {"p": [figure(0.5)]})
-    assert (half.met, half.said) == (False, "met; 1 of 2 not measured")
+    assert (half.met, half.said) == (False, "1 of 2 not measured")
     assert verdict_rows([nothing])[1][0] == "t", "it is in the table all the same"
 
 
@@ -166,11 +183,7 @@ def test_bars_are_as_long_as_they_are_to_be() -> None:
     group = Group("g", [Bar("a & b", 1, 0.5, 2, ours=False), Bar("ours", 10, 9, 11, ours=True)])
     tree = Xml.fromstring(bars("title <1>", [group], unit="x", mark=2, marked="theirs"))
     assert tree.findtext(f"{SVG}title") == "title <1>"
-    widths = {
-        str(rect.get("class")): float(str(rect.get("width")))
-        for rect in tree.iter(f"{SVG}rect")
-        if rect.get("x") != "0"
-    }
+    widths = {str(rect.get("class")): float(str(rect.get("width"))) for rect in tree.iter(f"{SVG}rect")}
     assert widths["bar"] < widths["bar ours"]
     assert "prefers-color-scheme: dark" in str(tree.findtext(f"{SVG}style"))
     Xml.fromstring(bars("nothing", [], unit="x"))
