@@ -43,8 +43,8 @@ class ObjectStoreGuard(ObjectGuard):
     use the guard are kept out: whoever writes or deletes below ``prefix`` past it, a lifecycle rule too, breaks the
     promise. Caches and replicas are not covered. Several resources are claimed one after the other: a refusal of a
     later one, by somebody who came meanwhile, leaves those before it claimed, which does no harm. What it promises: if
-    a publication is acknowledged, everything the same fence read at this store since its claim was still current when
-    it came; readers see all of a publication or nothing.
+    a publication is acknowledged, all that the same fence read of its resource's publications since its claim was still
+    current when it came; readers see all of a publication or nothing.
 
     At its first write a guard tries the store out (see :meth:`verify`), and refuses one that does not keep conditions.
     Its bounds are its own: each request ends at them, whatever the store's ``retry_config`` would allow.
@@ -256,8 +256,8 @@ class ObjectStoreGuard(ObjectGuard):
         without ``replacing`` it protects only bodies that depend on nothing read before. With ``replacing`` no update
         is lost, with one exception: on S3 a version is a hash of the content, so where the same bytes come back, an
         older version does too, and what was read with it passes for current. Nothing is atomic over several objects.
-        Deleting the object deletes the mark it carries. Where that matters, publish. A key belongs to one resource:
-        the numbers of two cannot be compared.
+        Deleting the object deletes the mark it carries; other metadata, a content type too, are not kept. Where that
+        matters, publish. A key belongs to one resource: the numbers of two cannot be compared.
 
         Args:
             holder: a lease or a fence.

@@ -116,7 +116,12 @@ def pieces(body: Any) -> Iterator[bytes | memoryview]:
     elif _is_file(body):
         yield from _read(body)
     else:
-        yield from _gathered(body)
+        gathered = bytearray()
+        for chunk in body:
+            if piece := _gather(gathered, chunk):
+                yield piece
+        if gathered:
+            yield bytes(gathered)
 
 
 async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
@@ -134,10 +139,8 @@ async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
     elif isinstance(body, AsyncIterable):
         gathered = bytearray()
         async for chunk in body:
-            gathered += _bytes(chunk)
-            if len(gathered) >= PIECE:
-                yield bytes(gathered)
-                gathered.clear()
+            if piece := _gather(gathered, chunk):
+                yield piece
         if gathered:
             yield bytes(gathered)
     else:
@@ -145,15 +148,14 @@ async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
             yield piece
 
 
-def _gathered(body: Iterable[Any]) -> Iterator[bytes]:
-    gathered = bytearray()
-    for chunk in body:
-        gathered += _bytes(chunk)
-        if len(gathered) >= PIECE:
-            yield bytes(gathered)
-            gathered.clear()
-    if gathered:
-        yield bytes(gathered)
+def _gather(gathered: bytearray, chunk: Any) -> bytes:
+    """Add a chunk; all that has gathered, where it is enough for a piece."""
+    gathered += _bytes(chunk)
+    if len(gathered) < PIECE:
+        return b""
+    piece = bytes(gathered)
+    gathered.clear()
+    return piece
 
 
 def _read(file: Any) -> Iterator[bytes]:

@@ -14,16 +14,21 @@ from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.conformance import GuardContract
 from storage_guards.object_keys import Layout, new_id
 from storage_guards.object_pointer import Entry, encode, published
+from storage_guards.object_store import Report
 
 
 class _Objects(GuardContract):
     """ObjectStoreGuard on ``self.store``; the int is the one object of a publication."""
 
     transactions = False
+    kind: Any = ObjectStoreGuard
     store: Any
+    report: Report | None = None
 
     def make(self) -> Any:
-        return ObjectStoreGuard(self.store)
+        guard = self.kind(self.store)
+        guard._report = self.report
+        return guard
 
     def read(self, resource: str) -> int:
         current = self.guard.read(resource)
@@ -47,8 +52,7 @@ class _Objects(GuardContract):
 class _AsyncObjects(_Objects):
     """AsyncObjectStoreGuard on ``self.store``."""
 
-    def make(self) -> Any:
-        return AsyncObjectStoreGuard(self.store)
+    kind = AsyncObjectStoreGuard
 
     async def read(self, resource: str) -> int:  # type: ignore[override]
         current = await self.guard.read(resource)
@@ -70,15 +74,23 @@ class TestAsyncMemoryStore(_AsyncObjects):
         self.store = MemoryStore()
 
 
+def _tried_out(server: ObjectServer, known: dict[str, tuple[Any, Report]] = {}) -> tuple[Any, Report]:  # noqa: B006
+    """One bucket for all tests of a server, whose names are their own; tried out once, for they are many."""
+    if server.url not in known:
+        store = server.store()
+        known[server.url] = store, ObjectStoreGuard(store).verify()
+    return known[server.url]
+
+
 class TestObjectStore(_Objects):
     """Each real server."""
 
     @pytest.fixture(autouse=True)
     def _store(self, object_server: ObjectServer) -> None:
-        self.store = object_server.store()
+        self.store, self.report = _tried_out(object_server)
 
 
 class TestAsyncObjectStore(_AsyncObjects):
     @pytest.fixture(autouse=True)
     def _store(self, object_server: ObjectServer) -> None:
-        self.store = object_server.store()
+        self.store, self.report = _tried_out(object_server)

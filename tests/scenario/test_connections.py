@@ -18,6 +18,8 @@ from redis.credentials import CredentialProvider
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
 from fencing.redis_connections import MAX_CONNECTIONS
+from fencing.redis_multiplex import _Request
+from fencing.redis_plans import release_call
 from tests.conftest import RedisFactory
 from tests.scenario.conftest import Side
 from tests.support import wait_until
@@ -125,6 +127,8 @@ def _log_out(coordinator: Any) -> Any:
         connection.send_command("RESET")
         return connection.read_response()
     [line] = connections._loops.values()
+    now = time.monotonic()
+    line._waiting.append(_Request(release_call("r", "t" * 22), None, now, now + 10))  # whose reply RESET's is
     return line._connection.send_command("RESET")
 
 

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import pytest
+from obstore.exceptions import PreconditionError
 
 from fencing import Fence, FencingError, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_shells
@@ -166,6 +167,37 @@ def test_too_many_writes_came_after_it(shop: Shop) -> None:
         assert shop.landed(error) is landed
         shop.beside.publish(MINE, {"value": b"one more"})
         assert shop.landed(error) is None
+
+
+@pytest.mark.parametrize("happens", [True, False])
+def test_too_many_writes_come_before_it_can_look(side: Side, happens: bool) -> None:
+    """Then it does not know itself whether it happened, and does not do it again."""
+
+    class Busy(FaultyStore):
+        async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+            if not (armed and path.endswith("pointer.json")):
+                return await super().put_async(path, file, **options)
+            armed.clear()
+            if happens:
+                await super().put_async(path, file, **options)
+            others = AsyncObjectStoreGuard(self.inner)
+            for number in range(17):
+                await others.publish(MINE, {"value": b"%d" % number})
+            raise PreconditionError("after all that")
+
+    armed: list[bool] = []
+    store = Busy()
+    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
+    guard = kind(store)
+    beside = ObjectStoreGuard(store.inner)
+    for _ in range(2):
+        side.call(guard.publish, MINE, {"value": b"old"}, claim=True)
+    armed.append(True)
+    error = side.expect(OutcomeUnknown, lambda: side.call(guard.publish, MINE, {"value": b"new"}))
+    assert side.call(guard.landed, error) is None
+    current = beside.read(R)
+    assert current is not None
+    assert current.read("value") == b"16"
 
 
 def test_another_store_knows_nothing(shop: Shop) -> None:
