@@ -6,6 +6,7 @@ import asyncio
 import gc
 import socket
 import subprocess
+import time
 import warnings
 from pathlib import Path
 from typing import Any
