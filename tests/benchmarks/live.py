@@ -26,7 +26,7 @@ FEW = 10
 TTL = 3600
 AT_ONCE = 500
 LIMIT = 240.0
-MEMORY = "memory"
+MEMORY = "memory, {:,} names"
 
 # What would stay for ever is what has no expiry; all the rest is taken away as if its time had come.
 _EXPIRE_ALL = """
@@ -40,6 +40,7 @@ return reply[1]
 
 def part(run: Run) -> None:
     levels = [100, 1_000, 10_000] if run.quick else [100, 1_000, 10_000, 100_000, 1_000_000]
+    memory = MEMORY.format(levels[-1])
     run.say(f"up to {levels[-1]:,} live locks")
     result = run.child("live locks", OURS, "live.measure", seconds=LIMIT, levels=levels, rounds=10 if run.quick else 60)
     if result is not None:
@@ -48,13 +49,15 @@ def part(run: Run) -> None:
             run.add(scenario, OURS, "pair, µs", [seconds * 1e6 for seconds in level["many"]])
             run.add(scenario, OURS, f"x with {FEW}", ratios(level["many"], level["few"]))
             run.add(scenario, OURS, "bytes a live lock", level["memory"] / level["locks"])
-        run.add(MEMORY, OURS, "bytes a live lock", result["levels"][-1]["memory"] / levels[-1])
-        run.add(MEMORY, OURS, "bytes a name ever locked", result["left"] / levels[-1])
-        run.add(MEMORY, OURS, "names locked", levels[-1])
-        run.add(MEMORY, OURS, "keys left", result["keys_left"])
-    theirs = run.child(MEMORY, REDIS_PY, "live.measure_theirs", seconds=60, locks=min(levels[-1], 100_000))
+        run.add(memory, OURS, "bytes a live lock", result["levels"][-1]["memory"] / levels[-1])
+        run.add(memory, OURS, "bytes a name ever locked", result["left"] / levels[-1])
+        run.add(memory, OURS, "names locked", levels[-1])
+        run.add(memory, OURS, "keys left", result["keys_left"])
+    locks = min(levels[-1], 100_000)  # from there on it is the same for each
+    theirs = run.child(memory, REDIS_PY, "live.measure_theirs", seconds=60, locks=locks)
     if theirs is not None:
-        run.add(MEMORY, REDIS_PY, "bytes a live lock", theirs)
+        run.add(memory, REDIS_PY, "names locked", locks)
+        run.add(memory, REDIS_PY, "bytes a live lock", theirs)
 
 
 def measure(levels: list[int], rounds: int) -> dict[str, Any]:

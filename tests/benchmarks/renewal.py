@@ -70,7 +70,8 @@ def measure(name: str, leases: int, cycles: int) -> dict[str, Any]:
         errors: list[str] = []
         before = threading.active_count()
         held = _hold(name, server.url, leases, errors)
-        time.sleep(CYCLE)  # until the first renewals are over, and with them what happens only once
+        # Until the first renewals are over, and with them what happens only once; the next ones lie within the windows.
+        time.sleep(1.5 * CYCLE)
         threads = threading.active_count() - before
         admin.config_resetstat()
         cpu = []

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tests.benchmarks.contenders import OURS, RAW, REDIS_PY
 from tests.benchmarks.failures import SCENARIOS as HAPPENINGS
 from tests.benchmarks.failures import WHAT as UNTIL_THE_NEXT
+from tests.benchmarks.live import MEMORY
 from tests.benchmarks.parts import Figure
 from tests.benchmarks.renewal import AGAINST, THREADED
 
@@ -124,7 +125,12 @@ TARGETS = (
     _renewal("threads", 1, "threads", ""),
     _renewal(f"CPU, of a thread a lock at {THREADED:,}", 0.02, f"CPU x {AGAINST}, at {THREADED:,}", "x"),
     _renewal("server time a call", 500.0, "server time a call, mean µs", "µs"),
-    Target("memory a name ever locked", 1.0, (("live", "memory", OURS, "bytes a name ever locked"),), "bytes"),
+    Target(
+        "memory a name ever locked",
+        1.0,
+        (("live", MEMORY.format(1_000_000), OURS, "bytes a name ever locked"),),
+        "bytes",
+    ),
     Target(
         "pair with 1,000,000 live locks, of one with 10", 1.15, (("live", "1,000,000 live locks", OURS, "x with 10"),)
     ),

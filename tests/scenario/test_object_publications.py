@@ -391,18 +391,23 @@ def test_an_entry_is_carried_over_as_it_is_or_not_at_all(desk: Desk) -> None:
 
 def test_a_publication_leaves_room_for_claims(desk: Desk) -> None:
     """One that fills its pointer to the last byte would keep the next, longer claim out for ever."""
-    entries = desk.publish(A, {"x": b""}, claim=True)
-    fitting = 0
-    for length in range(990, 1025):
+    entry = desk.publish(A, {"x": b""}, claim=True)["x"]
+
+    def fits(more: int) -> bool:
+        """Whether names fit that have so many characters more, together."""
+        names = [f"{number:03d}" + "n" * (900 + more // 970 + (number < more % 970)) for number in range(970)]
         try:
-            desk.publish(
-                A, {**{f"{number:03d}" + "n" * length: entries["x"] for number in range(900)}, "x": entries["x"]}
-            )
-            fitting = length
+            desk.publish(A, dict.fromkeys(names, entry))
+            return True
         except ValueError as error:
             assert "bytes" in str(error)
-            break
-    assert 0 < fitting < 1024
+            return False
+
+    low, high = 0, 970 * 100  # fits, and does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    assert 0 < low < 970 * 100 - 1
     longest = Fence(R, 2**53 - 1, "l" * 128)
     desk.call(desk.guard.claim, longest)
     desk.publish(longest, {"x": b"1"})

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as Xml
 import pytest
 
 from tests.benchmarks.charts import Bar, Group, Panel, bars, lines
+from tests.benchmarks.children import ChildFailed, in_child
 from tests.benchmarks.closed_loop import Grant
 from tests.benchmarks.contended import fairness, hand_offs, numbers_of
 from tests.benchmarks.measure import Spread, jain, percentile, ratios, shares_above, spread_of, turns
@@ -167,6 +168,18 @@ def test_a_target_that_was_not_measured_is_not_met() -> None:
 def test_targets_name_parts_that_there_are() -> None:
     assert {place[0] for target in TARGETS for place in target.places} <= PARTS.keys()
     assert TEXTS.keys() == PARTS.keys()
+
+
+@pytest.mark.parametrize("hiredis", [True, False])
+def test_a_measurement_in_a_child_ends_in_its_result_or_its_last_words(hiredis: bool) -> None:
+    assert in_child("measure.jain", seconds=30, hiredis=hiredis, counts=[1, 1]) == 1
+    with pytest.raises(ChildFailed, match="nothing was measured"):
+        in_child("measure.percentile", seconds=30, hiredis=hiredis, values=[], share=0.5)
+
+
+def test_a_measurement_that_takes_too_long_is_killed() -> None:
+    with pytest.raises(ChildFailed, match="killed"):
+        in_child("measure.jain", seconds=0.001, counts=[1, 1])
 
 
 def test_a_run_keeps_failures_beside_figures() -> None:
