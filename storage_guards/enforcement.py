@@ -20,10 +20,10 @@ from storage_guards.mark_functions import CREATE_FUNCTIONS, FUNCTION_NAMES
 from storage_guards.mark_statements import CREATE_LOCK
 from storage_guards.recent_writes import TABLE
 
-__all__ = ["ROW_TRIGGER", "TRUNCATE_TRIGGER", "enforce", "unenforce"]
+__all__ = ["Printed", "enforce", "unenforce"]
 
-ROW_TRIGGER = "fencing_enforced"
-TRUNCATE_TRIGGER = "fencing_enforced_truncate"
+_ROW_TRIGGER = "fencing_enforced"
+_TRUNCATE_TRIGGER = "fencing_enforced_truncate"
 
 # Each row is a finding: what is wrong, and what to do.
 _REFUSALS = """
@@ -102,7 +102,7 @@ BEGIN
     -- A parent's triggers are not those of tables that only inherit from it.
     SELECT inhrelid INTO one FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = target
         AND NOT relispartition AND NOT EXISTS (
-            SELECT FROM pg_trigger WHERE tgrelid = inhrelid AND tgname = '{ROW_TRIGGER}'
+            SELECT FROM pg_trigger WHERE tgrelid = inhrelid AND tgname = '{_ROW_TRIGGER}'
         ) LIMIT 1;
     IF one IS NOT NULL THEN
         RAISE EXCEPTION '% inherits from %, and its rows would not be checked: enforce it first', one::regclass, target;
@@ -134,8 +134,7 @@ BEGIN
 
     FOR wrong, cure IN {_REFUSALS}
     LOOP
-        RAISE EXCEPTION '% cannot be enforced against the role %, which %', target, quote_ident(app), wrong
-            USING HINT = cure;
+        RAISE EXCEPTION '% cannot be enforced against the role %, which %. %', target, quote_ident(app), wrong, cure;
     END LOOP;
 
     {{drop}}
@@ -164,23 +163,23 @@ BEGIN
     RETURN NULL;
 END
 $body$, expression, bare, home));
-    EXECUTE format('CREATE TRIGGER {ROW_TRIGGER} AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW '
+    EXECUTE format('CREATE TRIGGER {_ROW_TRIGGER} AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW '
         'EXECUTE FUNCTION %I.%I()', target, home, made);
-    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER {ROW_TRIGGER}', target);
+    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER {_ROW_TRIGGER}', target);
     FOR one IN SELECT target UNION SELECT relid FROM pg_partition_tree(target) LOOP
-        EXECUTE format('CREATE TRIGGER {TRUNCATE_TRIGGER} BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
+        EXECUTE format('CREATE TRIGGER {_TRUNCATE_TRIGGER} BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
             'EXECUTE FUNCTION %I.fencing_refuse_truncate()', one::regclass, home);
-        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER {TRUNCATE_TRIGGER}', one::regclass);
+        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER {_TRUNCATE_TRIGGER}', one::regclass);
     END LOOP;
 END
 ${{tag}}$"""
 
 _DROP = f"""FOR one IN SELECT target UNION SELECT relid FROM pg_partition_tree(target) LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS {TRUNCATE_TRIGGER} ON %s', one::regclass);
+        EXECUTE format('DROP TRIGGER IF EXISTS {_TRUNCATE_TRIGGER} ON %s', one::regclass);
     END LOOP;
-    SELECT tgfoid INTO one FROM pg_trigger WHERE tgrelid = target AND tgname = '{ROW_TRIGGER}';
+    SELECT tgfoid INTO one FROM pg_trigger WHERE tgrelid = target AND tgname = '{_ROW_TRIGGER}';
     IF one IS NOT NULL THEN
-        EXECUTE format('DROP TRIGGER {ROW_TRIGGER} ON %s', target);
+        EXECUTE format('DROP TRIGGER {_ROW_TRIGGER} ON %s', target);
         EXECUTE format('DROP FUNCTION %s', one::regprocedure);
     END IF;"""
 
@@ -197,6 +196,21 @@ BEGIN
     {drop}
 END
 ${tag}$"""
+
+
+class Printed:
+    """What a guard shows of this to migration tools."""
+
+    def enforcement_sql(self, table: str, *, resource: str, role: str) -> str:
+        """The statement that ``enforce`` executes, for a migration. It makes the same demands, and fails as ``enforce``
+        does; after it a ``GRANT`` to another role, or a new partition, is not looked at: run it again then.
+
+        Args:
+            table: as for ``enforce``.
+            resource: as for ``enforce``.
+            role: as for ``enforce``.
+        """
+        return enforce(table, resource, role)
 
 
 def enforce(table: str, resource: str, role: str) -> str:

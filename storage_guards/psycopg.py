@@ -13,6 +13,7 @@ from psycopg.sql import SQL, Composed
 from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource, sorted_fences
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from storage_guards.psycopg_enforcement import AsyncEnforcing, Enforcing
 from storage_guards.psycopg_marks import create_tables, read_mark
 from storage_guards.psycopg_outcome import Inquiry
 from storage_guards.psycopg_running import AsyncRunning, Running, once, once_async, run, run_async
@@ -54,7 +55,7 @@ class _Bounded:
         return Inquiry(self._way, check_unknown(error), wait_seconds((), self._timeout, timeout))
 
 
-class PsycopgGuard(Upkeep, _Bounded):
+class PsycopgGuard(Upkeep, _Bounded, Enforcing):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect: the same as
     ``SQLAlchemyGuard``, so programs with either exclude each other.
 
@@ -226,7 +227,7 @@ class PsycopgGuard(Upkeep, _Bounded):
             run(connection, transaction.advance(connection), transaction.silence)
 
 
-class AsyncPsycopgGuard(AsyncUpkeep, _Bounded):
+class AsyncPsycopgGuard(AsyncUpkeep, _Bounded, AsyncEnforcing):
     """:class:`PsycopgGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
 
     Args:

@@ -15,6 +15,7 @@ __all__ = ["commit_was_refused", "explain"]
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _UNDEFINED_TABLE = "42P01"
 _READ_ONLY = "25006"
+_RAISED = "P0001"  # raise_exception
 _WAITED_TOO_LONG = {"55P03", "57014"}  # lock_not_available, query_canceled (statement_timeout)
 _LOST_A_RACE = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _CONNECTION_EXCEPTION = "08"
@@ -55,6 +56,8 @@ def explain(
         return unavailable(f"the pool had no free connection to reach {about}: {said}")
     if state == _UNDEFINED_TABLE:
         return GuardNotEnforceable(f"the table {TABLE} is missing: call guard.create_tables() once")
+    if state == _RAISED:  # by what enforcement.py executes
+        return GuardNotEnforceable(said)
     if state == _READ_ONLY:
         return GuardNotEnforceable(f"this connection is read-only; a guard needs the primary, not a replica ({said})")
     if isinstance(error, psycopg.ProgrammingError):

@@ -87,10 +87,6 @@ class Way:
         """The statements of this way."""
         return CALLS if self.enforced else POSTGRESQL
 
-    def turn(self) -> None:
-        """The other way, as this one was refused."""
-        self.enforced = not self.enforced
-
 
 def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
     """BEGIN as this connection is set. With ``read_committed`` a statement that has waited sees what it waited for."""

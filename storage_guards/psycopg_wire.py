@@ -137,16 +137,17 @@ def either_way(connection: AnyConnection, way: Way, plan: Callable[[], PQGen[T]]
     A role without privileges on the table is that of an application whose database enforces; or else its functions are
     gone.
     """
+    tried = way.enforced
     try:
         return (yield from plan())
     except _REFUSED_WAYS as error:
         refused = error
-    way.turn()
+    way.enforced = not tried  # not the reverse of what it is now: another thread may have found out the same
     try:
         yield from ask(connection, [ROLLBACK])
         return (yield from plan())
     except _REFUSED_WAYS as error:
-        way.turn()
+        way.enforced = tried
         raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
 
 

@@ -33,6 +33,7 @@ DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _UNDEFINED_TABLE = "42P01"
 _READ_ONLY = "25006"
+_RAISED = "P0001"  # raise_exception
 _WAITED_TOO_LONG = {"55P03", "57014"}  # lock_not_available, query_canceled (statement_timeout)
 _LOST_A_RACE = {"40001", "40P01"}  # serialization_failure, deadlock_detected
 _CONNECTION_EXCEPTION = "08"
@@ -101,6 +102,8 @@ def explain(
         return GuardNotEnforceable(
             f"the table {TABLE} is missing: call guard.create_tables() once, or give guard.metadata to Alembic"
         )
+    if state == _RAISED:  # by what enforcement.py executes
+        return GuardNotEnforceable(said)
     if state == _READ_ONLY or "readonly database" in said:
         return GuardNotEnforceable(f"this connection is read-only; a guard needs the primary, not a replica ({said})")
     if state == _ALREADY_BEGUN:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, Text, func, text
+from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import UserDefinedType
@@ -46,6 +47,9 @@ class XID8(UserDefinedType[str]):
 
     def get_col_spec(self, **_: Any) -> str:
         return "xid8"
+
+
+ischema_names.setdefault("xid8", XID8)  # so that Alembic knows the column again that it has made
 
 
 class Marks:
@@ -212,11 +216,14 @@ def _define(metadata: MetaData, dialect: str) -> Table:
         TABLE,
         metadata,
         Column("resource", exact, primary_key=True),
-        Column("number", BigInteger, CheckConstraint(numbers, name="fencing_marks_number"), nullable=False),
+        Column("number", BigInteger, nullable=False),
         Column("token", exact, nullable=False),
-        Column("seq", BigInteger, CheckConstraint("seq >= 0", name="fencing_marks_seq"), nullable=False),
+        Column("seq", BigInteger, nullable=False),
         Column("recent_writes", exact, server_default="", nullable=False),
         Column("claimed_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+        # Of the table: those of a column would be lost on Alembic.
+        CheckConstraint(numbers, name="fencing_marks_number"),
+        CheckConstraint("seq >= 0", name="fencing_marks_seq"),
     )
     if postgresql:
         table.append_column(Column("xact", XID8, nullable=True))

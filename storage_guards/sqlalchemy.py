@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from fencing.errors import GuardUnavailable, OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.sql_asyncio import InGreenlet, in_greenlet
+from storage_guards.sql_enforcement import AsyncEnforcing, Enforcing
 from storage_guards.sql_guard import COUNT_ROWS, Parameters, affected, check_writes
 from storage_guards.sql_retry import split
 from storage_guards.sql_session import async_session_on, check_factory, session_on
@@ -38,7 +39,7 @@ T = TypeVar("T")
 AnyFence = Fence | HasFence
 
 
-class SQLAlchemyGuard(Upkeep):
+class SQLAlchemyGuard(Upkeep, Enforcing):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
     What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
@@ -306,7 +307,7 @@ class SQLAlchemyGuard(Upkeep):
         self._advance(connection_or_session, holders)
 
 
-class AsyncSQLAlchemyGuard(AsyncUpkeep):
+class AsyncSQLAlchemyGuard(AsyncUpkeep, AsyncEnforcing):
     """:class:`SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
 
     Args:

@@ -9,8 +9,11 @@
 --        | {'queued', ticket, ms after which to ask again, owner label, or ''}
 --        | {'implausible', number, ceiling}
 
-local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-if number then return {'granted', number} end
+local holder = redis.call('GET', KEYS[1])
+if holder == ARGV[1] then
+  local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+  if number then return {'granted', number} end
+end
 
 local hub = ARGV[6]
 local me = hub .. ' ' .. ARGV[1]
@@ -33,7 +36,6 @@ local function queue_up()
   redis.call('PEXPIRE', KEYS[4], QUEUE_MS)
 end
 
-local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] then return take() end
 if not holder then
   if redis.call('ZCARD', KEYS[4]) == 0 then return take() end

@@ -27,7 +27,7 @@ end
 -- What the next number must exceed, and the counter as it is; or nil and the reply that refuses. Writes nothing.
 local function check_mint(counter_key, floor, clock_floor, clock)
   local counter = redis.call('GET', counter_key) or '0'
-  if not string.match(counter, '^%d+$') then
+  if counter ~= '0' and not string.match(counter, '^[1-9]%d*$') then
     return nil, redis.error_reply('FENCING the counter ' .. counter_key .. ' does not hold a number')
   end
   counter = tonumber(counter)
@@ -43,9 +43,9 @@ local function set(key, value, ttl)
   if ttl == '' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', ttl) end
 end
 
--- The same request again: the number that its token got, and the ttl anew; nil where the token does not hold the lock.
+-- The same request again, by the token that holds the lock: the number that it got, and the ttl anew; nil where it got
+-- none yet.
 local function granted_before(lock_key, holder_key, token, ttl)
-  if redis.call('GET', lock_key) ~= token then return nil end
   local number = record_of(holder_key, token)
   if number and ttl ~= '' then
     redis.call('PEXPIRE', lock_key, ttl)
@@ -61,9 +61,8 @@ local function mint()
   local clock = server_clock_us()
   local last, counter = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], clock)
   if not last then return counter end
-  if last > counter then redis.call('SET', KEYS[3], text_of(last)) end
-  redis.call('INCR', KEYS[3])
-  local number = redis.call('GET', KEYS[3])
+  redis.call('INCRBY', KEYS[3], text_of(last + 1 - counter))
+  local number = text_of(last + 1) -- exact below 2^53; INCRBY's own reply would reach the client as a double
   set(KEYS[1], token, ttl)
   set(KEYS[2], number .. ' ' .. text_of(clock) .. ' ' .. token .. ' ' .. owner, ttl)
   return {'granted', number}

@@ -5,6 +5,8 @@
 --       floor too, 5 owner label
 -- Returns: {'granted', number} | {'implausible', number, ceiling}
 
-local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-if number then return {'granted', number} end
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+  if number then return {'granted', number} end
+end
 return mint()

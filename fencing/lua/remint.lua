@@ -5,8 +5,11 @@
 --       floor too, 5 owner label, 6 old token
 -- Returns: {'granted', number} | {'gone'} | {'implausible', number, ceiling}
 
-local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-if number then return {'granted', number} end
 local holder = redis.call('GET', KEYS[1])
-if holder ~= ARGV[6] and holder ~= ARGV[1] then return {'gone'} end
+if holder == ARGV[1] then
+  local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+  if number then return {'granted', number} end
+elseif holder ~= ARGV[6] then
+  return {'gone'}
+end
 return mint()

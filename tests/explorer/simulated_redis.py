@@ -106,12 +106,12 @@ class SimulatedRedis:
             return -2
         return -1 if entry.expires_ms is None else entry.expires_ms - self.clock_us // 1000
 
-    def incr(self, key: str) -> None:
+    def incrby(self, key: str, by: bytes) -> None:
         entry = self._alive(key) or Entry(key, b"0", None)
         value = self.get(key) if self._alive(key) else b"0"
-        if value is None or not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63 - 1:
+        if value is None or not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63 - int(by):
             raise ScriptError("ERR value is not an integer or out of range")
-        self._entries[key] = entry._replace(value=b"%d" % (int(value) + 1))
+        self._entries[key] = entry._replace(value=b"%d" % (int(value) + int(by)))
 
     def sorted_set(self, key: str) -> Scored:
         """ZRANGE key 0 -1 WITHSCORES"""
@@ -170,12 +170,13 @@ class SimulatedRedis:
         return scripts[script](keys, [arg.encode() if isinstance(arg, str) else b"%d" % arg for arg in args])
 
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        number = self._granted_before(keys, args[0], args[1])
-        if number is not None:
-            return [b"granted", number]
+        holder = self.get(keys[0])
+        if holder == args[0]:
+            number = self._granted_before(keys, args[0], args[1])
+            if number is not None:
+                return [b"granted", number]
         hub = args[5]
         me = hub + b" " + args[0]
-        holder = self.get(keys[0])
         if holder == args[0]:
             return self._take(keys, args, me)
         if holder is None:
@@ -225,22 +226,23 @@ class SimulatedRedis:
         self.pexpire(keys[3], QUEUE_MS)
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        number = self._granted_before(keys, args[0], args[1])
-        if number is not None:
-            return [b"granted", number]
-        if self.get(keys[0]) not in (args[5], args[0]):
+        holder = self.get(keys[0])
+        if holder == args[0]:
+            number = self._granted_before(keys, args[0], args[1])
+            if number is not None:
+                return [b"granted", number]
+        elif holder != args[5]:
             return [b"gone"]
         return self._mint(keys, args)
 
     def _force_release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        number = self._granted_before(keys, args[0], args[1])
-        if number is not None:
-            return [b"granted", number]
+        if self.get(keys[0]) == args[0]:
+            number = self._granted_before(keys, args[0], args[1])
+            if number is not None:
+                return [b"granted", number]
         return self._mint(keys, args)
 
     def _granted_before(self, keys: Sequence[str], token: bytes, ttl: bytes) -> bytes | None:
-        if self.get(keys[0]) != token:
-            return None
         number = self._record_of(keys[1], token)[0]
         if number is not None and ttl != b"":
             self.pexpire(keys[0], ttl)
@@ -341,7 +343,7 @@ class SimulatedRedis:
         text = self.get(counter_key)
         if text is None:
             text = b"0"
-        if not re.fullmatch(rb"\d+", text):
+        if text != b"0" and not re.fullmatch(rb"[1-9]\d*", text):
             raise ScriptError(f"FENCING the counter {counter_key} does not hold a number")
         counter = float(text)  # as Lua: a double
         ceiling = max(counter, clock) + PLAUSIBLE_STEP
@@ -367,11 +369,8 @@ class SimulatedRedis:
         if last is None or isinstance(counter, list):
             assert isinstance(counter, list)
             return counter
-        if last > counter:
-            self.set(keys[2], _text_of(last))
-        self.incr(keys[2])
-        number = self.get(keys[2])
-        assert number is not None
+        self.incrby(keys[2], _text_of(last + 1 - counter))
+        number = _text_of(last + 1)
         self._set(keys[0], token, ttl)
         self._set(keys[1], b"%b %b %b %b" % (number, _text_of(clock), token, owner), ttl)
         return [b"granted", number]

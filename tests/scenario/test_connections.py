@@ -134,7 +134,7 @@ def _log_out(coordinator: Any) -> Any:
 
 
 NEEDED = (
-    *("evalsha", "eval", "get", "set", "del", "incr", "pttl", "pexpire", "time"),
+    *("evalsha", "eval", "get", "set", "del", "incrby", "pttl", "pexpire", "time"),
     *("zcard", "zadd", "zrem", "zrange", "zrevrange", "zrank", "zscore", "sadd", "srem", "sismember"),
     *("publish", "subscribe", "ping"),
 )
