@@ -157,8 +157,8 @@ class _LoopHub:
                 silence.broken()
                 if text is not None:
                     self._heard(text)
-        except (RedisError, OSError):
-            pass  # broken
+        except (RedisError, OSError, ValueError):
+            pass  # broken, or not what our scripts publish
         finally:
             if self.connection is connection:
                 self.connection = None

@@ -1,4 +1,4 @@
-"""What the hubs of both colours share: their times, when a connection counts as dead, what its errors mean. Pure.
+"""What the hubs of both colours share: their times, when a connection counts as dead, what its errors mean.
 
 A hub is one connection on which a process, or an event loop, is told when its waiters' turn has come. It is the
 coordinator's own, opened when somebody begins to wait, and closed a while after nobody does; the client's pool is left
@@ -39,7 +39,7 @@ DECLINE_SECONDS = 1.0
 
 
 class Silence:
-    """How long nothing has been heard on a connection, and for how long nobody has waited. Pure."""
+    """How long nothing has been heard on a connection, and for how long nobody has waited."""
 
     def __init__(self) -> None:
         self._heard = self._used = time.monotonic()
@@ -49,7 +49,7 @@ class Silence:
         self._heard, self._asked = time.monotonic(), False
 
     def goes_on(self, anybody_waits: bool) -> bool:
-        """Whether to listen on; redis.ConnectionError where the connection counts as dead."""
+        """Whether to listen on. RedisError: the connection counts as dead."""
         now = time.monotonic()
         if anybody_waits:
             self._used = now
@@ -80,4 +80,5 @@ def not_listening(error: RedisError | OSError, address: str) -> NoReply | Coordi
 
 
 def message(reply: Any) -> bytes | None:
+    """The text, if it is one that was published."""
     return reply[2] if isinstance(reply, list) and reply[0] == b"message" else None

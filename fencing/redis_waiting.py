@@ -8,7 +8,7 @@ asks again, at the moment the server has named.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from weakref import WeakValueDictionary
@@ -94,7 +94,7 @@ class Waiting:
 
     def __bool__(self) -> bool:
         """Whether anybody waits."""
-        return any(len(waiters) for waiters in list(self._waiters.values()))
+        return any(map(len, self._waiters.values()))
 
     def add(self, waiter: Waiter) -> None:
         """It is about to ask, and will be told from now on."""
@@ -102,7 +102,7 @@ class Waiting:
 
     def waits(self, waiter: Waiter, look: float) -> None:
         """It has been told to wait, and if it is the first, to look after so many seconds."""
-        if waiter.resource not in self._looks or next(self._of(waiter.resource), None) is waiter:
+        if waiter.resource not in self._looks or self._first(waiter.resource) is waiter:
             self._look_at(waiter.resource, self._clock() + look)
 
     def remove(self, waiter: Waiter, free_at: float | None) -> None:
@@ -137,13 +137,13 @@ class Waiting:
 
     def stir(self) -> None:
         """All ask again: what they were told meanwhile is lost."""
-        for resource in list(self._waiters):
-            for waiter in self._of(resource):
+        for waiters in self._waiters.values():
+            for waiter in list(waiters.values()):
                 waiter.ring()
 
-    def _of(self, resource: str) -> Iterator[Waiter]:
+    def _first(self, resource: str) -> Waiter | None:
         waiters = self._waiters.get(resource)
-        return iter(list(waiters.values()) if waiters is not None else [])
+        return None if waiters is None else next(waiters.values(), None)
 
     def _look_at(self, resource: str, when: float) -> None:
         self._looks[resource] = when
@@ -154,7 +154,7 @@ class Waiting:
     def _due(self, resource: str, when: float) -> None:
         if self._calls.get(resource) == when:
             del self._calls[resource]
-        first = next(self._of(resource), None)
+        first = self._first(resource)
         look = self._looks.get(resource)
         if first is None:
             self._waiters.pop(resource, None)
