@@ -110,7 +110,17 @@ BEGIN
 
     -- The resource of a row must not depend on who asks, or when: what PostgreSQL demands of an index, too.
     EXECUTE format('CREATE TEMPORARY TABLE %I (LIKE %s) ON COMMIT DROP', bare, target);
-    EXECUTE format(E'CREATE INDEX fencing_resource ON pg_temp.%I (((\n%s\n)::text))', bare, expression);
+    path := current_setting('search_path');
+    BEGIN
+        PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);  -- as the trigger will have it
+        EXECUTE format('CREATE INDEX fencing_resource ON pg_temp.%I (((
+%s
+)::text))', bare, expression);
+        PERFORM set_config('search_path', path, true);
+    EXCEPTION WHEN OTHERS THEN
+        RAISE EXCEPTION 'the expression % does not give the resource of a row of %: %. It is made of columns and '
+            'immutable functions, those outside pg_catalog with their schema', expression, target, SQLERRM;
+    END;
     SELECT array_agg(DISTINCT function) INTO functions FROM pg_depend, LATERAL (
         SELECT refobjid AS function WHERE refclassid = 'pg_proc'::regclass
         UNION ALL SELECT oprcode FROM pg_operator WHERE oid = refobjid AND refclassid = 'pg_operator'::regclass
