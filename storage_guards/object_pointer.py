@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import Any
 
 from fencing.errors import GuardNotEnforceable
-from fencing.fence import Fence, Mark, check_number, check_token
+from fencing.fence import MAX_SEQ, Fence, Mark, check_number, check_token
 from storage_guards.object_keys import DataKey, check_name
 
 __all__ = ["Deleted", "Entry", "Pointer", "Published", "claimed", "decode", "deleted", "encode", "moved", "published"]
@@ -177,6 +177,8 @@ def _decode(shown: Any, resource: str) -> Pointer:
     if shown["resource"] != resource:
         raise ValueError("it is of another resource")
     mark = Mark(shown["mark"]["number"], shown["mark"]["token"], shown["mark"]["seq"])
+    if mark.seq > MAX_SEQ // 2:
+        raise ValueError("its seq leaves no room for writes")
     writes = shown["recent_writes"]
     if not isinstance(writes, list) or not 1 <= len(writes) <= KEPT_WRITES or not all(map(_is_id, writes)):
         raise ValueError("its recent_writes are no list of ids")

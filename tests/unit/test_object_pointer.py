@@ -147,6 +147,7 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it["mark"].update(number="7")),
         broken(lambda it: it["mark"].update(number=True)),
         broken(lambda it: it["mark"].update(seq=-1)),
+        broken(lambda it: it["mark"].update(seq=2**63 - 1)),
         broken(lambda it: it["mark"].update(token="short")),
         broken(lambda it: it.update(mark=None)),
         broken(lambda it: it.update(recent_writes=[])),
