@@ -40,22 +40,17 @@ def in_child(function: str, *, seconds: float, one_core: bool = True, hiredis: b
         ChildFailed: there is no result; its text is what the child said at last.
     """
     order = {"function": function, "one_core": one_core, "hiredis": hiredis, "arguments": arguments}
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.benchmarks.children"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # so that it can be killed with its children
-    )
-    try:
-        said, errors = child.communicate(json.dumps(order), timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise ChildFailed(f"did not end within {seconds:.0f} s, and was killed") from None
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    command = [sys.executable, "-m", "tests.benchmarks.children"]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    # A session of its own, so that it can be killed with its children.
+    with subprocess.Popen(command, text=True, start_new_session=True, **pipes) as child:
+        try:
+            said, errors = child.communicate(json.dumps(order), timeout=seconds)
+        except subprocess.TimeoutExpired:
+            raise ChildFailed(f"did not end within {seconds:.0f} s, and was killed") from None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
     for line in reversed(said.splitlines()):
         if line.startswith(_MARK):
             return json.loads(line.removeprefix(_MARK))

@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
         "date": date.today().isoformat(),
         "processor": _processor(),
         "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "servers": servers,
         "packages": versions(),

@@ -40,7 +40,7 @@ ratio is that of neighbours. Each figure is a median, in brackets the 10th and t
 """
 
 TEXTS = {
-    "pair": "Acquire and release, nobody else wants the lock.",
+    "pair": "A round is a batch of pairs of each contender; with threads, each has a lock of its own.",
     "tasks": "The same with asyncio. With many tasks the time is that of all of them over the number of pairs.",
     "contended": "A closed loop: everybody takes the lock, holds it for 1 ms, frees it, and wants it again.",
     "failures": "A holder and two waiters, a process each. The first waiter is killed or frozen before the release; or "
