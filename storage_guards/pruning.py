@@ -15,17 +15,20 @@ out that would not have been anyway.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fencing.fence import MAX_NUMBER, check_number
-from storage_guards.bounds import check_timeout
 from storage_guards.recent_writes import FLOOR, TABLE
 
 __all__ = ["BATCH", "NO_FLOOR", "Pruning", "Statements", "pruning"]
 
 BATCH = 1000
 """Marks in one transaction, so that claims on absent marks do not wait long for the floor."""
+
+_MOST_SECONDS = 10**9
+"""Thirty years: every database can subtract that from its clock."""
 
 NO_FLOOR = "the floor row of fencing_marks is missing: call guard.create_tables() once, which makes it, and prune then"
 
@@ -52,7 +55,13 @@ def pruning(below: object, older_than: object) -> Pruning:
     if below is None and older_than is None:
         raise TypeError("prune needs below=number or older_than=seconds, or both")
     highest = MAX_NUMBER if below is None else check_number(below, "below") - 1
-    return Pruning(highest, 0.0 if older_than is None else check_timeout(older_than, "older_than"))
+    if older_than is None:
+        return Pruning(highest, 0.0)
+    if isinstance(older_than, bool) or not isinstance(older_than, (int, float)):
+        raise TypeError(f"older_than is a number of seconds, not {type(older_than).__name__}")
+    if not 0 < older_than <= _MOST_SECONDS:
+        raise ValueError(f"older_than is a number of seconds above 0, and not above {_MOST_SECONDS}, not {older_than}")
+    return Pruning(highest, math.ceil(older_than * 1000) / 1000)
 
 
 class Statements(NamedTuple):

@@ -1,4 +1,4 @@
-"""The recipe of docs/sql.md for Alembic, with the real Alembic: what it generates makes the table, and no more."""
+"""The recipe of docs/databases.md, with the real Alembic: what it generates makes the table, and no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from fencing import Fence, StaleFence
 from storage_guards import SQLAlchemyGuard
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "sql.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "databases.md"
 MINE = Fence("orders:1", 5, "a" * 22)
 
 ENV = """
@@ -49,7 +49,7 @@ def recipe() -> tuple[str, str]:
     """What the page says for env.py, and for script.py.mako."""
     text_ = PAGE.read_text("utf-8")
     env = re.search(r"```python\n# env\.py\n(.*?)```", text_, re.DOTALL)
-    mako = re.search(r"`(import storage_guards\.[a-z_]+)` to `script\.py\.mako`", text_)
+    mako = re.search(r"`(import storage_guards\.[a-z_]+)` to\s`script\.py\.mako`", text_)
     assert env
     assert mako
     return env[1], mako[1]

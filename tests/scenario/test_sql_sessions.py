@@ -446,15 +446,16 @@ def test_a_sessionmaker_keeps_options_class_and_events(shop: Shop) -> None:
     assert happened[2:] == ["after_rollback"]
 
 
-def test_a_hook_that_commits_is_noticed(shop: Shop) -> None:
+@pytest.mark.parametrize("hook", ["before_commit", "after_flush"])
+def test_a_hook_that_commits_is_noticed(shop: Shop, hook: str) -> None:
     """What hooks do as the block ends comes before the last look at the transaction."""
 
     class Mine(Session):
         pass
 
-    event.listen(Mine, "before_commit", lambda session: session.connection().exec_driver_sql("COMMIT"))
+    event.listen(Mine, hook, lambda session, *_: session.connection().exec_driver_sql("COMMIT"))
     options: dict[str, Any] = {"sync_session_class" if shop.side.asynchronous else "class_": Mine}
-    shop.refused(GuardNotEnforceable, "not sound", lambda _: None, factory=shop.maker(**options))
+    shop.refused(GuardNotEnforceable, "not sound", add_one, factory=shop.maker(**options))
 
 
 def test_sessions_that_begin_by_hand(shop: Shop) -> None:
