@@ -117,7 +117,7 @@ def _claim(
     It is renewed from here on, for claims take their time. Whatever goes wrong, a cancellation included, the lock is
     given back first.
     """
-    holding = Holding(grant, settings, started)
+    fence, holding = grant.fence, None
     try:
         holding = coordinator.keep(grant, settings)
         for _ in range(CLAIM_ROUNDS):
@@ -127,24 +127,25 @@ def _claim(
                     return holding
                 break  # the claims outlasted the lease: give back what may still be ours, and wait for the next
             reminted = yield from coordinator.plan_remint(
-                holding.fence, new_token(), settings, floor=newer, deadline=_deadline(coordinator, settings, give_up)
+                fence, new_token(), settings, floor=newer, deadline=_deadline(coordinator, settings, give_up)
             )
             holding.end("abandoned")
             if reminted is None:
                 return _Late(newer)
-            holding = Holding(reminted, settings, started)  # what is given back, should keeping it fail
+            fence = reminted.fence  # what is given back, should keeping it fail
             holding = coordinator.keep(reminted, settings)
         else:
             waited = coordinator.clock() - started
-            raise NotAcquired(resource=holding.fence.resource, reason="superseded", waited=waited)
+            raise NotAcquired(resource=fence.resource, reason="superseded", waited=waited)
     except GeneratorExit:
-        holding.end("abandoned")
+        if holding is not None:
+            holding.end("abandoned")
         raise
     except BaseException:
-        yield Shielded(_give_back(coordinator, holding, settings))
+        yield Shielded(_give_back(coordinator, fence, holding, settings))
         raise
-    yield Shielded(_give_back(coordinator, holding, settings))
-    return _Late(holding.fence.number)
+    yield Shielded(_give_back(coordinator, fence, holding, settings))
+    return _Late(fence.number)
 
 
 def _claim_once(
@@ -165,11 +166,12 @@ def _claim_once(
     return None
 
 
-def _give_back(coordinator: CoordinatorPlans, holding: Holding, settings: Settings) -> Plan[None]:
+def _give_back(coordinator: CoordinatorPlans, fence: Fence, holding: Holding | None, settings: Settings) -> Plan[None]:
     """Release what will not be used; where that fails, the lock's ttl frees it."""
-    holding.end("abandoned")
+    if holding is not None:
+        holding.end("abandoned")
     try:
-        yield from coordinator.plan_release(holding.fence, settings, deadline=_briefly(coordinator, settings))
+        yield from coordinator.plan_release(fence, settings, deadline=_briefly(coordinator, settings))
     except FencingError:
         pass
 

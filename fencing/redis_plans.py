@@ -8,7 +8,8 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from fencing import clock as clock_module
 from fencing.coordinator import Grant, Holder, Settings, Taken
@@ -27,21 +28,22 @@ FIRST_RETRY_SECONDS = 0.01
 LONGEST_RETRY_SECONDS = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """The effect: run a script, and wait for its reply at most so many seconds.
-
-    ``undo`` is sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes
-    to the ``last`` attempt, so that a lock granted meanwhile is not left to its ttl.
-    """
+class Call(NamedTuple):
+    """The effect: run a script, and wait for its reply at most so many seconds."""
 
     script: Script
     keys: tuple[str, ...]
     args: tuple[str | int, ...]
     timeout: float = 0.0
-    undo: Call | None = None
-    last: bool = False
+    takes: tuple[str, str, str] | None = None  # resource, token and hub of the lock that it may take
+    last: bool = False  # attempt
     packed: Packed | None = None  # keys and args, where they were at hand as they go over the wire
+
+    @property
+    def undo(self) -> Call | None:
+        """Sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to the
+        last attempt, so that a lock granted meanwhile is not left to its ttl."""
+        return None if self.takes is None else release_call(*self.takes)
 
 
 class NoReply(Exception):
@@ -58,8 +60,7 @@ class NoReply(Exception):
         super().__init__(str(cause))
 
 
-@dataclass(frozen=True, slots=True)
-class _Reply:
+class _Reply(NamedTuple):
     kind: str
     values: Sequence[bytes | int]
     sent_at: float
@@ -190,7 +191,7 @@ class RedisPlans:
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         call = release_call(fence.resource, fence.token)
-        packed = Packed(keys_of(fence.resource).packed_release, bulks(call.args))
+        packed = Packed(keys_of(fence.resource).packed_release, bulk(fence.token) + _packed(call.args[1:]))
         reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline, packed=packed)
         return reply.kind == "released" or reply.repeated  # repeated: the first attempt may have been what freed it
 
@@ -225,11 +226,10 @@ class RedisPlans:
     ) -> Plan[_Reply]:
         its = keys_of(resource)
         keys = (its.lock, its.holder, its.counter, *((its.queue, its.offered) if script is ACQUIRE else ()))
-        owner = settings.owner or f"{socket.gethostname()}:{os.getpid()}"
-        args = (token, _milliseconds(settings), floor, int(settings.clock_floor), owner, *more)
-        undo = release_call(resource, token, more[0] if script is ACQUIRE else "")
-        packed = Packed(its.packed_acquire, bulks(args)) if script is ACQUIRE else None
-        reply = yield from self._ask(script, resource, keys, args, settings, deadline, undo, packed)
+        rest = (_milliseconds(settings), floor, int(settings.clock_floor), settings.owner or _label(os.getpid()), *more)
+        takes = (resource, token, more[0] if script is ACQUIRE else "")
+        packed = Packed(its.packed_acquire, bulk(token) + _packed(rest)) if script is ACQUIRE else None
+        reply = yield from self._ask(script, resource, keys, (token, *rest), settings, deadline, takes, packed)
         if reply.kind == "implausible":
             raise MarkImplausible(resource=resource, number=reply.number(1), ceiling=reply.number(2))
         return reply
@@ -245,13 +245,13 @@ class RedisPlans:
         args: tuple[str | int, ...],
         settings: Settings,
         deadline: float,
-        undo: Call | None = None,
+        takes: tuple[str, str, str] | None = None,
         packed: Packed | None = None,
     ) -> Plan[_Reply]:
         """Run a script. Every one is idempotent for its token, so that it can be repeated."""
 
         def call(timeout: float, last: bool) -> Call:
-            return Call(script, keys, args, timeout, undo, last, packed)
+            return Call(script, keys, args, timeout, takes, last, packed)
 
         values, sent_at, repeated = yield from self._insist(call, resource, settings, deadline)
         return _Reply(values[0].decode(), values, sent_at, repeated)
@@ -296,6 +296,17 @@ class RedisPlans:
                 return given, sent_at, repeated
             yield Sleep(random.uniform(0.5, 1) * pause)
             pause = min(max(2 * pause, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
+
+
+@lru_cache(maxsize=64)  # of settings in use; tickets come and go
+def _packed(args: tuple[str | int, ...]) -> bytes:
+    return bulks(args)
+
+
+@lru_cache(maxsize=1)
+def _label(pid: int) -> str:
+    """Who holds a lock, where its settings do not say."""
+    return f"{socket.gethostname()}:{pid}"
 
 
 def _milliseconds(settings: Settings) -> int | str:

@@ -7,13 +7,12 @@ lease's token) are packed once. See https://redis.io/docs/latest/develop/referen
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Packed", "bulk", "bulks", "script_call"]
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """The keys and the arguments of a script call, packed."""
 
     keys: bytes
@@ -22,8 +21,9 @@ class Packed:
 
 def bulk(value: str | int) -> bytes:
     """One argument."""
-    data = str(value).encode()
-    return b"$%d\r\n%b\r\n" % (len(data), data)
+    text = str(value)
+    size = len(text) if text.isascii() else len(text.encode())
+    return f"${size}\r\n{text}\r\n".encode()
 
 
 def bulks(values: Iterable[str | int]) -> bytes:
