@@ -83,7 +83,12 @@ def summary(results: dict[str, Any]) -> str:
     figures = {name: [Figure(**figure) for figure in part["figures"]] for name, part in results["parts"].items()}
     verdicts = [judge(target, figures) for target in TARGETS]
     wanted = [verdict for verdict in verdicts if any(place[0] in figures for place in verdict.target.places)]
-    lines = [f"\nTargets: {sum(verdict.met for verdict in wanted)} of {len(wanted)} met", plain(verdict_rows(wanted))]
+    lines = []
+    if wanted:
+        lines = [
+            f"\nTargets: {sum(verdict.met for verdict in wanted)} of {len(wanted)} met",
+            plain(verdict_rows(wanted)),
+        ]
     for name, part in results["parts"].items():
         for failure in part["failures"]:
             lines.append(f"failed: {name}, {failure['scenario']}, {failure['of']}: {failure['said']}")

@@ -28,6 +28,7 @@ PARTS = {
     "processes": "pairs of several processes at once",
     "live": "many locks in Redis",
     "sql": "guarded writes to SQL databases",
+    "enforced_guard": "guarded writes where the database enforces",
     "object_store": "guarded writes to object stores",
     "redlock": "five independent servers",
 }

@@ -51,6 +51,7 @@ TEXTS = {
     "is what has no expiry, divided by the names. It has a ceiling, however many names there are: one key for each of "
     "16,384 slots.",
     "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",
+    "enforced_guard": "The same writes on a database that enforces, and on one that does not; no fsync.",
     "object_store": "Guarded writes against plain puts.",
     "redlock": "A quorum of independent servers.",
 }
