@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Engine, event, inspect
 from sqlalchemy.ext.asyncio import (
@@ -27,9 +27,6 @@ from fencing.errors import GuardNotEnforceable
 from storage_guards.sql_transaction import GuardedTransaction
 
 __all__ = ["async_session_on", "check_factory", "session_on"]
-
-S = TypeVar("S", bound=Session)
-A = TypeVar("A", bound=AsyncSession)
 
 _ENDS_THE_BLOCK = ("rollback", "close", "reset", "invalidate")
 

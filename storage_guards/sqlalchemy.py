@@ -6,8 +6,8 @@ import asyncio
 import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Session)
+A = TypeVar("A", bound=AsyncSession)
 AnyFence = Fence | HasFence
 
 
@@ -165,13 +167,18 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
         with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
             yield connection
 
-    @contextmanager
+    @overload
     def session(
-        self,
-        *holders: Fence | HasFence,
-        claim: bool = False,
-        factory: sessionmaker[Session] | scoped_session[Session] | None = None,
-    ) -> Iterator[Session]:
+        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
+    ) -> AbstractContextManager[Session]: ...
+
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: sessionmaker[S] | scoped_session[S]
+    ) -> AbstractContextManager[S]: ...
+
+    @contextmanager
+    def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> Iterator[Any]:
         """A :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
 
             with guard.session(lease) as session:
@@ -358,13 +365,18 @@ class AsyncSQLAlchemyGuard(AsyncUpkeep, AsyncEnforcing):
         async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
             yield connection
 
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
+    ) -> AbstractAsyncContextManager[AsyncSession]: ...
+
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[A] | async_scoped_session[A]
+    ) -> AbstractAsyncContextManager[A]: ...
+
     @asynccontextmanager
-    async def session(
-        self,
-        *holders: Fence | HasFence,
-        claim: bool = False,
-        factory: async_sessionmaker[AsyncSession] | async_scoped_session[AsyncSession] | None = None,
-    ) -> AsyncIterator[AsyncSession]:
+    async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
         """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation."""
         check_factory(factory, self._engine.sync_engine, asynchronous=True)
         transaction = self._transaction(holders, claim=claim, foreign_body=True)

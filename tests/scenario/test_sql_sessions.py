@@ -28,10 +28,11 @@ from sqlalchemy.orm import (
 )
 from sqlalchemy.orm.exc import DetachedInstanceError
 
-from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
+from examples.servers import Proxy
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.scenario.conftest import Side
-from tests.scenario.sql_ways import asyncio_url
+from tests.scenario.sql_ways import WAYS, Way, asyncio_url, is_commit
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -60,17 +61,17 @@ class Shop:
     """An order with a line, a guard of either colour, and the database seen past it. A block is a function of a plain
     session, whatever the colour."""
 
-    def __init__(self, side: Side, url: str) -> None:
+    def __init__(self, side: Side, url: str, through: str | None = None) -> None:
         self.side = side
         self.direct: Engine = create_engine(url)
         Base.metadata.create_all(self.direct)
         with Session(self.direct) as session, session.begin():
             session.add(Order(id=1, total=0, lines=[Line(id=1, price=3)]))
         if side.asynchronous:
-            self.engine: Any = create_async_engine(asyncio_url(url))
+            self.engine: Any = create_async_engine(through or asyncio_url(url))
             self.guard: Any = AsyncSQLAlchemyGuard(self.engine, timeout=2.0)
         else:
-            self.engine = create_engine(url)
+            self.engine = create_engine(through or url)
             self.guard = SQLAlchemyGuard(self.engine, timeout=2.0)
         side.call(self.guard.create_tables)
 
@@ -541,6 +542,48 @@ def test_a_scoped_session_is_the_guarded_one_inside(shop: Shop) -> None:
     shop.refused(ValueError, "has a session already", add_one, factory=scope)
     assert scope.registry.has()
     shop.side.call(scope.remove)
+
+
+# The commit's answer
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+@pytest.mark.parametrize("name", WAYS)
+def test_a_commit_without_an_answer(
+    request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy], name: str, lost: str
+) -> None:
+    way = Way(request, name, proxy)
+    shop = Shop(way.side, way.url, way.through)
+    shop.block(add_one)
+    after_commit: list[Session] = []
+
+    def story(session: Session) -> None:
+        event.listen(session, "after_commit", after_commit.append)
+        add_one(session)
+        session.flush()
+        lose = way.proxy.drop_reply_when if lost == "reply" else way.proxy.drop_request_when
+        lose(is_commit)
+
+    with pytest.raises(OutcomeUnknown) as unknown:
+        shop.block(story, claim=False)
+    assert not after_commit
+    assert shop.side.call(shop.guard.landed, unknown.value) is (lost == "reply")
+    assert shop.total == (2 if lost == "reply" else 1)
+    shop.side.call(shop.engine.dispose)
+    shop.direct.dispose()
+
+
+def test_a_commit_that_is_refused(side: Side, postgres_url: str) -> None:
+    shop = Shop(side, postgres_url)
+    with shop.direct.begin() as connection:
+        connection.execute(text("ALTER TABLE line ALTER CONSTRAINT line_order_id_fkey DEFERRABLE INITIALLY DEFERRED"))
+    insert_orphan = insert(Line).values(id=2, price=1, order_id=7)
+    shop.refused(
+        IntegrityError, "line_order_id_fkey", lambda session: [add_one(session), session.execute(insert_orphan)]
+    )
+    assert shop.total == 0
+    shop.side.call(shop.engine.dispose)
+    shop.direct.dispose()
 
 
 # asyncio alone

@@ -11,8 +11,8 @@ import redis
 import redis.asyncio
 from obstore.store import S3Store
 from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
-from sqlalchemy.orm import Session
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from typing_extensions import assert_type
 
 from fencing import (
@@ -35,9 +35,11 @@ from fencing import (
 from storage_guards import (
     AsyncMemoryGuard,
     AsyncObjectStoreGuard,
+    AsyncPsycopgGuard,
     AsyncSQLAlchemyGuard,
     MemoryGuard,
     ObjectStoreGuard,
+    PsycopgGuard,
     SQLAlchemyGuard,
 )
 from storage_guards.object_store import (
@@ -50,6 +52,34 @@ from storage_guards.object_store import (
     Stream,
     UploadFound,
 )
+from storage_guards.verification import Report as SQLReport
+
+
+class Unit(Session):
+    pass
+
+
+def sessions_and_upkeep(guard: SQLAlchemyGuard, plain: PsycopgGuard, lease: Lease) -> None:
+    with guard.session(lease) as session:
+        assert_type(session, Session)
+    with guard.session(lease, claim=True, factory=sessionmaker(class_=Unit)) as unit:
+        assert_type(unit, Unit)
+    with guard.session(lease, factory=scoped_session(sessionmaker(class_=Unit))) as unit:
+        assert_type(unit, Unit)
+    for each in (guard, plain):
+        assert_type(each.prune(below=5, older_than=1.5), int)
+        assert_type(each.verify(), SQLReport)
+
+
+async def async_sessions_and_upkeep(guard: AsyncSQLAlchemyGuard, plain: AsyncPsycopgGuard, lease: AsyncLease) -> None:
+    async with guard.session(lease) as session:
+        assert_type(session, AsyncSession)
+    async with guard.session(lease, factory=async_sessionmaker()) as session:
+        assert_type(session, AsyncSession)
+    assert_type(await guard.prune(older_than=1.5), int)
+    assert_type(await plain.prune(below=5), int)
+    assert_type((await guard.verify()).database, str)
+    assert_type((await plain.verify()).findings[0].change, str)
 
 
 def count(connection: Connection) -> int:
