@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -135,8 +136,8 @@ def test_misuse(wrong: dict[str, Any]) -> None:
         PsycopgGuard("postgresql://").enforcement_sql(arguments.pop("table"), **arguments)
 
 
-def test_sqlite_cannot() -> None:
-    guard = SQLAlchemyGuard(create_engine("sqlite:///nowhere.db"))
+def test_sqlite_cannot(tmp_path: Path) -> None:
+    guard = SQLAlchemyGuard(create_engine(f"sqlite:///{tmp_path}/data.db", poolclass=NullPool))
     with pytest.raises(GuardNotEnforceable, match="sqlite cannot enforce"):
         guard.enforce("orders", resource="id", role="app")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.errors import CheckViolation, InsufficientPrivilege, RaiseException
+from psycopg.errors import CheckViolation, InsufficientPrivilege, LockNotAvailable, RaiseException
 from psycopg.sql import SQL, Identifier
 
 from examples.servers import PostgresServer, find_postgres_binaries, start_postgres
@@ -142,6 +142,11 @@ def test_a_check_elsewhere_is_none(roles: Roles, app: psycopg.Connection[Any]) -
     with roles.as_app() as another, another.transaction():
         run(another, check(OTHER))
         refused(app, "UPDATE orders SET total = 1 WHERE id = 2", resource="orders:2")
+    with app.transaction():  # this transaction is older than that check, which it sees
+        app.execute("SELECT pg_current_xact_id()")
+        with roles.as_app() as another:
+            taken(another, check(MINE))
+        refused(app, ADD)
     refused(app, check(OTHER), ADD)
     refused(app, check(Fence("orders:1", 4, "a" * 22)), ADD)
     refused(app, check(Fence("orders:1", 5, "x" * 22)), ADD)
@@ -213,6 +218,7 @@ def test_names_earlier_in_the_path(roles: Roles, app: psycopg.Connection[Any]) -
     with roles.as_admin() as admin:
         admin.execute(SQL("CREATE SCHEMA mine AUTHORIZATION {}").format(Identifier(roles.app)))
     for statement in (
+        "GRANT USAGE ON SCHEMA mine TO PUBLIC",
         "CREATE TEMPORARY TABLE fencing_marks AS SELECT * FROM public.fencing_marks",
         "CREATE TABLE mine.fencing_marks AS SELECT * FROM public.fencing_marks",
         "CREATE FUNCTION mine.fencing_require(text, regclass) RETURNS void LANGUAGE sql AS ''",
@@ -260,6 +266,10 @@ def test_the_functions_obey_the_rule(roles: Roles, app: psycopg.Connection[Any])
         assert app.execute("SELECT * FROM fencing_lock_absence(%s, %s, %s)", below).fetchone()
     assert roles.apps_guard().mark("orders:9") is None
     assert app.execute("SELECT * FROM fencing_first_claim(%s, %s, %s, 'w', 1)", ("orders:9", 101, "x")).fetchone()
+    with app.transaction(), roles.as_owner() as owner:
+        app.execute("SELECT * FROM fencing_first_claim('orders:8', 101, 'x', 'w', 1)")
+        with pytest.raises(LockNotAvailable):  # nobody raises the floor before this claim is committed
+            owner.execute("SELECT * FROM fencing_marks WHERE resource = 'fencing:floor' FOR UPDATE NOWAIT")
     for name in ("claim", "first_claim"):
         with pytest.raises(RaiseException, match="is no resource"):
             app.execute(f"SELECT * FROM fencing_{name}('fencing:floor', 999, 'x', 'w', 1)")
