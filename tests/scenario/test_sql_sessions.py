@@ -577,10 +577,12 @@ def test_a_commit_that_is_refused(side: Side, postgres_url: str) -> None:
     shop = Shop(side, postgres_url)
     with shop.direct.begin() as connection:
         connection.execute(text("ALTER TABLE line ALTER CONSTRAINT line_order_id_fkey DEFERRABLE INITIALLY DEFERRED"))
-    insert_orphan = insert(Line).values(id=2, price=1, order_id=7)
-    shop.refused(
-        IntegrityError, "line_order_id_fkey", lambda session: [add_one(session), session.execute(insert_orphan)]
-    )
+
+    def story(session: Session) -> None:
+        add_one(session)
+        session.execute(insert(Line).values(id=2, price=1, order_id=7))
+
+    shop.refused(IntegrityError, "line_order_id_fkey", story)
     assert shop.total == 0
     shop.side.call(shop.engine.dispose)
     shop.direct.dispose()
