@@ -27,9 +27,9 @@ class Wire:
         self._requests.append(request)
         return False
 
-    def count(self, database: Database, function: Callable[..., Any], *args: Any, **options: Any) -> int:
+    def count(self, side: Side, function: Callable[..., Any], *args: Any, **options: Any) -> int:
         before = len(self._requests)
-        database.side.call(function, *args, **options)
+        side.call(function, *args, **options)
         return len(self._requests) - before
 
 
@@ -46,11 +46,11 @@ def database(
 def test_claims(database: Database) -> None:
     assert database.proxy is not None
     wire, guard = Wire(database.proxy), database.guard
-    assert wire.count(database, guard.claim, MINE) == 2  # there is no mark yet
-    assert wire.count(database, guard.claim, MINE) == 1
-    assert wire.count(database, guard.claim, NEWER) == 1
+    assert wire.count(database.side, guard.claim, MINE) == 2  # there is no mark yet
+    assert wire.count(database.side, guard.claim, MINE) == 1
+    assert wire.count(database.side, guard.claim, NEWER) == 1
     database.beside.claim(OTHER)
-    assert wire.count(database, guard.claim, NEWER, OTHER) == 2
+    assert wire.count(database.side, guard.claim, NEWER, OTHER) == 2
 
 
 def test_writes(database: Database) -> None:
@@ -59,10 +59,10 @@ def test_writes(database: Database) -> None:
     wire = Wire(database.proxy)
     for id_ in range(10):  # also when the driver prepares the statement
         trips = 4 if id_ == 5 else 3
-        assert wire.count(database, database.guard.write, MINE, ADD, [id_]) == trips
-    assert wire.count(database, database.guard.write, MINE, ADD, [10], claim=True) == 3
-    assert wire.count(database, database.block(MINE, body=lambda _: None)) == 2
-    assert wire.count(database, database.block(MINE, body=lambda _: None, claim=True)) == 2
+        assert wire.count(database.side, database.guard.write, MINE, ADD, [id_]) == trips
+    assert wire.count(database.side, database.guard.write, MINE, ADD, [10], claim=True) == 3
+    assert wire.count(database.side, database.block(MINE, body=lambda _: None)) == 2
+    assert wire.count(database.side, database.block(MINE, body=lambda _: None, claim=True)) == 2
 
 
 def test_what_only_looks(database: Database) -> None:
@@ -70,9 +70,9 @@ def test_what_only_looks(database: Database) -> None:
     database.beside.claim(MINE)
     wire = Wire(database.proxy)
     unknown = OutcomeUnknown(fence=MINE, seq=1, recent_writes="x y")
-    assert wire.count(database, database.guard.landed, unknown) == 1
-    assert wire.count(database, database.guard.mark, "orders:1") == 1
-    assert wire.count(database, database.guard.create_tables) == 1
+    assert wire.count(database.side, database.guard.landed, unknown) == 1
+    assert wire.count(database.side, database.guard.mark, "orders:1") == 1
+    assert wire.count(database.side, database.guard.create_tables) == 1
 
 
 def test_the_same_write_without_a_guard(database: Database) -> None:
@@ -85,7 +85,7 @@ def test_the_same_write_without_a_guard(database: Database) -> None:
             connection.execute(ADD, [1])
             connection.commit()
 
-        assert wire.count(database, write) == 3
+        assert wire.count(database.side, write) == 3
 
 
 def test_prepared_statements_that_vanish_cost_two_more_once(database: Database) -> None:
@@ -93,7 +93,7 @@ def test_prepared_statements_that_vanish_cost_two_more_once(database: Database) 
     database.beside.claim(MINE)
     database.write(1)
     wire = Wire(database.proxy)
-    assert wire.count(database, database.block(MINE, body=lambda c: c.execute("DEALLOCATE ALL"))) == 3
-    assert wire.count(database, database.guard.write, MINE, ADD, [2]) == 5
-    assert wire.count(database, database.guard.write, MINE, ADD, [3]) == 3
+    assert wire.count(database.side, database.block(MINE, body=lambda c: c.execute("DEALLOCATE ALL"))) == 3
+    assert wire.count(database.side, database.guard.write, MINE, ADD, [2]) == 5
+    assert wire.count(database.side, database.guard.write, MINE, ADD, [3]) == 3
     assert database.done == {1, 2, 3}

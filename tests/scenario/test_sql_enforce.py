@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,12 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
 
+from examples.servers import PostgresServer, Proxy
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.enforced import Roles, connect, dsn, two_roles
 from tests.scenario.conftest import Side
+from tests.scenario.test_psycopg_round_trips import Wire
 
 MINE = Fence("orders:1", 5, "a" * 22)
 RESOURCE = "'orders:' || id"
@@ -72,6 +74,14 @@ def test_a_role_that_could_get_round_it(roles: Roles, right: str) -> None:
             for group in ("postgres", "pg_write_server_files", "pg_write_all_data"):
                 admin.execute(SQL("REVOKE {} FROM {}").format(Identifier(group), names["app"]))
             admin.execute("ALTER SCHEMA public OWNER TO postgres")
+
+
+def test_a_role_that_can_make_itself_a_member(roles: Roles) -> None:
+    with roles.as_admin() as admin:
+        if admin.info.server_version >= 160000:
+            pytest.skip("since PostgreSQL 16 it needs the ADMIN option for that")
+        admin.execute(SQL("ALTER ROLE {} CREATEROLE").format(Identifier(roles.app)))
+        refuses(roles, "has CREATEROLE")
 
 
 EXPRESSIONS = {
@@ -292,3 +302,21 @@ def test_a_table_in_use(roles: Roles) -> None:
         app.execute(ADD)
         with pytest.raises(GuardUnavailable):
             PsycopgGuard(dsn(roles.owner_url), timeout=0.5).enforce("orders", resource=RESOURCE, role=roles.app)
+
+
+def test_as_many_round_trips_as_before(
+    side: Side, roles: Roles, postgres_server: PostgresServer, proxy: Callable[[PostgresServer], Proxy]
+) -> None:
+    """Once a guard has found out; its first request costs two more."""
+    roles.owners_guard().enforce("orders", resource=RESOURCE, role=roles.app)
+    network = proxy(postgres_server)
+    url = network.url(dsn(roles.app_url))
+    connection: Any = side.call((psycopg.AsyncConnection if side.asynchronous else psycopg.Connection).connect, url)
+    guard: Any = (AsyncPsycopgGuard if side.asynchronous else PsycopgGuard)(connection)
+    wire = Wire(network)
+    assert wire.count(side, guard.claim, MINE) == 4
+    assert wire.count(side, guard.claim, MINE) == 1
+    assert wire.count(side, guard.write, MINE, ADD) == 3
+    assert wire.count(side, guard.claim, Fence("orders:2", 5, "b" * 22)) == 2  # there is no mark yet
+    assert wire.count(side, guard.landed, OutcomeUnknown(fence=MINE, seq=1, recent_writes="x y")) == 1
+    side.call(connection.close)
