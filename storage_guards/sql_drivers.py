@@ -108,7 +108,9 @@ def require_it_for_each_statement(connection: Connection, what_else: str) -> Non
 
 
 @contextmanager
-def bounded_waits(connection: Connection, seconds: float, *, begins: bool = True) -> Iterator[None]:
+def bounded_waits(
+    connection: Connection, seconds: float, *, begins: bool = True, read_committed: bool = False
+) -> Iterator[None]:
     """Bound the waits of a connection while the block runs, its BEGIN and COMMIT included. Nothing on PostgreSQL.
 
     They are settings of the connection, so they are put back afterwards. They go to the driver's cursor directly:
@@ -120,6 +122,7 @@ def bounded_waits(connection: Connection, seconds: float, *, begins: bool = True
         begins: the block begins a transaction. On MariaDB and MySQL that one is then READ COMMITTED, or SERIALIZABLE
             where the session is, so that no SELECT before the check, of an event hook say, makes later ones old, and
             no gap before a new mark is locked.
+        read_committed: SERIALIZABLE does not stay either: each plain SELECT there would wait for locks.
     """
     family_ = family(connection.dialect.name)
     if family_ == "postgresql":
@@ -130,7 +133,7 @@ def bounded_waits(connection: Connection, seconds: float, *, begins: bool = True
         bound = f"PRAGMA busy_timeout = {_milliseconds(seconds)}"
         put_back = f"PRAGMA busy_timeout = {before}"
     else:
-        bound, put_back = _mysql_settings(connection, seconds, begins)
+        bound, put_back = _mysql_settings(connection, seconds, begins, read_committed)
     try:
         _ask(connection, bound)
     except BaseException:
@@ -148,7 +151,7 @@ def bounded_waits(connection: Connection, seconds: float, *, begins: bool = True
                     raise  # an interruption; anything else must not hide how the block ended: it may be committed
 
 
-def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tuple[str, str]:
+def _mysql_settings(connection: Connection, seconds: float, begins: bool, read_committed: bool) -> tuple[str, str]:
     """The statement that sets the bounds and remembers what was there, and the one that puts it back."""
     dialect: Any = connection.dialect
     names = _MARIADB_BOUNDS if dialect.is_mariadb else _MYSQL_BOUNDS
@@ -161,7 +164,10 @@ def _mysql_settings(connection: Connection, seconds: float, begins: bool) -> tup
     if begins:
         level = "tx_isolation" if dialect.is_mariadb else "transaction_isolation"
         # Without SESSION it is the next transaction's alone.
-        bound.append(f"@@{level} = IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', 'READ-COMMITTED')")
+        next_level = "'READ-COMMITTED'"
+        if not read_committed:
+            next_level = f"IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', {next_level})"
+        bound.append(f"@@{level} = {next_level}")
     put_back = [f"SESSION {name} = @{kept}_{name}" for name in names]
     return f"SET {', '.join(bound)}", f"SET {', '.join(put_back)}"
 

@@ -24,7 +24,7 @@ def prune(connection: Connection, what: Pruning, seconds: float) -> int:
     """
     deleted = 0
     while True:
-        with bounded_waits(connection, seconds), connection.begin():
+        with bounded_waits(connection, seconds, read_committed=True), connection.begin():
             limit_transaction(connection, seconds, read_committed=True)
             if family(connection.dialect.name) == "mysql":
                 floor, count = _one_batch_on_mysql(connection, what)

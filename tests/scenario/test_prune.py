@@ -48,11 +48,16 @@ class Shop:
         self.guard: Any
         if kind == "psycopg":
             self.guard = (AsyncPsycopgGuard if side.asynchronous else PsycopgGuard)(dsn_of(url), timeout=5.0)
-        elif side.asynchronous:
-            self.engine = create_async_engine(asyncio_url(url))
+        else:
+            self.connect()
+
+    def connect(self, **settings: Any) -> None:
+        url = self.direct.url.render_as_string(hide_password=False)
+        if self.side.asynchronous:
+            self.engine = create_async_engine(asyncio_url(url), **settings)
             self.guard = AsyncSQLAlchemyGuard(self.engine, timeout=5.0)
         else:
-            self.engine = create_engine(url)
+            self.engine = create_engine(url, **settings)
             self.guard = SQLAlchemyGuard(self.engine, timeout=5.0)
 
     def prune(self, **options: Any) -> int:
@@ -276,11 +281,17 @@ def test_an_autocommit_engine(shop: Shop) -> None:
     other.dispose()
 
 
-def test_it_does_not_wait_for_marks_in_use(shop: Shop) -> None:
+@pytest.mark.parametrize("level", [None, "SERIALIZABLE"])
+def test_it_does_not_wait_for_marks_in_use(shop: Shop, level: str | None) -> None:
     """Whoever has them may be about to wait for the floor."""
     if shop.kind == "sqlite":
         pytest.skip("there is one writer at a time")
     shop.claim(fence("used", 5), fence("unused", 6))
+    if level is not None and shop.engine is None:
+        pytest.skip("its transactions are READ COMMITTED")
+    if level is not None:
+        shop.side.call(shop.engine.dispose)
+        shop.connect(isolation_level=level)
     with shop.beside.begin(fence("used", 5)):
         started = time.monotonic()
         assert shop.prune(below=9) == 1
