@@ -5,7 +5,7 @@
 #   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo demo-object-upload test explore bench check wheel node clean
+.PHONY: demo demo-object-upload test thorough explore bench check wheel node clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -32,6 +32,10 @@ demo-object-upload: .venv/.demo-objects
 
 test: .venv/.dev
 	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
+
+# The same behaviours with more drivers, isolation levels and kinds of connections.
+thorough: .venv/.dev
+	@$(BIN)/python -m pytest $(SPREAD) --thorough $(ARGS)
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)

@@ -44,6 +44,19 @@ from examples.servers import docker as docker_servers
 REDIS_SERIES = ("8", "7", "6.2")  # newest first
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, and those alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What repeats other tests with further drivers and isolation levels has a run of its own."""
+    thorough = config.getoption("--thorough")
+    chosen = [item for item in items if (item.get_closest_marker("thorough") is not None) is thorough]
+    if len(chosen) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Most tests wait more than they compute, so one process more than there are processors."""
     return 0 if os.environ.get("FENCING_REDIS_URL") else min((os.cpu_count() or 1) + 1, 4)

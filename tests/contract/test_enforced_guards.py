@@ -52,10 +52,12 @@ class TestPostgreSQL(_Enforced, test_guards.TestPostgreSQL):
             self.engine.dispose()
 
 
+@pytest.mark.thorough
 class TestPostgreSQLSerializable(TestPostgreSQL):
     level = "SERIALIZABLE"
 
 
+@pytest.mark.thorough
 class TestAsyncPostgreSQL(_Enforced, test_guards.TestAsyncPostgreSQL):
     @pytest.fixture(autouse=True)
     def _engine(self, postgres_url: str) -> Iterator[None]:
@@ -66,6 +68,7 @@ class TestAsyncPostgreSQL(_Enforced, test_guards.TestAsyncPostgreSQL):
             self.call(self.engine.dispose)
 
 
+@pytest.mark.thorough
 class TestAsyncpg(TestAsyncPostgreSQL):
     driver = "asyncpg"
 
@@ -87,14 +90,17 @@ class TestPool(_EnforcedPsycopg, test_psycopg_guards.TestPool):
     pass
 
 
+@pytest.mark.thorough
 class TestSerializable(_EnforcedPsycopg, test_psycopg_guards.TestSerializable):
     pass
 
 
+@pytest.mark.thorough
 class TestOneConnection(_EnforcedPsycopg, test_psycopg_guards.TestOneConnection):
     pass
 
 
+@pytest.mark.thorough
 class TestConnectionString(_EnforcedPsycopg, test_psycopg_guards.TestConnectionString):
     pass
 
@@ -103,6 +109,7 @@ class TestAsyncPool(_EnforcedPsycopg, test_psycopg_guards.TestAsyncPool):
     pass
 
 
+@pytest.mark.thorough
 class TestBesideSQLAlchemyGuard(_EnforcedPsycopg, test_psycopg_guards.TestBesideSQLAlchemyGuard):
     """Each excludes the other."""
 
@@ -112,6 +119,7 @@ class TestBesideSQLAlchemyGuard(_EnforcedPsycopg, test_psycopg_guards.TestBeside
         return second  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough
 class TestBesideTheOwner(TestPool):
     """The second guard is the owner's, who changes the table directly: the same rule, and the trigger is content."""
 

@@ -196,6 +196,7 @@ class TestPostgreSQL(_Isolated):
         self.engine.dispose()
 
 
+@pytest.mark.thorough
 class TestPostgreSQLRepeatableRead(TestPostgreSQL):
     level = "REPEATABLE READ"
 
@@ -219,10 +220,12 @@ class TestAsyncpg(TestAsyncPostgreSQL):
     driver = "asyncpg"
 
 
+@pytest.mark.thorough
 class TestAsyncpgRepeatableRead(TestAsyncpg):
     level = "REPEATABLE READ"
 
 
+@pytest.mark.thorough
 class TestAsyncpgSerializable(TestAsyncpg):
     level = "SERIALIZABLE"
 
@@ -238,12 +241,14 @@ class TestMariaDB(_Isolated):
         self.engine.dispose()
 
 
+@pytest.mark.thorough
 class TestMariaDBRepeatableRead(TestMariaDB):
     """MariaDB's default."""
 
     level = "REPEATABLE READ"
 
 
+@pytest.mark.thorough
 class TestMariaDBSerializable(TestMariaDB):
     level = "SERIALIZABLE"
 
@@ -259,10 +264,12 @@ class TestAsyncMariaDB(_AsyncIsolated):
         self.call(self.engine.dispose)
 
 
+@pytest.mark.thorough
 class TestAsyncMariaDBRepeatableRead(TestAsyncMariaDB):
     level = "REPEATABLE READ"
 
 
+@pytest.mark.thorough
 class TestAsyncMariaDBSerializable(TestAsyncMariaDB):
     level = "SERIALIZABLE"
 

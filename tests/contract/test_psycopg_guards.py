@@ -124,14 +124,17 @@ class TestPool(_Pool):
     pass
 
 
+@pytest.mark.thorough
 class TestPoolInAutocommit(_Pool):
     settings: ClassVar[dict[str, Any]] = {"autocommit": True}
 
 
+@pytest.mark.thorough
 class TestPoolWithoutPreparedStatements(_Pool):
     settings: ClassVar[dict[str, Any]] = {"prepare_threshold": None}
 
 
+@pytest.mark.thorough
 class TestRepeatableRead(_Pool):
     level = IsolationLevel.REPEATABLE_READ
 
@@ -140,6 +143,7 @@ class TestSerializable(_Pool):
     level = IsolationLevel.SERIALIZABLE
 
 
+@pytest.mark.thorough
 class TestSerializableByTheServersSetting(_Pool):
     settings: ClassVar[dict[str, Any]] = {"options": "-c default_transaction_isolation=serializable"}
 
@@ -159,6 +163,7 @@ class TestOneConnection(_Psycopg):
         return self.made[-1]
 
 
+@pytest.mark.thorough
 class TestConnectionString(_Psycopg):
     def source(self) -> Any:
         return self.dsn
@@ -176,6 +181,7 @@ class TestAsyncPool(_AsyncPsycopg):
         return self.pool
 
 
+@pytest.mark.thorough
 class TestAsyncOneConnection(_AsyncPsycopg):
     @contextmanager
     def sources(self) -> Iterator[None]:
@@ -191,6 +197,7 @@ class TestAsyncOneConnection(_AsyncPsycopg):
         return guard
 
 
+@pytest.mark.thorough
 class TestAsyncConnectionString(_AsyncPsycopg):
     def source(self) -> Any:
         return self.dsn
@@ -220,6 +227,7 @@ class _SecondBySQLAlchemy(test_guards._SQL):
         return guard
 
 
+@pytest.mark.thorough
 class TestSQLAlchemyGuardBeside(test_guards.TestPostgreSQL):
     """The same with the colours changed: the first guard, which makes the table, is SQLAlchemy's."""
 

@@ -109,7 +109,7 @@ class Shop:
             return int(connection.execute(text("SELECT total FROM orders WHERE id = 1")).scalar_one())
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough), "sqlite"])
 def shop(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Shop]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path}/data.db"
