@@ -1,11 +1,11 @@
 # Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | demo-object-upload | test | explore | bench | check | wheel | clean
+#   make demo | demo-object-upload | test | thorough | stress | explore | bench | check | wheel | clean
 #   make bench ARGS="pair contended --quick"
 #   make node      (needs npm: more object stores for the tests)
 #   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo demo-object-upload test thorough explore bench check wheel node clean
+.PHONY: demo demo-object-upload test thorough stress explore bench check wheel node clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -36,6 +36,10 @@ test: .venv/.dev
 # The same behaviours with more drivers, isolation levels and kinds of connections.
 thorough: .venv/.dev
 	@$(BIN)/python -m pytest $(SPREAD) --thorough $(ARGS)
+
+# Many who wait, kills and freezes among them; ARGS="--seconds 60 --seed 1".
+stress: .venv/.dev
+	@$(BIN)/python -m tests.stress $(ARGS)
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
