@@ -58,8 +58,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Most tests wait more than they compute, so one process more than there are processors."""
-    return 0 if os.environ.get("FENCING_REDIS_URL") else min((os.cpu_count() or 1) + 1, 4)
+    """Most tests wait more than they compute, so twice as many processes as there are processors."""
+    return 0 if os.environ.get("FENCING_REDIS_URL") else min(2 * (os.cpu_count() or 1), 6)
 
 
 class RedisFactory(Protocol):
@@ -218,7 +218,7 @@ def gcs_server() -> Iterator[GCSServer]:
         yield server
 
 
-@pytest.fixture(params=["s3", "gcs", "azure"])
+@pytest.fixture(params=["s3", "gcs", pytest.param("azure", marks=pytest.mark.thorough)])
 def object_server(request: pytest.FixtureRequest) -> ObjectServer:
     """An object store, shared by the run: the test runs once on each kind."""
     server: ObjectServer = request.getfixturevalue(f"{request.param}_server")

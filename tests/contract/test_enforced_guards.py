@@ -86,6 +86,7 @@ class _EnforcedPsycopg(_Enforced, test_psycopg_guards._Psycopg):
                 yield
 
 
+@pytest.mark.thorough
 class TestPool(_EnforcedPsycopg, test_psycopg_guards.TestPool):
     pass
 

@@ -139,6 +139,7 @@ class TestRepeatableRead(_Pool):
     level = IsolationLevel.REPEATABLE_READ
 
 
+@pytest.mark.thorough
 class TestSerializable(_Pool):
     level = IsolationLevel.SERIALIZABLE
 

@@ -20,6 +20,10 @@ _WAYS = {
     "aiomysql": ("mariadb", "aiomysql", True),
 }
 WAYS = tuple(_WAYS)
+EACH_WAY = tuple(
+    pytest.param(name, marks=pytest.mark.thorough) if name in ("asyncpg", "aiomysql") else name for name in WAYS
+)
+"""For what matters little to the driver: a second asyncio driver of a database only where all is tried."""
 TO_POSTGRES = WAYS[:3]
 TO_MARIADB = WAYS[3:]
 

@@ -88,7 +88,9 @@ class Shop:
         self.direct.dispose()
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite", "psycopg"])
+@pytest.fixture(
+    params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough), "sqlite", "psycopg"],
+)
 def shop(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Shop]:
     kind = request.param
     if kind == "sqlite":

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from examples.servers import Proxy
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from tests.scenario.sql_ways import WAYS, Way, is_commit
+from tests.scenario.sql_ways import EACH_WAY, Way, is_commit
 
 MINE = Fence("orders:1", 5, "a" * 22)
 ADD = text("INSERT INTO done VALUES (:id)")
@@ -58,7 +58,7 @@ class Stage:
 Scene = Callable[[Stage], Awaitable[None]]
 
 
-@pytest.fixture(params=[name for name in WAYS if name not in ("psycopg", "pymysql")])
+@pytest.fixture(params=[name for name in EACH_WAY if name not in ("psycopg", "pymysql")])
 def play(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Any:
     way = Way(request, request.param, proxy)
 

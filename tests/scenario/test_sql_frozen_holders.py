@@ -17,7 +17,7 @@ from sqlalchemy import Engine, create_engine, text
 from examples.servers import Proxy
 from fencing import Fence
 from storage_guards import SQLAlchemyGuard
-from tests.scenario.sql_ways import WAYS, Way
+from tests.scenario.sql_ways import EACH_WAY, Way
 from tests.support import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +38,7 @@ SENDING = {
 }
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=EACH_WAY)
 def way(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Way:
     if not hasattr(os, "waitid"):
         pytest.skip("no waitid on this system, to see a process stop")

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from examples.servers import Proxy
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from tests.scenario.sql_ways import WAYS, Way, is_commit
+from tests.scenario.sql_ways import EACH_WAY, Way, is_commit
 
 MINE = Fence("orders:1", 5, "a" * 22)
 ADD = text("UPDATE orders SET total = total + 1")
@@ -47,7 +47,7 @@ class Path:
         return b"UPDATE fencing_marks" in request
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=EACH_WAY)
 def path(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Path]:
     path = Path(Way(request, request.param, proxy))
     yield path

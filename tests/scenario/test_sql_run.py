@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from examples.servers import Proxy
 from fencing import Fence, GuardUnavailable, LeaseLost, OutcomeUnknown, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from tests.scenario.sql_ways import WAYS, Way, is_commit
+from tests.scenario.sql_ways import EACH_WAY, Way, is_commit
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -96,7 +96,7 @@ class Shop:
             connection.execute(text(statement))
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=EACH_WAY)
 def shop(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Shop]:
     shop = Shop(Way(request, request.param, proxy))
     yield shop

@@ -32,7 +32,7 @@ from examples.servers import Proxy
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.scenario.conftest import Side
-from tests.scenario.sql_ways import WAYS, Way, asyncio_url, is_commit
+from tests.scenario.sql_ways import EACH_WAY, Way, asyncio_url, is_commit
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -109,7 +109,9 @@ class Shop:
             return int(connection.execute(text("SELECT total FROM orders WHERE id = 1")).scalar_one())
 
 
-@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough), "sqlite"])
+@pytest.fixture(
+    params=["postgres", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mariadb", "sqlite"))]
+)
 def shop(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Shop]:
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path}/data.db"
@@ -548,7 +550,7 @@ def test_a_scoped_session_is_the_guarded_one_inside(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
-@pytest.mark.parametrize("name", WAYS)
+@pytest.mark.parametrize("name", EACH_WAY)
 def test_a_commit_without_an_answer(
     request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy], name: str, lost: str
 ) -> None:
