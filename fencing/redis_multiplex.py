@@ -310,8 +310,8 @@ class _Line:
             self._broken = redis.TimeoutError(f"no reply within {now - head.sent:.3g} s")
             self.stop()
         else:
-            moments = [request.deadline if request.waited_for else request.stalls_at for request in self._waiting]
-            self._look_at(min(moments, default=None))
+            moments = [request.deadline for request in self._waiting if request.waited_for]
+            self._look_at(min(moments if head is None else [*moments, head.stalls_at], default=None))
 
     def _give_up(self, request: _Request, now: float) -> None:
         request.fail(NoReply(redis.TimeoutError(f"no reply within {now - request.sent:.3g} s"), may_have_run=True))

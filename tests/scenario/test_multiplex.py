@@ -113,6 +113,30 @@ def test_one_call_without_time_does_not_break_the_others_connection(any_redis: R
     tell(story, any_redis.url, ttl=60)
 
 
+def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
+    any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    look = redis_multiplex._Line._look
+    monkeypatch.setattr(redis_multiplex._Line, "_look", lambda self, **again: (looks.append(1), look(self, **again)))
+
+    async def story(coordinator: AsyncRedisCoordinator) -> None:
+        await pair(coordinator, "warm")
+        any_redis.freeze()
+        patient = asyncio.ensure_future(coordinator.acquire("patient"))
+        await asyncio.sleep(0)
+        deadline = coordinator.clock() + 0.002
+        plan = coordinator.plan_acquire("hasty", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
+        with pytest.raises(CoordinatorUnavailable):
+            await run_async(plan, coordinator.perform)
+        await asyncio.sleep(0.5)
+        any_redis.thaw()
+        await (await patient).release()
+        assert len(looks) < 20
+
+    tell(story, any_redis.url, ttl=60)
+
+
 def test_a_silent_connection_is_replaced_and_all_its_calls_are_repeated(
     any_redis: RedisServer, proxy: ProxyFactory
 ) -> None:
