@@ -118,7 +118,12 @@ def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
 ) -> None:
     looks = []
     look = redis_multiplex._Line._look
-    monkeypatch.setattr(redis_multiplex._Line, "_look", lambda self, **again: (looks.append(1), look(self, **again)))
+
+    def counted(line: redis_multiplex._Line, **again: bool) -> None:
+        looks.append(1)
+        look(line, **again)
+
+    monkeypatch.setattr(redis_multiplex._Line, "_look", counted)
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
