@@ -7,6 +7,7 @@ asks again, at the moment the server has named.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,9 +102,12 @@ class Waiting:
         self._waiters.setdefault(waiter.resource, WeakValueDictionary())[waiter.token] = waiter
 
     def waits(self, waiter: Waiter, look: float) -> None:
-        """It has been told to wait, and if it is the first, to look after so many seconds."""
-        if waiter.resource not in self._looks or self._first(waiter.resource) is waiter:
-            self._look_at(waiter.resource, self._clock() + look)
+        """It has been told to wait, and if it is the first, to look after so many seconds; or sooner, if the hub was
+        told so meanwhile: the message may be newer than the answer.
+        """
+        told = self._looks.get(waiter.resource)
+        if told is None or self._first(waiter.resource) is waiter:
+            self._look_at(waiter.resource, min(self._clock() + look, told or math.inf))
 
     def remove(self, waiter: Waiter, free_at: float | None) -> None:
         """It waits no more.

@@ -4,6 +4,7 @@ They hold throw-away data and listen on 127.0.0.1 only. Not for production: dura
 """
 
 from examples.servers.azure import AzureServer, find_azurite, start_azure
+from examples.servers.freezing import freeze
 from examples.servers.gcs import GCSServer, start_gcs
 from examples.servers.http_proxy import HttpProxy
 from examples.servers.http_rules import Hold, Request, Rule
@@ -39,6 +40,7 @@ __all__ = [
     "find_redis_binaries",
     "find_s3",
     "find_s3rver",
+    "freeze",
     "start_azure",
     "start_gcs",
     "start_mariadb",

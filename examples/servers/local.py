@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from examples.servers.freezing import freeze
+
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 10.0
 
@@ -243,16 +245,7 @@ class LocalProcess:
 
     def freeze(self) -> None:
         """SIGSTOP. When it returns, the process has stopped."""
-        process = self._running()
-        process.send_signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # not on macOS before Python 3.13
-            deadline = time.monotonic() + STOP_TIMEOUT
-            # WNOWAIT leaves the news in place: nothing is taken away from Popen
-            flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT
-            while os.waitid(os.P_PID, process.pid, flags) is None:
-                if time.monotonic() > deadline:
-                    raise ServerError("the server did not stop")
-                time.sleep(0.001)
+        freeze(self._running())
 
     def thaw(self) -> None:
         """SIGCONT."""

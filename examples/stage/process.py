@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from examples.servers import freeze
+
 PATIENCE = 20.0
 """Seconds after which a worker that does not report is given up."""
 
@@ -75,14 +77,7 @@ class WorkerProcess:
 
     def freeze(self) -> None:
         """SIGSTOP. When it returns, the process has stopped: not one of its threads runs."""
-        self._process.send_signal(signal.SIGSTOP)
-        if hasattr(os, "waitid"):  # not on macOS before Python 3.13
-            deadline = time.monotonic() + PATIENCE
-            flags = os.WSTOPPED | os.WNOHANG | os.WNOWAIT  # WNOWAIT: the news is left for Popen
-            while os.waitid(os.P_PID, self.pid, flags) is None:
-                if time.monotonic() > deadline:
-                    raise DemoError(f"worker {self.name} did not stop")
-                time.sleep(0.001)
+        freeze(self._process)
 
     def thaw(self) -> None:
         """SIGCONT."""

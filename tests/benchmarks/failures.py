@@ -7,9 +7,7 @@ after the holder's lock expired in Redis.
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -17,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from examples.servers import freeze
 from tests.benchmarks.contenders import THREADS, open_threads
 from tests.benchmarks.measure import turns
 from tests.benchmarks.parts import Run
@@ -107,8 +106,7 @@ class Client:
             return None
 
     def freeze(self) -> None:
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        freeze(self.process)
 
     def _read(self, word: str, seconds: float) -> str:
         assert self.process.stdout is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from examples.directory_guard import DirectoryGuard
+from examples.servers import freeze
 from fencing.errors import GuardUnavailable, OutcomeUnknown, StaleFence
 from fencing.fence import Fence
 from storage_guards.conformance import GuardContract
@@ -71,7 +71,7 @@ def test_a_frozen_holder_keeps_others_out_until_it_is_killed(tmp_path: Path) -> 
     ) as holder:
         assert holder.stdout
         assert holder.stdout.readline() == "inside\n"
-        holder.send_signal(signal.SIGSTOP)
+        freeze(holder)
         with pytest.raises(GuardUnavailable):
             guard.claim(NEWER)
         holder.kill()

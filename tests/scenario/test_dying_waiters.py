@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from examples.servers import RedisServer
+from examples.servers import RedisServer, freeze
 from fencing import redis_hub
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
@@ -60,7 +60,7 @@ def test_the_first_waiters_process_is_stopped(side: Side, any_redis: RedisServer
         queue.has(count)
         waiters = [Waiter(side, side.coordinator(any_redis.url, ttl=30)) for _ in range(2)]
         queue.has(count + 2)
-        stopped.popen.send_signal(signal.SIGSTOP)
+        freeze(stopped.popen)
         released_at = time.monotonic()
         side.call(holder.release)
         took = min(waiter.join().granted_at for waiter in waiters) - released_at
@@ -79,7 +79,7 @@ def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(side: Side, 
         waiter = Waiter(side, coordinator)
         queue.has(41)
         for each in (one, other):
-            each.popen.send_signal(signal.SIGSTOP)
+            freeze(each.popen)
         released_at = time.monotonic()
         side.call(holder.release)
         took = waiter.join().granted_at - released_at
@@ -97,7 +97,7 @@ def test_it_is_killed_between_the_offer_and_its_acceptance(side: Side, any_redis
         queue.has(1)
         waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30))
         queue.has(2)
-        first.popen.send_signal(signal.SIGSTOP)
+        freeze(first.popen)
         released_at = time.monotonic()
         side.call(holder.release)
         assert queue.client.get("r") is not None, "it was offered"
@@ -114,7 +114,10 @@ def test_the_holder_dies_and_is_succeeded_when_its_lease_ends(side: Side, any_re
         holding.granted_at()
         waiters = [Waiter(side, side.coordinator(any_redis.url, ttl=30)) for _ in range(3)]
         queue.has(3)
-        holding.popen.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+        if how == "killed":
+            holding.kill()
+        else:
+            freeze(holding.popen)
         time.sleep(0.1)  # what it had sent has arrived
         ends_at = time.monotonic() + queue.client.pttl("r") / 1000
         moments = sorted(waiter.join().granted_at for waiter in waiters)

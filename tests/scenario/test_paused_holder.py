@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.servers import RedisServer
+from examples.servers import RedisServer, freeze
 from tests.scenario.conftest import Account, Side
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +23,7 @@ def test_its_late_write_is_refused_by_the_database(side: Side, any_redis: RedisS
             assert process.stdin
             assert process.stdout
             assert process.stdout.readline() == "read 0\n"
-            process.send_signal(signal.SIGSTOP)
+            freeze(process)
             lock = side.coordinator(any_redis.url, guards=[account.guard]).lock("r")
             lease = side.call(lock.acquire, timeout=20)
             account.write(lease, account.balance + 10)

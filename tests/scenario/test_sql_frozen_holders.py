@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
-from examples.servers import Proxy
+from examples.servers import Proxy, freeze
 from fencing import Fence
 from storage_guards import SQLAlchemyGuard
 from tests.scenario.sql_ways import EACH_WAY, Way
@@ -67,8 +66,7 @@ def test_a_frozen_process_frees_its_mark(way: Way, engine: Engine, what: str) ->
             assert process.stdout.readline() == "wrote\n"
             if what == "receiving":
                 wait_until(lambda: is_sending(engine))
-            process.send_signal(signal.SIGSTOP)
-            wait_until(lambda: has_stopped(process.pid))
+            freeze(process)
             frozen = time.monotonic()
             assert what == "idle" or is_sending(engine)
             guard.claim(NEWER)
@@ -78,10 +76,6 @@ def test_a_frozen_process_frees_its_mark(way: Way, engine: Engine, what: str) ->
             process.kill()
     with engine.connect() as connection:
         assert connection.execute(text("SELECT total FROM orders")).scalar_one() == 1
-
-
-def has_stopped(pid: int) -> bool:
-    return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def is_sending(engine: Engine) -> bool:

@@ -18,7 +18,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from examples.servers import RedisServer
+from examples.servers import RedisServer, freeze
 from tests.stress.worker import TTL
 from tests.support import wait_until
 
@@ -144,7 +144,7 @@ def run(server: RedisServer, seconds: float, seed: int, *, faults: bool = True) 
             kind = chance.choice(["stopped", "killed", "cut off"])
             counts[kind] += 1
             if kind == "stopped":
-                alive[victim].popen.send_signal(signal.SIGSTOP)
+                freeze(alive[victim].popen)
                 time.sleep(chance.choice([0.05, 0.3, 1.5 * TTL]))
                 alive[victim].popen.send_signal(signal.SIGCONT)
             elif kind == "killed":

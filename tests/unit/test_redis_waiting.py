@@ -117,6 +117,18 @@ def test_a_message_moves_the_look(book: Book) -> None:
     assert waiter.rings == 1
 
 
+def test_a_message_that_overtakes_the_answer_counts(book: Book) -> None:
+    """It is of an offer that was made just after the question was answered: nobody else may notice that it ends."""
+    waiter = book.add("a")
+    assert book.waiting.heard(b"look 252 r") is None
+    book.waiting.waits(waiter, 10)
+    book.pass_time(0.252)
+    assert waiter.rings == 1
+    book.waiting.waits(waiter, 1)
+    book.pass_time(1)
+    assert waiter.rings == 2
+
+
 def test_who_is_just_asking_stays_known_when_an_old_call_comes(book: Book) -> None:
     """The last one has left, the next one has not begun to wait, and the timer calls for the former."""
     old = book.add("a", look=1)
