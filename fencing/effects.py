@@ -2,8 +2,8 @@
 
 A plan is a generator that decides without I/O: it yields what is to be done (an effect), is sent the result, or
 thrown the error, and goes on from there. The same plan serves threads and asyncio, and a test can step through it.
-The effects that every coordinator shares are here; what talks to a coordinator's servers is an effect of its own,
-which its ``perform`` does.
+The effects that locks and guards share are here; what talks to a coordinator's servers, or a guard's, is an effect of
+its own, which their ``perform`` does.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Shielded:
-    """Run a short, bounded plan to its end, whatever cancellations arrive meanwhile; they are delivered afterwards."""
+    """Run a bounded plan to its end, whatever cancellations arrive meanwhile; they are delivered afterwards, what went
+    wrong as their cause."""
 
     plan: Plan[Any]
 
 
 def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
-    """Run a plan in this thread; ``perform`` does the coordinator's own effects."""
+    """Run a plan in this thread; ``perform`` does the effects that are not of this module."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -76,7 +77,7 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
 
 
 async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
-    """Run a plan in this task; ``perform`` does the coordinator's own effects."""
+    """Run a plan in this task; ``perform`` does the effects that are not of this module."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -101,17 +102,29 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
 
 
 async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await to its end what must not be left half done, however often this task is cancelled; then pass the
-    cancellation on."""
-    task = asyncio.ensure_future(coroutine)
+    """Await to its end what is bounded and must not be left half done, however often this task is cancelled. A
+    cancellation is delivered then; its cause is how the coroutine failed, and None if it did not."""
+    failure: BaseException | None = None
+
+    async def carried() -> T:
+        nonlocal failure
+        try:
+            return await coroutine
+        except BaseException as error:
+            failure = error
+            raise
+
+    task = asyncio.ensure_future(carried())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.wait([task])
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is not None:
-        if not task.cancelled():
-            task.exception()  # looked at, so that asyncio does not report it: the cancellation comes first
-        raise cancelled
-    return task.result()
+    if isinstance(failure, asyncio.CancelledError):  # with all tasks of a loop that ends: its cause is what is known
+        raise (cancelled or failure) from failure.__cause__
+    if cancelled is None:
+        return task.result()
+    if not task.cancelled():
+        task.exception()  # looked at, so that asyncio does not report it: the cancellation comes first
+    raise cancelled from failure

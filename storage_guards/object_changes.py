@@ -16,6 +16,7 @@ from datetime import datetime, timezone
 from itertools import count
 from typing import Literal
 
+from fencing.effects import Plan, Sleep
 from fencing.errors import FencingError, GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence, Mark, admit_write
 from storage_guards.object_keys import Directory
@@ -27,9 +28,7 @@ from storage_guards.object_requests import (
     Deadline,
     Get,
     Lost,
-    Plan,
     Put,
-    Sleep,
     Version,
 )
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from fencing.effects import Plan
 from fencing.errors import GuardUnavailable
 from fencing.fence import Fence
 from storage_guards.object_changes import Scope, check, read, unavailable
 from storage_guards.object_keys import DataKey, unescape_path
 from storage_guards.object_pointer import Pointer
-from storage_guards.object_requests import Delete, List, Listed, Lost, Plan
+from storage_guards.object_requests import Delete, List, Listed, Lost
 
 __all__ = ["UploadFound", "collect", "history"]
 

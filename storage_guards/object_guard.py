@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fencing.effects import Plan
 from fencing.errors import OutcomeUnknown
 from fencing.fence import Fence, HasFence, Mark, admit_claim, as_fence, check_resource
 from storage_guards import object_collect, object_inplace, object_plans
@@ -16,7 +17,7 @@ from storage_guards.object_plans import ANYTHING
 from storage_guards.object_pointer import Entry, Pointer, Published
 from storage_guards.object_probe import Report, probe
 from storage_guards.object_publication import PublicationBase
-from storage_guards.object_requests import Deadline, Plan
+from storage_guards.object_requests import Deadline
 from storage_guards.object_upload import check_body, upload
 
 __all__ = ["OPEN_ROUNDS", "ObjectGuard", "Progress"]

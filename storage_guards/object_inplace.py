@@ -13,6 +13,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any
 
+from fencing.effects import Plan, Shielded
 from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from fencing.fence import Fence, Mark
 from storage_guards.object_changes import PUT_SHARE, ROUNDS, Scope, check, pause, unavailable
@@ -27,9 +28,7 @@ from storage_guards.object_requests import (
     Found,
     Get,
     Lost,
-    Plan,
     Put,
-    Shielded,
     Version,
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fencing.effects import Plan, Shielded
 from fencing.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.fence import Fence, Mark, admit_claim, admit_write
 from storage_guards import object_pointer as to
@@ -13,7 +14,7 @@ from storage_guards.object_changes import ROUNDS, Scope, change, look, put, read
 from storage_guards.object_keys import new_id
 from storage_guards.object_outcome import may_still_land, verdict
 from storage_guards.object_pointer import ROOM, Entry, Pointer, Published, encode
-from storage_guards.object_requests import Lost, Plan, Shielded
+from storage_guards.object_requests import Lost
 
 __all__ = ["ANYTHING", "Anything", "claim", "delete", "landed", "publish"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fencing.effects import Plan
 from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from storage_guards.object_keys import Layout, new_id
 from storage_guards.object_requests import (
@@ -20,7 +21,6 @@ from storage_guards.object_requests import (
     Get,
     List,
     Lost,
-    Plan,
     Put,
     Together,
     Version,

@@ -7,10 +7,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any
 
+from fencing.effects import Plan
 from fencing.errors import GuardUnavailable, StaleRead
 from storage_guards.object_keys import Directory
 from storage_guards.object_pointer import Entry, Published
-from storage_guards.object_requests import Await, Lost, Open, Plan
+from storage_guards.object_requests import Await, Lost, Open
 
 __all__ = ["AsyncPublication", "AsyncStream", "Publication", "PublicationBase", "Stream"]
 

@@ -1,16 +1,16 @@
 """What the plans of the object-store guard ask for, as data, and what they are answered.
 
-A plan is a generator that decides without I/O: it yields a request, is sent the reply or thrown the error, and goes on
-from there. So both colours, and tests that script a store, run the very same logic.
+A plan (see ``fencing.effects``) yields a request, is sent the reply or thrown the error, and goes on from there. So
+both colours, and tests that script a store, run the very same logic.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 __all__ = [
     "CREATE",
@@ -27,18 +27,10 @@ __all__ = [
     "Lost",
     "Next",
     "Open",
-    "Plan",
     "Put",
-    "Shielded",
-    "Sleep",
     "Together",
     "Version",
 ]
-
-T = TypeVar("T")
-
-Plan = Generator[Any, Any, T]
-"""A plan that ends in a ``T``."""
 
 Clock = Callable[[], float]
 
@@ -167,21 +159,6 @@ class Together:
     """Do all at the same time: a list of replies and errors."""
 
     requests: Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Do nothing for so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Shielded:
-    """Run a bounded plan to its end, whatever cancellations arrive meanwhile; they are delivered afterwards, what went
-    wrong as their cause."""
-
-    plan: Plan[Any]
 
 
 class Deadline:

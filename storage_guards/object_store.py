@@ -6,18 +6,19 @@ import threading
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from fencing.effects import Plan, run
 from fencing.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.fence import Fence, HasFence, Mark, sorted_fences
 from storage_guards.bounds import check_unknown
 from storage_guards.object_collect import UploadFound, history
 from storage_guards.object_guard import OPEN_ROUNDS, ObjectGuard, Progress
 from storage_guards.object_inplace import StoredObject
+from storage_guards.object_loop import in_loop
 from storage_guards.object_plans import ANYTHING, Anything
 from storage_guards.object_pointer import Entry
 from storage_guards.object_probe import Report
 from storage_guards.object_publication import AsyncPublication, AsyncStream, Publication, Stream
-from storage_guards.object_requests import Close, Next, Plan
-from storage_guards.object_shells import in_loop, run
+from storage_guards.object_requests import Close, Next
 from storage_guards.object_store_asyncio import AsyncObjectStoreGuard
 
 __all__ = [

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from fencing.effects import Plan, run_async
 from fencing.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.fence import Fence, HasFence, Mark, sorted_fences
 from storage_guards.bounds import check_unknown
@@ -15,8 +16,7 @@ from storage_guards.object_inplace import StoredObject
 from storage_guards.object_plans import ANYTHING, Anything
 from storage_guards.object_probe import Report
 from storage_guards.object_publication import AsyncPublication, AsyncStream
-from storage_guards.object_requests import Close, Next, Plan
-from storage_guards.object_shells import run_async
+from storage_guards.object_requests import Close, Next
 
 __all__ = ["AsyncObjectStoreGuard"]
 

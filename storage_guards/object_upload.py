@@ -14,7 +14,8 @@ import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import Any
 
-from storage_guards.object_requests import Await, Close, Lost, Next, Plan, Put
+from fencing.effects import Plan
+from storage_guards.object_requests import Await, Close, Lost, Next, Put
 
 __all__ = ["check_body", "pieces", "pieces_async", "upload"]
 

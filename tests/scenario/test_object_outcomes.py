@@ -13,7 +13,7 @@ import pytest
 from obstore.exceptions import PreconditionError
 
 from fencing import Fence, FencingError, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_shells
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_loop
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 from tests.support import wait_until
@@ -273,7 +273,7 @@ def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypat
     store = Standstill()
     guard = ObjectStoreGuard(store, timeout=0.5)
     guard.claim(MINE)
-    monkeypatch.setattr(object_shells, "_GRACE", 0.05)
+    monkeypatch.setattr(object_loop, "_GRACE", 0.05)
     stop.append(True)
     try:
         with pytest.raises(OutcomeUnknown) as caught:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL = {"fencing.fence", "fencing.errors", "fencing.guard", "fencing.contract"}
+KERNEL = {"fencing.fence", "fencing.errors", "fencing.guard", "fencing.contract", "fencing.effects"}
 
 
 def imports_of(file: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""The two shells that run the plans of the object-store guard: in a task, and in a thread.
+"""Where the sync object-store guard does its I/O: an event loop in a daemon thread.
 
 There is one implementation of the I/O, obstore's asyncio functions. Plans of the sync guard run in the caller's thread,
 and their requests on one event loop in a daemon thread of this process: so each is bounded exactly, and Ctrl-C is heard
@@ -13,13 +13,13 @@ import concurrent.futures
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
 from storage_guards.object_io import was_used
-from storage_guards.object_requests import Lost, Plan, Shielded, Sleep
+from storage_guards.object_requests import Lost
 
-__all__ = ["in_loop", "run", "run_async"]
+__all__ = ["in_loop"]
 
 T = TypeVar("T")
 
@@ -108,76 +108,3 @@ def _stop_here(error: BaseException) -> NoReturn:
     while _ending and threading.current_thread().daemon:
         time.sleep(_END_SECONDS)
     raise RuntimeError("the object-store guard cannot be used any more: the process is ending") from error
-
-
-def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
-    """Run a plan in this thread."""
-    result: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            request = plan.send(result) if error is None else plan.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        result = error = None
-        try:
-            if isinstance(request, Sleep):
-                time.sleep(request.seconds)
-            elif isinstance(request, Shielded):
-                result = run(request.plan, perform)
-            else:
-                result = perform(request)
-        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
-            error = raised
-
-
-async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
-    """Run a plan in this task."""
-    result: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            request = plan.send(result) if error is None else plan.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        result = error = None
-        try:
-            if isinstance(request, Sleep):
-                await asyncio.sleep(request.seconds)
-            elif isinstance(request, Shielded):
-                result = await _to_its_end(request.plan, perform)
-            else:
-                result = await perform(request)
-        except GeneratorExit:  # this coroutine is thrown away: nothing can be awaited any more
-            raise
-        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
-            error = raised
-
-
-async def _to_its_end(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
-    """Run a plan that is bounded and must not be left half done, however often this task is cancelled. A cancellation
-    is delivered then; its cause is how the plan failed, and None if it did not."""
-    failure: BaseException | None = None
-
-    async def carried() -> T:
-        nonlocal failure
-        try:
-            return await run_async(plan, perform)
-        except BaseException as error:
-            failure = error
-            raise
-
-    task = asyncio.ensure_future(carried())
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if isinstance(failure, asyncio.CancelledError):  # with all tasks of a loop that ends: its cause is what is known
-        raise (cancelled or failure) from failure.__cause__
-    if cancelled is None:
-        return task.result()
-    if not task.cancelled():
-        task.exception()  # looked at
-    raise cancelled from failure
