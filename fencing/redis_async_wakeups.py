@@ -132,7 +132,7 @@ class _LoopHub:
         return waiter
 
     async def _connect(self) -> None:
-        connection = self._blueprint.make(protocol=2)
+        connection = self._blueprint.make()
         try:
             await connection.connect()
             await connection.send_command("SUBSCRIBE", self.waiting.channel, check_health=False)

@@ -60,6 +60,8 @@ class Blueprint:
             retry=(AsyncRetry if asynchronous else Retry)(NoBackoff(), 0),
             retry_on_timeout=False,
             retry_on_error=[],
+            protocol=2,  # our replies are the same in 3, where others might come in between
+            health_check_interval=0,  # a connection that was idle is looked at, and every wait is bounded
             decode_responses=False,
             encoding="utf-8",
             encoding_errors="strict",
@@ -78,11 +80,11 @@ class Blueprint:
         return self.pool.connection_class(**{**self.options, **more})
 
 
-def command(call: Call, *, whole: bool = False) -> list[bytes]:
+def command(call: Call, *, whole: bool = False) -> bytes:
     """The call as bytes to send; whole: with the script's text, for a server that does not know it yet."""
     script = call.script.by_text if whole else call.script.by_sha
     packed = call.packed or Packed(bulks(call.keys), bulks(call.args))
-    return [script_call(script, packed, len(call.keys), len(call.args))]
+    return script_call(script, packed, len(call.keys), len(call.args))
 
 
 def translated(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:

@@ -10,10 +10,11 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
 
 from fencing.redis_blueprint import (
     NOT_READY,
@@ -24,6 +25,7 @@ from fencing.redis_blueprint import (
     nobody_will_ask_again,
     translated,
 )
+from fencing.redis_direct import Exchange, direct_socket
 from fencing.redis_plans import Call, NoReply
 
 __all__ = ["Connections"]
@@ -40,12 +42,50 @@ LEAST_SECONDS = 0.001
 class _Line:
     """A place for one connection, which is made when it is first needed."""
 
-    __slots__ = ("connection", "seconds", "used")
+    __slots__ = ("_seconds", "connection", "exchange", "used")
 
     def __init__(self) -> None:
         self.connection: Any = None
+        self.exchange: Callable[[bytes], Any] = self._exchange
         self.used = 0.0
-        self.seconds = 0.0  # the time-out its socket has
+        self._seconds = 0.0  # the time-out its socket has
+
+    def open(self, connection: Any, seconds: float) -> None:
+        """Connect, each wait at most so long."""
+        self.close()
+        self.connection = connection
+        self._seconds = connection.socket_timeout = connection.socket_connect_timeout = seconds
+        connection.connect()
+        sock = direct_socket(connection)
+        if sock is not None:
+            sock.settimeout(seconds)
+            self.exchange = Exchange(sock)
+        else:
+            self.exchange = self._exchange
+
+    def limit(self, seconds: float) -> None:
+        """Bound each wait from now on."""
+        if seconds == self._seconds:
+            return
+        sock = direct_socket(self.connection)
+        if sock is None:  # its time-out is set once, as it is made
+            self.open(self.connection, seconds)
+        else:
+            sock.settimeout(seconds)
+            self._seconds = seconds
+
+    def _exchange(self, data: bytes) -> Any:
+        """By redis-py itself."""
+        self.connection.send_packed_command([data])
+        try:
+            return self.connection.read_response(disconnect_on_error=False)
+        except (ResponseError, BusyLoadingError, AuthenticationError) as error:
+            return error
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.disconnect()
+            self.connection = None
 
 
 class Connections:
@@ -81,7 +121,7 @@ class Connections:
             raise translated(error, self.address) from error
         finally:
             if self.closed:
-                self._close(line)
+                line.close()
             self._free.append(line)
             if self._waiting:  # looked at after the line above: who waits, counts itself before it looks for a line
                 with self._returned:
@@ -109,32 +149,30 @@ class Connections:
             if not known or (started - line.used > IDLE_SECONDS and self._is_stale(line)):
                 self._connect(line, seconds)
                 seconds = max(seconds + started - time.monotonic(), LEAST_SECONDS)
-            if seconds != line.seconds:
-                self._limit(line, seconds)
-            connection = line.connection
-            connection.send_packed_command(command(call))
-            try:
-                reply = connection.read_response(disconnect_on_error=False)
-            except NoScriptError:
-                connection.send_packed_command(command(call, whole=True))
-                reply = connection.read_response(disconnect_on_error=False)
+            line.limit(seconds)
+            reply = line.exchange(command(call))
+            if isinstance(reply, NoScriptError):
+                reply = line.exchange(command(call, whole=True))
         except BaseException as error:
-            if isinstance(error, ResponseError) and not isinstance(error, NOT_READY) and not logged_out(error):
-                line.used = time.monotonic()  # it answered: the connection is in order
-                raise
             self._abandon(line, call, error)
-            if known and isinstance(error, RedisError) and logged_out(error):
-                raise NoReply(error, may_have_run=False) from error  # the next connection may bring other credentials
             raise
+        if isinstance(reply, RedisError):
+            return self._refused(line, call, reply, known)
         line.used = time.monotonic()
         return reply
 
+    def _refused(self, line: _Line, call: Call, error: RedisError, known: bool) -> Any:
+        if isinstance(error, NOT_READY) or logged_out(error):
+            self._abandon(line, call, error)
+            if known and logged_out(error):
+                raise NoReply(error, may_have_run=False) from error  # the next connection may bring other credentials
+        else:
+            line.used = time.monotonic()  # it answered: the connection is in order
+        raise error
+
     def _connect(self, line: _Line, seconds: float) -> None:
-        self._close(line)
-        line.connection = self._blueprint.make()
-        self._limit(line, seconds)
         try:
-            line.connection.connect()
+            line.open(self._blueprint.make(), seconds)
         except (RedisError, OSError) as error:
             raise no_connection(error, self.address) from error
 
@@ -144,25 +182,20 @@ class Connections:
         except (RedisError, OSError):
             return True
 
-    def _limit(self, line: _Line, seconds: float) -> None:
-        """Bound each wait on the connection. redis-py sets the time-out of a socket once, when it is made."""
-        line.seconds = line.connection.socket_timeout = line.connection.socket_connect_timeout = seconds
-        if line.connection._sock is not None:
-            line.connection._sock.settimeout(seconds)
-
     def _abandon(self, line: _Line, call: Call, error: BaseException) -> None:
         """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
-        connection, line.connection, line.used = line.connection, None, 0.0
+        connection, line.used = line.connection, 0.0
         if connection is None:
             return
         interrupted = not isinstance(error, Exception)
-        if call.undo and nobody_will_ask_again(call, interrupted) and connection._sock is not None:
+        sock = direct_socket(connection)
+        if call.undo and nobody_will_ask_again(call, interrupted) and sock is not None:
             try:
-                connection._sock.settimeout(0.01)
-                connection.send_packed_command(command(call.undo, whole=True), check_health=False)
-            except (RedisError, OSError):
+                sock.settimeout(0.01)
+                sock.sendall(command(call.undo, whole=True))
+            except OSError:
                 pass
-        connection.disconnect()
+        line.close()
         if isinstance(error, Exception):
             self._broken_at = time.monotonic()
 
@@ -170,8 +203,4 @@ class Connections:
         """Close all connections; later calls raise RuntimeError."""
         self.closed = True
         while self._free:
-            self._close(self._free.pop())
-
-    def _close(self, line: _Line) -> None:
-        if line.connection is not None:
-            line.connection.disconnect()
+            self._free.pop().close()

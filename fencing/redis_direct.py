@@ -1,53 +1,49 @@
-"""Replies taken as they arrive, without a task's turn and a stream's buffer in between.
+"""Past redis-py's own sending and reading: the sockets and transports of connections that it has opened.
 
-redis-py opens the connection: address, TLS, credentials, database. Then, where hiredis is installed and redis-py keeps
-its stream where it does today, the transport gets a protocol of ours. Elsewhere redis-py goes on reading.
+redis-py opens a connection: address, TLS, credentials, database. Where it keeps the socket, or the stream, in the place
+it does today, we write and read there: for threads without its bookkeeping around each command, for asyncio without a
+task's turn and a stream's buffer in between. Elsewhere redis-py goes on writing and reading.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
 import redis
-from redis.exceptions import (
-    AuthenticationError,
-    BusyLoadingError,
-    ClusterDownError,
-    InvalidResponse,
-    MasterDownError,
-    NoPermissionError,
-    NoScriptError,
-    ReadOnlyError,
-    RedisError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import RedisError
 
-try:
-    import hiredis
-except ImportError:  # it is recommended, not required
-    _READER: Any = None
-else:
-    _READER = hiredis.Reader
+from fencing.redis_replies import NONE_YET, new_reader
 
-__all__ = ["Replies", "direct_transport", "stream_writer"]
+__all__ = ["Exchange", "Replies", "direct_socket", "direct_transport", "stream_writer"]
 
-NONE_YET = object()
+READ_BYTES = 65536
 
-MEANING: dict[str, type[RedisError]] = {
-    "CLUSTERDOWN": ClusterDownError,
-    "LOADING": BusyLoadingError,
-    "MASTERDOWN": MasterDownError,
-    "NOAUTH": AuthenticationError,
-    "NOPERM": NoPermissionError,
-    "NOSCRIPT": NoScriptError,
-    "READONLY": ReadOnlyError,
-    "TRYAGAIN": TryAgainError,
-    "WRONGPASS": AuthenticationError,
-}
-"""The error codes that are told apart. https://redis.io/docs/latest/develop/reference/protocol-spec/ (simple errors)"""
+
+def direct_socket(connection: Any) -> socket.socket | None:
+    """What a connection that redis-py has opened sends on; None where this redis-py has it elsewhere."""
+    sock = getattr(connection, "_sock", None)
+    return sock if isinstance(sock, socket.socket) else None
+
+
+class Exchange:
+    """For threads: a command out, its reply in. Each wait is bounded by the socket's time-out."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = new_reader()
+
+    def __call__(self, data: bytes) -> Any:
+        """The reply, or the error that Redis gave as one; OSError: the connection is broken."""
+        self._sock.sendall(data)
+        while (reply := self._reader.gets()) is NONE_YET:
+            received = self._sock.recv(READ_BYTES)
+            if not received:
+                raise redis.ConnectionError("Connection closed by server.")
+            self._reader.feed(received)
+        return reply
 
 
 def stream_writer(connection: Any) -> asyncio.StreamWriter | None:
@@ -58,7 +54,7 @@ def stream_writer(connection: Any) -> asyncio.StreamWriter | None:
 
 def direct_transport(writer: asyncio.StreamWriter | None) -> asyncio.Transport | None:
     """The transport, where replies can be taken from it directly."""
-    transport = None if writer is None or _READER is None else writer.transport
+    transport = None if writer is None else writer.transport
     return transport if isinstance(transport, asyncio.Transport) else None
 
 
@@ -67,7 +63,7 @@ class Replies(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[Any], None]) -> None:
         self._answer = answer
-        self._reader = _READER(protocolError=InvalidResponse, replyError=_meant, notEnoughData=NONE_YET)
+        self._reader = new_reader()
         self.end: asyncio.Future[None] = loop.create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -85,9 +81,3 @@ class Replies(asyncio.Protocol):
         if not self.end.done():
             self.end.set_exception(error)
             self.end.exception()  # looked at: the task that waits for it may have been cancelled
-
-
-def _meant(text: str) -> RedisError:
-    code, _, rest = text.partition(" ")
-    meaning = MEANING.get(code)
-    return ResponseError(text) if meaning is None else meaning(rest)

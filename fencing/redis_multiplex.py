@@ -53,7 +53,6 @@ class AsyncConnections:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._blueprint = Blueprint(client)
-        self._blueprint.options["health_check_interval"] = 0  # its PING would get another call's reply
         self.address = self._blueprint.address
         self.closed = False
         self._reset()
@@ -175,7 +174,7 @@ class _Line:
         """Send a call: at once if nothing is under way, else with all others of this tick of the loop."""
         if not self._outgoing and self._waiting:
             self._loop.call_soon(self._flush)
-        self._outgoing += command(request.call, whole=request.whole)
+        self._outgoing.append(command(request.call, whole=request.whole))
         if not self._waiting:
             self._flush()
         self._waiting.append(request)

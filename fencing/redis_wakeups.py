@@ -111,7 +111,7 @@ class Wakeups:
         return waiter
 
     def _connect(self, deadline: float) -> None:
-        connection = self._blueprint.make(protocol=2)  # whose messages are plain arrays
+        connection = self._blueprint.make()
         try:
             try:
                 connection.socket_connect_timeout = connection.socket_timeout = self._left(deadline)
