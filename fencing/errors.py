@@ -72,7 +72,7 @@ class NotAcquired(FencingError):
         self.owner = owner
         if reason == "held":
             who = f" by {owner}" if owner else ""
-            text = f"{resource!r} is held{who}; not acquired within {waited:.3g} s; try later"
+            text = f"{resource!r} is held{who}; not acquired within {waited:.2f} s; try later"
         else:
             text = (
                 f"{resource!r} was granted, but the guards had admitted newer fences each time; given back; try later"
@@ -82,14 +82,16 @@ class NotAcquired(FencingError):
 
 LossReason = Literal["released", "detached", "forked", "expired", "gone", "stale"]
 
+_STOP = "stop, and acquire again"
+_COMPLETED = "the block had run to its end by then: the writes that guards acknowledged count, do not repeat them"
+
 _LOSS = {
-    "released": "was released; acquire the lock again",
-    "detached": "was detached; only who adopts its fence may go on with it",
-    "forked": "belongs to the parent process; acquire one of your own in this process",
-    "expired": "has run past its deadline (renewal was off, over its max_lifetime, or got no answer); "
-    "stop, and acquire again",
-    "gone": "is gone from the coordinator (expired, taken over or flushed); stop, and acquire again",
-    "stale": "was superseded at the storage by a newer holder; stop, and acquire again",
+    "released": ("was released", "acquire the lock again"),
+    "detached": ("was detached", "only who adopts its fence may go on with it"),
+    "forked": ("belongs to the parent process", "acquire one of your own in this process"),
+    "expired": ("has run past its deadline (renewal was off, over its max_lifetime, or got no answer)", _STOP),
+    "gone": ("is gone from the coordinator (expired, taken over, flushed, or overwritten)", _STOP),
+    "stale": ("was superseded at the storage by a newer holder", _STOP),
 }
 
 
@@ -110,10 +112,10 @@ class LeaseLost(FencingError):
         self.fence = fence
         self.reason = reason
         self.completed = completed
-        text = f"the lease on {fence.resource!r} (fence {fence.number}) {_LOSS[reason]}"
-        if completed:
-            text += "; the block had been completed by then, and the writes that guards acknowledged count"
-        super().__init__(text)
+        what, then = _LOSS[reason]
+        super().__init__(
+            f"the lease on {fence.resource!r} (fence {fence.number}) {what}; {_COMPLETED if completed else then}"
+        )
 
 
 class StaleFence(FencingError):

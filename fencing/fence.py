@@ -54,7 +54,8 @@ def check_number(number: object, what: str = "a fencing number") -> int:
 def check_resource(resource: object) -> str:
     """Return ``resource`` if it can name what is protected; TypeError or ValueError otherwise."""
     if not isinstance(resource, str):
-        raise TypeError(f"a resource name is a str, not {type(resource).__name__}; decode bytes first")
+        hint = "; decode it first" if isinstance(resource, bytes) else ", such as 'orders:42'"
+        raise TypeError(f"a resource name is a str, not {type(resource).__name__}{hint}")
     if not resource:
         raise ValueError("a resource name is not empty; name what is protected, such as 'orders:42'")
     if resource.startswith("fencing:"):
@@ -231,7 +232,13 @@ def as_fence(holder: Fence | HasFence) -> Fence:
         return holder
     fence = getattr(holder, "fence", None)
     if not isinstance(fence, Fence):
-        hint = "; read its text with Fence.parse first" if isinstance(holder, str) else ""
+        hint = ""
+        if isinstance(holder, str):
+            hint = "; read its text with Fence.parse first"
+        elif isinstance(holder, Iterable):
+            hint = "; give several as arguments of their own, one by one"
+        elif hasattr(holder, "try_acquire"):
+            hint = "; acquire it, and give the lease"
         raise TypeError(f"a guard takes a lease or a Fence, not {type(holder).__name__}{hint}")
     ended = getattr(holder, "ended", None)
     if ended is not None:

@@ -54,8 +54,10 @@ def check_guards(guards: Iterable[G], *, asynchronous: bool) -> tuple[G, ...]:
     checked = tuple(guards)
     for guard in checked:
         claim: Any = getattr(guard, "claim", None)
-        if not callable(claim) or isinstance(guard, type):
-            raise TypeError(f"{guard!r} is no guard: it has no claim()")
+        if isinstance(guard, type):
+            raise TypeError(f"{guard.__name__} is no guard, but a class: make a guard of it first")
+        if not callable(claim):
+            raise TypeError(f"{guard!r} is no guard: it has no claim(); make one, such as SQLAlchemyGuard(engine)")
         if inspect.iscoroutinefunction(claim) is not asynchronous:
             ours, theirs = ("an async", "a sync") if asynchronous else ("a sync", "an async")
             raise TypeError(

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal, Protocol
 
 from fencing.coordinator import Grant, Settings
 
@@ -22,6 +22,16 @@ RETRY_SHARE = 1 / 20
 JITTER = 0.1
 TICKS_PER_TTL = 60
 """At least, and at most twice as many: renewals are due on a grid of moments, so that leases are renewed together."""
+
+
+class Told(Protocol):
+    """Who is told of a loss."""
+
+    def tell(self) -> None: ...
+
+
+def _nobody() -> None:
+    """Before there is a lease."""
 
 
 class Holding:
@@ -43,7 +53,7 @@ class Holding:
         "fence",
         "grant",
         "granted_at",
-        "listener",
+        "lease",
         "settings",
     )
 
@@ -56,7 +66,7 @@ class Holding:
         self._tick = _tick(settings.ttl)
         self.due: float | None = self._next(now, THIRD) if settings.renew else None
         self.among: set[Holding] | None = None  # those that are due at the same moment
-        self.listener: Callable[[], Any] = lambda: None
+        self.lease: Callable[[], Told | None] = _nobody
         self._fate: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
 
     @property
@@ -86,7 +96,9 @@ class Holding:
         """It is lost; its lease is told. False: it had ended before."""
         if not self._decide(how):
             return False
-        self.listener()
+        lease = self.lease()
+        if lease is not None:
+            lease.tell()
         return True
 
     def _decide(self, fate: End | Loss) -> bool:

@@ -33,14 +33,7 @@ class _Lease:
         self._holding = holding
         self._pid = os.getpid()
         self._freed: bool | None = None
-        weakly = weakref.WeakMethod(self._tell)  # so that a forgotten lease is collected, and its renewal ends
-
-        def tell() -> None:
-            method = weakly()
-            if method is not None:
-                method()
-
-        holding.listener = tell
+        holding.lease = weakref.ref(self)  # so that a forgotten lease is collected, and its renewal ends
 
     @property
     def fence(self) -> Fence:
@@ -93,8 +86,8 @@ class _Lease:
             self.ensure_held()
         return self.fence
 
-    def _tell(self) -> None:
-        """The lease was just lost: set the event, and make the calls."""
+    def tell(self) -> None:
+        """It was just lost: set the event, and make the calls. For its holding to call."""
         raise AssertionError("each colour has its own")
 
     def _loss(self) -> LossReason | None:
@@ -182,7 +175,7 @@ class Lease(_Lease):
         if self._holding.lost is not None:
             self._make_calls()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         event = self.__dict__.get("_event")
         if event is not None:
             event.set()
@@ -277,7 +270,7 @@ class AsyncLease(_Lease):
         if self._holding.lost is not None:
             self._make_calls()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
         if self._event is not None:
             self._event.set()
         if self._cancel is not None:

@@ -49,7 +49,9 @@ def _adoptable(fence: object, resource: str) -> Fence:
     if not isinstance(fence, Fence):
         raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; read its text with Fence.parse first")
     if fence.resource != resource:
-        raise ValueError(f"this is the lock of {resource!r}; the fence is of {fence.resource!r}")
+        raise ValueError(
+            f"this is the lock of {resource!r}; the fence is of {fence.resource!r}, so adopt it with the lock of that"
+        )
     return fence
 
 

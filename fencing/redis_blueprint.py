@@ -26,7 +26,7 @@ from redis.retry import Retry
 
 from fencing.errors import CoordinatorUnavailable
 from fencing.redis_plans import Call, NoReply
-from fencing.redis_wire import Packed, bulks, script_call
+from fencing.redis_wire import bulks, script_call
 
 __all__ = [
     "NOT_READY",
@@ -82,9 +82,10 @@ class Blueprint:
 
 def command(call: Call, *, whole: bool = False) -> bytes:
     """The call as bytes to send; whole: with the script's text, for a server that does not know it yet."""
+    if call.packed is not None and not whole:
+        return call.packed
     script = call.script.by_text if whole else call.script.by_sha
-    packed = call.packed or Packed(bulks(call.keys), bulks(call.args))
-    return script_call(script, packed, len(call.keys), len(call.args))
+    return script_call(script, len(call.keys), len(call.args)) + bulks((*call.keys, *call.args))
 
 
 def translated(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:

@@ -12,7 +12,7 @@ from binascii import crc_hqx
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
-from fencing.redis_wire import bulk, bulks
+from fencing.redis_wire import bulks
 
 __all__ = ["SLOTS", "Keys", "keys_of", "slot_of", "tag_of"]
 
@@ -21,16 +21,14 @@ SLOTS = 16384
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The Redis keys of one resource; and some of them packed, as the scripts take them."""
+    """The Redis keys of one resource; two of them packed, as renewals need them."""
 
     lock: str
     holder: str
     counter: str
     queue: str
     offered: str
-    packed_lock: bytes = field(repr=False)  # and the holder's
-    packed_acquire: bytes = field(repr=False)  # all five
-    packed_release: bytes = field(repr=False)  # all but the counter
+    packed: bytes = field(repr=False)  # lock and holder
 
 
 def slot_of(key: bytes) -> int:
@@ -70,10 +68,4 @@ def keys_of(resource: str) -> Keys:
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
     queue, offered = f"{prefix}:queue:{resource}", f"{prefix}:offered:{resource}"
-    packed, waiting = bulks((lock, holder)), bulks((queue, offered))
-    return Keys(
-        *(lock, holder, counter, queue, offered),
-        packed_lock=packed,
-        packed_acquire=packed + bulk(counter) + waiting,
-        packed_release=packed + waiting,
-    )
+    return Keys(lock, holder, counter, queue, offered, packed=bulks((lock, holder)))

@@ -20,7 +20,7 @@ from fencing.holding import Holding
 from fencing.redis_keys import Keys, keys_of
 from fencing.redis_scripts import ACQUIRE, FORCE_RELEASE, HOLDER, RELEASE, REMINT, RENEW, Script
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
-from fencing.redis_wire import Packed, bulk, bulks
+from fencing.redis_wire import bulk, bulks, script_call
 
 __all__ = ["Call", "NoReply", "RedisPlans", "release_call"]
 
@@ -37,7 +37,7 @@ class Call(NamedTuple):
     timeout: float = 0.0
     takes: tuple[str, str, str] | None = None  # resource, token and hub of the lock that it may take
     last: bool = False  # attempt
-    packed: Packed | None = None  # keys and args, where they were at hand as they go over the wire
+    packed: bytes | None = None  # the call by its SHA-1 as it goes over the wire, where its parts were at hand
 
     @property
     def undo(self) -> Call | None:
@@ -61,10 +61,14 @@ class NoReply(Exception):
 
 
 class _Reply(NamedTuple):
-    kind: str
-    values: Sequence[bytes | int]
-    sent_at: float
+    values: Any  # what the effect gave
+    sent_at: float  # when that was asked for
     repeated: bool  # an earlier attempt may have run
+
+    @property
+    def kind(self) -> str:
+        kind: str = self.values[0].decode()
+        return kind
 
     def text(self, index: int) -> str:
         value = self.values[index]
@@ -72,6 +76,27 @@ class _Reply(NamedTuple):
 
     def number(self, index: int) -> int:
         return int(self.values[index])
+
+
+class _Beginning(NamedTuple):
+    """What all calls of a script for a resource have in common: all but the arguments."""
+
+    keys: tuple[str, ...]
+    packed: bytes  # up to there, as it goes over the wire
+
+
+@lru_cache(maxsize=8192)  # of names in use
+def _acquire(resource: str) -> _Beginning:
+    its = keys_of(resource)
+    keys = (its.lock, its.holder, its.counter, its.queue, its.offered)
+    return _Beginning(keys, script_call(ACQUIRE.by_sha, len(keys), 7) + bulks(keys))
+
+
+@lru_cache(maxsize=8192)
+def _release(resource: str) -> _Beginning:
+    its = keys_of(resource)
+    keys = (its.lock, its.holder, its.queue, its.offered)
+    return _Beginning(keys, script_call(RELEASE.by_sha, len(keys), 2) + bulks(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +129,7 @@ class _Place:
         yield Leave(self.waiter)
         waiter = self.waiter
         call = release_call(waiter.resource, waiter.token, waiter.hub)
-        yield from self.plans._ask(RELEASE, waiter.resource, call.keys, call.args, self.settings, deadline)
+        yield from self.plans._ask(call, waiter.resource, self.settings, deadline)
 
 
 class RedisPlans:
@@ -162,13 +187,15 @@ class RedisPlans:
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        reply = yield from self._mint(REMINT, fence.resource, token, settings, floor, deadline, fence.token)
+        args = self._minting(token, settings, floor, fence.token)
+        reply = yield from self._mint(REMINT, args, fence.resource, settings, deadline)
         if reply.kind == "gone":
             return None
         return self._grant(reply, fence.resource, token, settings)
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
-        reply = yield from self._mint(FORCE_RELEASE, resource, token, settings, floor, deadline)
+        args = self._minting(token, settings, floor)
+        reply = yield from self._mint(FORCE_RELEASE, args, resource, settings, deadline)
         return self._grant(reply, resource, token, settings)
 
     def plan_renew(
@@ -178,11 +205,10 @@ class RedisPlans:
         keys = tuple(key for its in each for key in (its.keys.lock, its.keys.holder))
         ttl = _milliseconds(settings)
         args = (ttl, *(grant.fence.token for grant in grants))
-        packed = Packed(
-            b"".join([its.keys.packed_lock for its in each]), bulk(ttl) + b"".join([its.token for its in each])
-        )
+        packed = script_call(RENEW.by_sha, len(keys), len(args))
+        packed += b"".join([its.keys.packed for its in each]) + bulk(ttl) + b"".join([its.token for its in each])
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
-        reply = yield from self._ask(RENEW, about, keys, args, settings, deadline, packed=packed)
+        reply = yield from self._ask(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
         believed_until = settings.deadline(reply.sent_at)
         return [
             Grant(grant.fence, believed_until, its) if said in ("-", its.number) else None
@@ -190,14 +216,12 @@ class RedisPlans:
         ]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        call = release_call(fence.resource, fence.token)
-        packed = Packed(keys_of(fence.resource).packed_release, bulk(fence.token) + _packed(call.args[1:]))
-        reply = yield from self._ask(RELEASE, fence.resource, call.keys, call.args, settings, deadline, packed=packed)
+        reply = yield from self._ask(release_call(fence.resource, fence.token), fence.resource, settings, deadline)
         return reply.kind == "released" or reply.repeated  # repeated: the first attempt may have been what freed it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)
-        reply = yield from self._ask(HOLDER, resource, (keys.lock, keys.holder), (), settings, deadline)
+        reply = yield from self._ask(Call(HOLDER, (keys.lock, keys.holder), ()), resource, settings, deadline)
         if reply.kind == "free":
             return None
         ours = reply.text(3) != ""
@@ -219,42 +243,37 @@ class RedisPlans:
         ticket: str,
     ) -> Plan[_Reply]:
         hub = "" if waiter is None else waiter.hub
-        return (yield from self._mint(ACQUIRE, resource, token, settings, floor, deadline, hub, ticket))
+        keys, packed = _acquire(resource)
+        args = self._minting(token, settings, floor, hub, ticket)
+        packed += bulk(token) + _packed(args[1:])
+        call = Call(ACQUIRE, keys, args, takes=(resource, token, hub), packed=packed)
+        return self._ask(call, resource, settings, deadline)
+
+    def _minting(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
+        """The arguments of the scripts that mint a number."""
+        owner = settings.owner or _label(os.getpid())
+        return (token, _milliseconds(settings), floor, int(settings.clock_floor), owner, *more)
 
     def _mint(
-        self, script: Script, resource: str, token: str, settings: Settings, floor: int, deadline: float, *more: str
+        self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
     ) -> Plan[_Reply]:
         its = keys_of(resource)
-        keys = (its.lock, its.holder, its.counter, *((its.queue, its.offered) if script is ACQUIRE else ()))
-        rest = (_milliseconds(settings), floor, int(settings.clock_floor), settings.owner or _label(os.getpid()), *more)
-        takes = (resource, token, more[0] if script is ACQUIRE else "")
-        packed = Packed(its.packed_acquire, bulk(token) + _packed(rest)) if script is ACQUIRE else None
-        reply = yield from self._ask(script, resource, keys, (token, *rest), settings, deadline, takes, packed)
-        if reply.kind == "implausible":
-            raise MarkImplausible(resource=resource, number=reply.number(1), ceiling=reply.number(2))
-        return reply
+        call = Call(script, (its.lock, its.holder, its.counter), args, takes=(resource, str(args[0]), ""))
+        return self._ask(call, resource, settings, deadline)
 
     def _grant(self, reply: _Reply, resource: str, token: str, settings: Settings) -> Grant:
+        if reply.kind == "implausible":
+            raise MarkImplausible(resource=resource, number=reply.number(1), ceiling=reply.number(2))
         return Grant(Fence(resource, reply.number(1), token), settings.deadline(reply.sent_at))
 
-    def _ask(
-        self,
-        script: Script,
-        resource: str,
-        keys: tuple[str, ...],
-        args: tuple[str | int, ...],
-        settings: Settings,
-        deadline: float,
-        takes: tuple[str, str, str] | None = None,
-        packed: Packed | None = None,
-    ) -> Plan[_Reply]:
+    def _ask(self, call: Call, about: str, settings: Settings, deadline: float) -> Plan[_Reply]:
         """Run a script. Every one is idempotent for its token, so that it can be repeated."""
+        script, keys, args, _, takes, _, packed = call
 
-        def call(timeout: float, last: bool) -> Call:
+        def attempt(timeout: float, last: bool) -> Call:
             return Call(script, keys, args, timeout, takes, last, packed)
 
-        values, sent_at, repeated = yield from self._insist(call, resource, settings, deadline)
-        return _Reply(values[0].decode(), values, sent_at, repeated)
+        return self._insist(attempt, about, settings, deadline)
 
     def _enlist(
         self, resource: str, token: str, waiter: Waiter | None, settings: Settings, deadline: float
@@ -262,19 +281,17 @@ class RedisPlans:
         def enlist(timeout: float, last: bool) -> Enlist:
             return Enlist(resource, token, timeout, waiter)
 
-        enlisted, _, _ = yield from self._insist(enlist, resource, settings, deadline)
-        return enlisted  # type: ignore[no-any-return]
+        reply = yield from self._insist(enlist, resource, settings, deadline)
+        enlisted: Waiter = reply.values
+        return enlisted
 
     def _insist(
         self, effect: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
-    ) -> Plan[tuple[Any, float, bool]]:
+    ) -> Plan[_Reply]:
         """Have an effect done; where no reply comes, again, until ``deadline``.
 
         Args:
             effect: makes it, of how long the attempt may take, and whether it is the last one.
-
-        Returns:
-            What it gave, when that was asked for, and whether an earlier attempt may have been carried out.
         """
         pause = 0.0  # the first repetition comes at once: mostly a connection was closed while it was idle
         repeated = False
@@ -293,7 +310,7 @@ class RedisPlans:
                         address=self.address,
                     ) from failure.cause
             else:
-                return given, sent_at, repeated
+                return _Reply(given, sent_at, repeated)
             yield Sleep(random.uniform(0.5, 1) * pause)
             pause = min(max(2 * pause, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
 
@@ -315,5 +332,5 @@ def _milliseconds(settings: Settings) -> int | str:
 
 def release_call(resource: str, token: str, hub: str = "", *, timeout: float = 0.0) -> Call:
     """What frees the lock if the token holds it; with a hub, what takes the token out of the queue as well."""
-    keys = keys_of(resource)
-    return Call(RELEASE, (keys.lock, keys.holder, keys.queue, keys.offered), (token, hub), timeout)
+    keys, packed = _release(resource)
+    return Call(RELEASE, keys, (token, hub), timeout, packed=packed + bulk(token) + bulk(hub))

@@ -7,16 +7,8 @@ lease's token) are packed once. See https://redis.io/docs/latest/develop/referen
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
-__all__ = ["Packed", "bulk", "bulks", "script_call"]
-
-
-class Packed(NamedTuple):
-    """The keys and the arguments of a script call, packed."""
-
-    keys: bytes
-    args: bytes
+__all__ = ["bulk", "bulks", "script_call"]
 
 
 def bulk(value: str | int) -> bytes:
@@ -31,12 +23,11 @@ def bulks(values: Iterable[str | int]) -> bytes:
     return b"".join(map(bulk, values))
 
 
-def script_call(script: bytes, packed: Packed, keys: int, args: int) -> bytes:
-    """EVAL or EVALSHA.
+def script_call(script: bytes, keys: int, args: int) -> bytes:
+    """The beginning of EVAL or EVALSHA; keys and arguments are to follow.
 
     Args:
         script: the command's name and what it runs, packed.
-        packed: keys and arguments.
         keys, args: how many there are.
     """
-    return b"*%d\r\n%b%b%b%b" % (3 + keys + args, script, bulk(keys), packed.keys, packed.args)
+    return b"*%d\r\n%b%b" % (3 + keys + args, script, bulk(keys))

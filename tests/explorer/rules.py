@@ -14,6 +14,7 @@ from fencing.coordinator import Grant, Settings, Taken
 from fencing.effects import Plan
 from fencing.errors import StaleFence
 from fencing.fence import Fence, Mark, admit_claim
+from fencing.redis_plans import Call
 from tests.explorer.clients import Polls, Program, Queues
 from tests.explorer.scenarios import NoLock
 from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
@@ -132,8 +133,8 @@ class SameTokenRepair(Polls):
 class NotWithdrawn(Polls):
     """Requests that are not withdrawn when their caller gives up."""
 
-    def _ask(self, *args: Any, **kwargs: Any) -> Plan[Any]:
-        return (yield from super()._ask(*args[:6]))
+    def _ask(self, call: Call, *args: Any) -> Plan[Any]:
+        return super()._ask(call._replace(takes=None), *args)
 
 
 class NobodyIsTold(SimulatedRedis):

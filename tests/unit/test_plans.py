@@ -12,9 +12,9 @@ from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired,
 from fencing.coordinator import Grant, Holder, Settings, Taken
 from fencing.effects import Claim, Plan, Shielded, Sleep
 from fencing.holding import Holding
+from fencing.redis_blueprint import command
 from fencing.redis_plans import Call, NoReply, RedisPlans
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
-from fencing.redis_wire import Packed, bulks
 from storage_guards import MemoryGuard
 
 GUARD = MemoryGuard()
@@ -377,8 +377,11 @@ def test_who_was_superseded_waits_anew_with_another_token(steps: Stepper) -> Non
 def test_what_is_packed_is_what_is_said(steps: Stepper) -> None:
     grant = steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 5.0), GRANTED)
     steps.run(plans.release(steps.redis, grant.fence, SETTINGS), RELEASED)
+    steps.run(plans.renew(steps.redis, grant.fence, SETTINGS), [b"renewed", b"7"])
+    assert steps.asked() == ["acquire", "release", "renew"]
     for call in steps.effects:
-        assert call.packed == Packed(bulks(call.keys), bulks(call.args))
+        assert call.packed is not None
+        assert call.packed == command(call._replace(packed=None))
 
 
 def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_undo(steps: Stepper) -> None:
