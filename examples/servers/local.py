@@ -1,5 +1,6 @@
 """A server started from its binary: on a free port, in a directory of its own, never left behind."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -8,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,6 +17,8 @@ from examples.servers.freezing import freeze
 
 START_TIMEOUT = 30.0
 STOP_TIMEOUT = 10.0
+
+_NOBODY = 65534
 
 # A shell blocked on a pipe that only we hold open. A line on it says that all is over; its bare end says that
 # this interpreter died (whatever killed it): then the shell ends the server and removes its directory.
@@ -108,6 +111,42 @@ def new_directory(user: int | None = None) -> Path:
             return path
         shutil.rmtree(path)
     raise ServerError(f"found no temporary directory that user {user} can write to")
+
+
+def not_root() -> int | None:
+    """The user for a server that refuses to run as root; None: ourselves."""
+    return _NOBODY if os.geteuid() == 0 else None
+
+
+@contextlib.contextmanager
+def prepared_directory(user: int | None) -> Iterator[Path]:
+    """A `new_directory`; it is removed again where the block, which makes a server's files in it, fails."""
+    directory = new_directory(user)
+    try:
+        yield directory
+    except BaseException:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def install(
+    command: Sequence[str], *, directory: Path, user: int | None, environment: Mapping[str, str] | None = None
+) -> None:
+    """Run a program that makes a server's data."""
+    done = subprocess.run(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT,
+        user=user,
+        group=user,
+        extra_groups=None if user is None else [],
+    )
+    if done.returncode != 0:
+        raise ServerError(f"{Path(command[0]).name} failed", done.stdout + done.stderr)
 
 
 def run_as(user: int, command: Sequence[str]) -> bool:

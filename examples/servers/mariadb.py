@@ -6,15 +6,22 @@ import itertools
 import os
 import re
 import shutil
-import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from examples.servers import docker
-from examples.servers.local import START_TIMEOUT, ExternalHost, Host, LocalProcess, ServerError, new_directory
+from examples.servers.local import (
+    ExternalHost,
+    Host,
+    LocalProcess,
+    ServerError,
+    install,
+    not_root,
+    prepared_directory,
+)
+from examples.servers.server import Server, first_answer, version_of
 
 if TYPE_CHECKING:
     import pymysql
@@ -30,7 +37,8 @@ _SETTINGS: Mapping[str, str] = {
     "max-connections": "200",
 }
 
-_NOBODY = 65534  # mariadbd refuses to run as root
+
+_VERSION = r"Ver (\d+)\.(\d+)\.(\d+)-MariaDB"
 
 
 class MariaDBBinary(NamedTuple):
@@ -40,28 +48,14 @@ class MariaDBBinary(NamedTuple):
     """`mariadb-install-db`, which makes the system tables."""
 
 
-class MariaDBServer:
-    """A running MariaDB (or the MySQL of the environment variable). A context manager; `close` removes its data."""
+class MariaDBServer(Server):
+    """A running MariaDB, or the MySQL of the environment variable."""
 
     def __init__(self, url: str, host: Host, source: str) -> None:
-        self._host = host
+        super().__init__(url, host, source, port=3306)
         self._numbers = itertools.count(1)
         self.url = url
-        self.source = source
-        parts = urlsplit(url)
-        self.host: str = parts.hostname or "127.0.0.1"
-        self.port: int = parts.port or 3306
-        self.version: tuple[int, ...] = ()
         self.is_mariadb = True
-
-    @property
-    def pid(self) -> int | None:
-        """The process, or None for a container, an external server, a stopped one."""
-        return self._host.pid
-
-    @property
-    def external(self) -> bool:
-        return isinstance(self._host, ExternalHost)
 
     @contextlib.contextmanager
     def connect(self) -> "Iterator[pymysql.Connection[Any]]":
@@ -103,27 +97,6 @@ class MariaDBServer:
                 self.execute(f"KILL {session}")
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
-    def stop(self) -> None:
-        """End it in order: everything committed is kept for `restart`."""
-        self._host.stop()
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL): a crash, from which `restart` recovers."""
-        self._host.kill()
-
-    def restart(self) -> None:
-        """Stop it if it still runs, and start it again on the same port."""
-        self._host.restart(keep_data=True)
-
-    def close(self) -> None:
-        self._host.close()
-
-    def __enter__(self) -> "MariaDBServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 @functools.cache
 def find_mariadb_binary() -> MariaDBBinary | None:
@@ -131,18 +104,9 @@ def find_mariadb_binary() -> MariaDBBinary | None:
     for folder in [*os.get_exec_path(), "/usr/sbin"]:
         server = Path(folder) / "mariadbd"
         installer = shutil.which("mariadb-install-db")
-        if installer and os.access(server, os.X_OK) and (version := _version(server)) is not None:
+        if installer and os.access(server, os.X_OK) and (version := version_of(server, _VERSION)) is not None:
             return MariaDBBinary(version, server, Path(installer))
     return None
-
-
-def _version(server: Path) -> tuple[int, ...] | None:
-    try:
-        said = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"Ver (\d+)\.(\d+)\.(\d+)-MariaDB", said.stdout)
-    return tuple(map(int, match.groups())) if match else None
 
 
 def start_mariadb(
@@ -172,31 +136,15 @@ def start_mariadb(
 
 
 def _start_binary(binary: MariaDBBinary, options: Mapping[str, str]) -> MariaDBServer:
-    user = _NOBODY if os.geteuid() == 0 else None
-    directory = new_directory(user)
-    data = directory / "data"
+    user = not_root()
     environment = {"PATH": os.defpath + ":/usr/sbin", "LC_ALL": "C", "TZ": "UTC"}
-    try:
-        installed = subprocess.run(
-            [
-                *(str(binary.installer), "--no-defaults", f"--datadir={data}", "--skip-test-db", "--skip-name-resolve"),
-                *("--auth-root-authentication-method=normal", f"--tmpdir={directory}"),
-            ],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
-        )
-        if installed.returncode != 0:
-            raise ServerError("mariadb-install-db failed", installed.stdout + installed.stderr)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
+    with prepared_directory(user) as directory:
+        data = directory / "data"
+        command_line = [
+            *(str(binary.installer), "--no-defaults", f"--datadir={data}", "--skip-test-db", "--skip-name-resolve"),
+            *("--auth-root-authentication-method=normal", f"--tmpdir={directory}"),
+        ]
+        install(command_line, directory=directory, user=user, environment=environment)
 
     def command(port: int) -> list[str]:
         own = {
@@ -232,26 +180,15 @@ def _start_container(options: Mapping[str, str]) -> MariaDBServer:
     environment = {"MARIADB_ALLOW_EMPTY_ROOT_PASSWORD": "1", "MARIADB_ROOT_HOST": "%"}
     container = docker.Container(image, 3306, command, environment)
     server = MariaDBServer(f"mysql+pymysql://root@{container.host}:{container.port}", container, image)
-    try:
-        return _ready(server)
-    except BaseException:
-        server.close()
-        raise
+    return _ready(server)
 
 
 def _ready(server: MariaDBServer) -> MariaDBServer:
     """Wait until it lets us in, and note its version."""
     import pymysql
 
-    deadline = time.monotonic() + START_TIMEOUT
-    while True:
-        try:
-            [(said,)] = server.execute("SELECT VERSION()")
-        except (pymysql.err.OperationalError, OSError) as error:
-            if server.external or time.monotonic() > deadline:
-                raise ServerError(f"{server.source} does not answer: {error}") from error
-            time.sleep(0.05)
-        else:
-            server.version = tuple(map(int, re.findall(r"\d+", str(said))[:3]))
-            server.is_mariadb = "MariaDB" in str(said)
-            return server
+    failures = (pymysql.err.OperationalError, OSError)
+    [(said,)] = first_answer(server, lambda: server.execute("SELECT VERSION()"), failures)
+    server.version = tuple(map(int, re.findall(r"\d+", str(said))[:3]))
+    server.is_mariadb = "MariaDB" in str(said)
+    return server

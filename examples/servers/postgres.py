@@ -4,11 +4,8 @@ import functools
 import importlib.util
 import itertools
 import os
-import re
 import shutil
 import signal
-import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +15,16 @@ import psycopg
 
 from examples.servers import docker
 from examples.servers.local import (
-    START_TIMEOUT,
     ExternalHost,
     Host,
     LocalProcess,
     ServerError,
-    new_directory,
+    install,
+    not_root,
+    prepared_directory,
     run_as,
 )
+from examples.servers.server import Server, first_answer, version_of
 
 URL_VARIABLE = "FENCING_POSTGRES_URL"
 
@@ -37,7 +36,7 @@ _SETTINGS: Mapping[str, str] = {
     "max_connections": "200",
 }
 
-_NOBODY = 65534  # postgres refuses to run as root
+_VERSION = r"\(PostgreSQL\) (\d+)(?:\.(\d+))?"
 
 
 class PostgresBinary(NamedTuple):
@@ -47,32 +46,18 @@ class PostgresBinary(NamedTuple):
     source: str
 
 
-class PostgresServer:
-    """A running PostgreSQL. A context manager; `close` ends it and removes its data."""
+class PostgresServer(Server):
+    """A running PostgreSQL."""
 
     def __init__(self, dsn: str, host: Host, source: str) -> None:
-        self._host = host
+        super().__init__(dsn, host, source, port=5432)
         self._numbers = itertools.count(1)
         self.dsn = dsn
-        self.source = source
-        parts = urlsplit(dsn)
-        self.host: str = parts.hostname or "127.0.0.1"
-        self.port: int = parts.port or 5432
-        self.version: tuple[int, ...] = ()
 
     @property
     def url(self) -> str:
         """For SQLAlchemy with psycopg."""
         return _sqlalchemy_url(self.dsn)
-
-    @property
-    def pid(self) -> int | None:
-        """The postmaster, or None for a container, an external server, a stopped one."""
-        return self._host.pid
-
-    @property
-    def external(self) -> bool:
-        return isinstance(self._host, ExternalHost)
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """An administrator's connection, in autocommit mode."""
@@ -90,27 +75,6 @@ class PostgresServer:
         name = urlsplit(url).path.removeprefix("/")
         with self.connect() as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
-
-    def stop(self) -> None:
-        """End it in order: sessions are broken off, everything committed is kept for `restart`."""
-        self._host.stop()
-
-    def kill(self) -> None:
-        """End it at once, without a checkpoint: a crash, from which `restart` recovers."""
-        self._host.kill()
-
-    def restart(self) -> None:
-        """Stop it if it still runs, and start it again on the same port."""
-        self._host.restart(keep_data=True)
-
-    def close(self) -> None:
-        self._host.close()
-
-    def __enter__(self) -> "PostgresServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _sqlalchemy_url(dsn: str) -> str:
@@ -136,12 +100,7 @@ def find_postgres_binaries() -> tuple[PostgresBinary, ...]:
 def _version(directory: Path) -> tuple[int, ...] | None:
     if not all(os.access(directory / name, os.X_OK) for name in ("postgres", "initdb")):
         return None
-    try:
-        said = subprocess.run([directory / "postgres", "--version"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"\(PostgreSQL\) (\d+)(?:\.(\d+))?", said.stdout)
-    return tuple(int(part) for part in match.groups() if part) if match else None
+    return version_of(directory / "postgres", _VERSION)
 
 
 def start_postgres(
@@ -180,40 +139,16 @@ def start_postgres(
 
 
 def _start_binary(binary: PostgresBinary, parameters: Mapping[str, str]) -> PostgresServer:
-    user = _NOBODY if os.geteuid() == 0 else None
-    directory = new_directory(user)
-    try:
+    user = not_root()
+    environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}  # no PG* variable of the caller's
+    with prepared_directory(user) as directory:
         programs = _runnable_by(user, binary, directory)
         data = directory / "data"
-        environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}  # no PG* variable of the caller's
-        initialised = subprocess.run(
-            [
-                *(
-                    str(programs / "initdb"),
-                    "--pgdata",
-                    str(data),
-                    "--username",
-                    "postgres",
-                    "--auth",
-                    "trust",
-                ),
-                *("--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"),
-            ],
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=START_TIMEOUT,
-            user=user,
-            group=user,
-            extra_groups=None if user is None else [],
-        )
-        if initialised.returncode != 0:
-            raise ServerError("initdb failed", initialised.stdout + initialised.stderr)
-    except BaseException:
-        shutil.rmtree(directory, ignore_errors=True)
-        raise
+        command_line = [
+            *(str(programs / "initdb"), "--pgdata", str(data), "--username", "postgres", "--auth", "trust"),
+            *("--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"),
+        ]
+        install(command_line, directory=directory, user=user, environment=environment)
 
     def command(port: int) -> list[str]:
         options = {
@@ -278,24 +213,16 @@ def _start_container(version: str, parameters: Mapping[str, str]) -> PostgresSer
     container = docker.Container(image, 5432, command, {"POSTGRES_HOST_AUTH_METHOD": "trust"})
     dsn = f"postgresql://postgres@{container.host}:{container.port}/postgres"
     server = PostgresServer(dsn, container, image)
-    try:
-        return _ready(server)
-    except BaseException:
-        server.close()
-        raise
+    return _ready(server)
 
 
 def _ready(server: PostgresServer) -> PostgresServer:
     """Wait until it lets us in, and note its version."""
-    deadline = time.monotonic() + START_TIMEOUT
-    while True:
-        try:
-            with server.connect() as connection:
-                number = connection.info.server_version
-        except psycopg.OperationalError as error:
-            if server.external or time.monotonic() > deadline:
-                raise ServerError(f"{server.source} does not answer: {error}") from error
-            time.sleep(0.05)
-        else:
-            server.version = (number // 10_000, number % 10_000)
-            return server
+    number = first_answer(server, lambda: _version_number(server), (psycopg.OperationalError,))
+    server.version = (number // 10_000, number % 10_000)
+    return server
+
+
+def _version_number(server: PostgresServer) -> int:
+    with server.connect() as connection:
+        return connection.info.server_version

@@ -3,19 +3,17 @@
 import functools
 import importlib.util
 import os
-import re
-import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import redis
 
 from examples.servers import docker
-from examples.servers.local import START_TIMEOUT, ExternalHost, Host, LocalProcess, ServerError, new_directory
+from examples.servers.local import ExternalHost, Host, LocalProcess, ServerError, new_directory
 from examples.servers.proxy import Proxy
+from examples.servers.server import Server, first_answer, version_of
 
 URL_VARIABLE = "FENCING_REDIS_URL"
 
@@ -34,26 +32,12 @@ class RedisBinary(NamedTuple):
     kind: str  # "redis" or "valkey"
 
 
-class RedisServer:
-    """A running Redis. A context manager; `close` ends it and removes its data."""
+class RedisServer(Server):
+    """A running Redis."""
 
     def __init__(self, url: str, host: Host, source: str) -> None:
-        self._host = host
+        super().__init__(url, host, source, port=6379)
         self.url = url
-        self.source = source
-        parts = urlsplit(url)
-        self.host: str = parts.hostname or "127.0.0.1"
-        self.port: int = parts.port or 6379
-        self.version: tuple[int, ...] = ()
-
-    @property
-    def pid(self) -> int | None:
-        """The process, or None for a container, an external server, a stopped one."""
-        return self._host.pid
-
-    @property
-    def external(self) -> bool:
-        return isinstance(self._host, ExternalHost)
 
     def client(self, *, via: Proxy | None = None, **options: Any) -> redis.Redis:
         """A new client, through a proxy if one is given; `options` as for `redis.Redis.from_url`."""
@@ -66,26 +50,9 @@ class RedisServer:
     def thaw(self) -> None:
         self._host.thaw()
 
-    def stop(self) -> None:
-        """End it in order. Its data stays for `restart`."""
-        self._host.stop()
-
-    def kill(self) -> None:
-        """End it at once (SIGKILL). Its data, up to the last reply it sent, stays for `restart`."""
-        self._host.kill()
-
     def restart(self, *, keep_data: bool = True) -> None:
         """Stop it if it still runs, and start it again on the same port."""
         self._host.restart(keep_data=keep_data)
-
-    def close(self) -> None:
-        self._host.close()
-
-    def __enter__(self) -> "RedisServer":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @functools.cache
@@ -109,12 +76,7 @@ def _version(path: Path) -> tuple[int, ...] | None:
     """The version of a server binary; None if this is none, or one that does not run here."""
     if not os.access(path, os.X_OK) or not path.is_file():
         return None
-    try:
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    match = re.search(r"\bv=(\d+)\.(\d+)\.(\d+)", said.stdout)
-    return tuple(map(int, match.groups())) if match else None
+    return version_of(path, r"\bv=(\d+)\.(\d+)\.(\d+)")
 
 
 def start_redis(
@@ -178,24 +140,13 @@ def _start_container(version: str) -> RedisServer:
     image = f"redis:{version}-alpine"
     container = docker.Container(image, 6379, ["redis-server", *(argument or "''" for argument in _SETTINGS)])
     server = RedisServer(f"redis://{container.host}:{container.port}/0", container, image)
-    try:
-        return _ready(server)
-    except BaseException:
-        server.close()
-        raise
+    return _ready(server)
 
 
 def _ready(server: RedisServer) -> RedisServer:
     """Wait until it answers, and note its version."""
-    deadline = time.monotonic() + START_TIMEOUT
+    failures = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError)
     with server.client(socket_timeout=5) as client:
-        while True:
-            try:
-                info: dict[str, Any] = client.info("server")
-            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError) as error:
-                if server.external or time.monotonic() > deadline:
-                    raise ServerError(f"{server.source} does not answer: {error}") from error
-                time.sleep(0.05)
-            else:
-                server.version = tuple(map(int, info["redis_version"].split(".")))
-                return server
+        info: dict[str, Any] = first_answer(server, lambda: client.info("server"), failures)
+    server.version = tuple(map(int, info["redis_version"].split(".")))
+    return server
