@@ -54,7 +54,7 @@ def check_number(number: object, what: str = "a fencing number") -> int:
 def check_resource(resource: object) -> str:
     """Return ``resource`` if it can name what is protected; TypeError or ValueError otherwise."""
     if not isinstance(resource, str):
-        hint = "; decode it first" if isinstance(resource, bytes) else ", such as 'orders:42'"
+        hint = "; decode it first" if isinstance(resource, bytes) else "; name what is protected, such as 'orders:42'"
         raise TypeError(f"a resource name is a str, not {type(resource).__name__}{hint}")
     if not resource:
         raise ValueError("a resource name is not empty; name what is protected, such as 'orders:42'")

@@ -26,6 +26,7 @@ _HOME = {
     "sqlalchemy": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
 
 __all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsupportedDunderAll]
 
@@ -33,7 +34,18 @@ __all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsuppo
 def __getattr__(name: str) -> Any:
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    try:
+        module = importlib.import_module(f"{__name__}.{_MODULE_OF[name]}")
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRA_WITH:
+            raise
+        extra = _EXTRA_WITH[error.name]
+        raise ModuleNotFoundError(
+            f"{name} needs {error.name}, which is not installed: install fencing with the extra [{extra}]",
+            name=error.name,
+            path=error.path,
+        ) from error
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

@@ -36,7 +36,7 @@ def explain(
     trouble = Trouble(fences, seconds, then)
     state, said = error.sqlstate, _first_line(error)
     if type(error).__module__.partition(".")[0] == "psycopg_pool":
-        return trouble.unavailable(f"the pool had no free connection to reach {trouble.about}: {said}")
+        return trouble.unavailable(f"the pool gave no connection to reach {trouble.about}: {said}")
     meaning = trouble.meaning(state, said)
     if meaning is not None:
         return meaning

@@ -64,7 +64,7 @@ class Trouble(NamedTuple):
 
     def unanswered(self, said: str, *, reached: bool) -> GuardUnavailable:
         """The database did not answer, though it was ``reached``, or was not."""
-        hint = "" if reached else "; is it running, and is this its address?"
+        hint = "" if reached else "; is it running, and are its address, its name, user and password right?"
         return self.unavailable(f"the database did not answer about {self.about}: {said}{hint}")
 
     def refused(self, said: str) -> GuardNotEnforceable:
@@ -90,7 +90,10 @@ class Trouble(NamedTuple):
                 f"when the pool hands connections out ({said})"
             )
         if state == NO_PRIVILEGE:
-            return self.refused(said)
+            return GuardNotEnforceable(
+                f"the database refused the guard's statement: {said}; grant this role that right (where the "
+                f"database enforces, enforce() does), or use one that has it"
+            )
         if state == _RAISED:
             return GuardNotEnforceable(said)
         if state in _WAITED_TOO_LONG:

@@ -13,6 +13,7 @@ from fencing.errors import (
     GuardNotEnforceable,
     GuardUnavailable,
     LeaseLost,
+    LossReason,
     MarkImplausible,
     NotAcquired,
     OutcomeUnknown,
@@ -53,6 +54,14 @@ def test_the_list_is_complete() -> None:
 
     assert {type(error) for error in EVERY} == below(FencingError) - {FencingError}
     assert {cls.__name__ for cls in below(FencingError)} <= set(fencing.__all__)
+
+
+@pytest.mark.parametrize("reason", ["expired", "gone", "stale"])
+def test_a_completed_block_is_not_told_to_begin_anew(reason: LossReason) -> None:
+    assert str(LeaseLost(fence=FENCE, reason=reason)).endswith("stop, and acquire again")
+    completed = str(LeaseLost(fence=FENCE, reason=reason, completed=True))
+    assert "acquire again" not in completed
+    assert completed.endswith("the writes that guards acknowledged count, do not repeat them")
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)

@@ -86,6 +86,34 @@ def test_an_import_brings_only_what_it_needs(imported: str, absent: str) -> None
     assert run(f"import sys; {imported}; print({absent!r} in sys.modules)") == "False\n"
 
 
+@pytest.mark.parametrize(
+    ("guard", "absent", "extra"),
+    [
+        ("SQLAlchemyGuard", "sqlalchemy", "sqlalchemy"),
+        ("AsyncPsycopgGuard", "psycopg", "psycopg"),
+        ("ObjectStoreGuard", "obstore", "objectstore"),
+    ],
+)
+def test_a_guard_whose_driver_is_not_installed_names_the_extra(guard: str, absent: str, extra: str) -> None:
+    code = f"""
+import sys
+
+class Absent:
+    def find_spec(name, *_):
+        if name == {absent!r}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Absent)
+try:
+    from storage_guards import {guard}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    said = run(code)
+    assert said.startswith(f"{absent} {guard} needs {absent}, which is not installed")
+    assert f"the extra [{extra}]" in said
+
+
 def test_the_public_names_are_all_there() -> None:
     code = "import fencing; print(len([getattr(fencing, name) for name in fencing.__all__]), 'Fence' in dir(fencing))"
     count, listed = run(code).split()

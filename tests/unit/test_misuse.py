@@ -49,8 +49,8 @@ def refused(error: type[Exception], says: str, function: Callable[..., Any], *ar
         ({"ttl": True}, TypeError, "number of seconds, not bool"),
         ({"guards": None}, TypeError, "guards is a list of guards"),
         ({"guards": "guard"}, TypeError, "write guards=[guard]"),
-        ({"guards": [object()]}, TypeError, "it has no claim()"),
-        ({"guards": [MemoryGuard]}, TypeError, "is no guard"),
+        ({"guards": [object()]}, TypeError, "it has no claim(); make one"),
+        ({"guards": [MemoryGuard]}, TypeError, "MemoryGuard is no guard, but a class"),
         ({"clock_floor": 1}, TypeError, "True or False"),
         ({"owner": 7}, TypeError, "owner is a str"),
         ({"owner": ""}, ValueError, "1 to 200 printable"),
@@ -88,6 +88,19 @@ def test_timeouts(timeout: Any, error: type[Exception], says: str) -> None:
     refused(error, says, FencedLock(CLIENT, "r").acquire, timeout)
 
 
+def test_what_a_wrong_resource_name_is_taken_for() -> None:
+    refused(TypeError, "not bytes; decode it first", FencedLock, CLIENT, b"r")
+    refused(TypeError, "not int; name what is protected, such as 'orders:42'", FencedLock, CLIENT, 42)
+
+
+def test_what_a_guard_takes() -> None:
+    claim = MemoryGuard().claim
+    fence = Fence("r", 1, "a" * 22)
+    refused(TypeError, "Fence.parse first", claim, str(fence))
+    refused(TypeError, "not list; give several as arguments of their own", claim, [fence])
+    refused(TypeError, "not FencedLock; acquire it, and give the lease", claim, FencedLock(CLIENT, "r"))
+
+
 def test_clients_of_the_wrong_kind() -> None:
     refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
     refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
@@ -118,4 +131,9 @@ def test_an_async_guard_in_disguise() -> None:
 def test_adopting_what_is_no_fence_of_this_lock() -> None:
     lock = FencedLock(CLIENT, "r")
     refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
-    refused(ValueError, "the fence is of 'other'", lock.adopt, Fence("other", 1, "a" * 22))
+    refused(
+        ValueError,
+        "the fence is of 'other', so adopt it with the lock of that",
+        lock.adopt,
+        Fence("other", 1, "a" * 22),
+    )

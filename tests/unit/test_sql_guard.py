@@ -225,6 +225,6 @@ def test_swapped_arguments(guard: SQLAlchemyGuard) -> None:
 
 def test_a_database_that_is_not_there() -> None:
     engine = create_engine("postgresql+psycopg://localhost:1/x")
-    with pytest.raises(GuardUnavailable, match="is it running, and is this its address"):
+    with pytest.raises(GuardUnavailable, match="is it running, and are its address, its name, user and password right"):
         SQLAlchemyGuard(engine).claim(fence(5))
     engine.dispose()
