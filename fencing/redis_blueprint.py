@@ -100,8 +100,11 @@ def translated(error: RedisError | OSError, address: str) -> NoReply | Coordinat
     ):
         return NoReply(error, may_have_run=False)
     if isinstance(error, ResponseError):
+        hint = ""
+        if "WRONGTYPE" in str(error):  # Redis 6.2 says so in the middle
+            hint = "; the key of that name holds other data: choose another resource name, or another Redis database"
         return CoordinatorUnavailable(
-            f"Redis at {address} refused to run a script: {error}; nothing was changed", address=address
+            f"Redis at {address} refused to run a script: {error}; nothing was changed{hint}", address=address
         )
     return NoReply(error, may_have_run=True)
 

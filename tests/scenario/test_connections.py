@@ -253,7 +253,7 @@ def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: Redis
     client.rpush("r", "a list")
     error = side.expect(CoordinatorUnavailable, side.coordinator(redis_server.url).acquire, "r", timeout=5)
     assert "WRONGTYPE" in str(error)
-    assert "nothing was changed" in str(error)
+    assert "nothing was changed; the key of that name holds other data: choose another" in str(error)
     assert client.lrange("r", 0, -1) == [b"a list"]
     assert client.keys() == [b"r"], "every check comes before the first write"
 
