@@ -10,10 +10,10 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from examples.drawing.events import Recorder
-from examples.gc_pause import story
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS, Director
 from examples.gc_pause.report import write_report
+from examples.gc_pause.story import STORY
 from examples.servers import start_postgres, start_redis
 from examples.stage.process import WorkerProcess
 from examples.stage.run import Demo, run, version
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo = Demo(
         "examples.gc_pause",
         __doc__,
-        story,
+        STORY,
         set_up,
         write_report,
         (FencingError, SQLAlchemyError, redis.RedisError),

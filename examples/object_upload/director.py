@@ -6,13 +6,15 @@ the store do then is theirs; it is recorded as they report it, and what is in th
 
 import time
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from obstore.store import ObjectStore
 
-from examples.drawing.events import Event, Lane, Recorder
+from examples.drawing.events import Lane, Recorder
 from examples.object_upload.uploads import NAMES, Day, Seen, number_of, read, read_published
-from examples.stage.process import PATIENCE, DemoError, WorkerProcess
+from examples.stage import director
+from examples.stage.director import Act
+from examples.stage.process import PATIENCE, WorkerProcess
 from examples.stage.screen import Screen
 from fencing import FencedLock
 from storage_guards import ObjectStoreGuard
@@ -30,19 +32,6 @@ LANES = (
 
 ENOUGH = 5
 """So many readings, from beginning to end after something has happened, tell what a reader sees then."""
-
-
-class Act(NamedTuple):
-    key: str
-    title: str
-    how: str
-    """The function in uploads.py."""
-    fenced: bool
-    """What is sent carries the fencing number."""
-    wakes_early: bool
-    """A wakes when B is in mid-upload; else when B is done."""
-    tears: bool
-    """What is claimed of it, to be compared with what is measured."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +58,7 @@ class Outcome:
 
     @property
     def as_claimed(self) -> bool:
-        if self.act.tears:
+        if self.act.harms:
             return self.final.torn and self.torn > 0 and "B" in self.acknowledged and not self.refused
         days = [str(whole_day(day)) for day in (SUNDAY, DAYS["B"])]
         return self.good and self.days == days and self.acknowledged == ["B"] and bool(self.refused)
@@ -79,7 +68,10 @@ def whole_day(day: Day) -> Seen:
     return Seen(day.north, day.south, day.north + day.south)
 
 
-class Director:
+class Director(director.Director):
+    STORAGE = "store"
+    _guard: ObjectStoreGuard
+
     def __init__(
         self,
         workers: dict[str, WorkerProcess],
@@ -92,19 +84,13 @@ class Director:
         ttl: float,
         prefix: str,
     ) -> None:
-        self._workers = workers
+        super().__init__(workers, redis_client, ObjectStoreGuard(store), recorder, screen, ttl=ttl, prefix=prefix)
         self._reader = reader
-        self._redis = redis_client
         self._store = store
-        self._guard = ObjectStoreGuard(store)
-        self._recorder = recorder
-        self._screen = screen
-        self._ttl = ttl
-        self._prefix = prefix
         self._datasets = 0
 
     def play(self, act: Act) -> Outcome:
-        self._begin(act)
+        self._begin_dataset(act)
         self._start("A")
         self._until("A", "uploading")
         pause = self._freeze("A")
@@ -116,8 +102,7 @@ class Director:
         self._until("B", "uploading")
         if not act.wakes_early:
             self._complete("B")
-        self._recorder.close(pause, "wakes (SIGCONT)")
-        self._workers["A"].thaw()
+        self._thaw("A", pause)
         self._until("A", "done")
         self._record_store("A")
         self._watch()
@@ -125,19 +110,12 @@ class Director:
             self._complete("B")
         return self._end()
 
-    def _begin(self, act: Act) -> None:
-        self._act = act
+    def _begin_dataset(self, act: Act) -> None:
         self._datasets += 1
-        self._resource = f"{self._prefix}sales-{self._datasets}"
-        self._lock = FencedLock(self._redis, self._resource, ttl=self._ttl)
-        self._leases: dict[str, Event] = {}
-        self._names: dict[int, str] = {}
-        self._fences: dict[str, dict[str, Any]] = {}
-        """By worker: the fencing number that it has."""
+        self._begin(act, f"sales-{self._datasets}")
         self._sent_at: dict[str, float] = {}
         """By worker: when the store took something of it that was not looked at yet."""
         self._acknowledged: list[str] = []
-        self._refused: list[str] = []
         self._readings: list[Seen] = []
         self._publish_sunday()
         self._recorder.begin(act.key)
@@ -177,31 +155,6 @@ class Director:
         final = self._in_store()
         return Outcome(self._act, self._acknowledged, self._refused, len(self._readings), torn, days, final)
 
-    def _until(self, name: str, kind: str) -> None:
-        """Take in a worker's reports up to one of this kind."""
-        while True:
-            report = self._workers[name].report(lambda: self._screen.wait(f"waiting for {name}"))
-            self._record(name, report)
-            if report["kind"] == kind:
-                return
-            if report["kind"] == "done":
-                raise DemoError(f"{name} was done before it came to {kind}")
-
-    def _freeze(self, name: str) -> Event:
-        worker = self._workers[name]
-        worker.freeze()
-        return self._recorder.open(name, "frozen", "FROZEN (SIGSTOP)", pid=worker.pid)
-
-    def _wait_for_expiry(self) -> None:
-        """Ask Redis until the frozen worker's lock has run out."""
-        deadline = time.monotonic() + self._ttl + PATIENCE
-        while (holder := self._lock.holder()) is not None:
-            if time.monotonic() > deadline:
-                raise DemoError(f"Redis still holds the lock of {holder.owner}")
-            self._screen.wait(f"A's lock runs out in {holder.remaining or 0:.1f} s")
-            time.sleep(0.02)
-        self._recorder.close(self._leases.pop("A"), "expires")
-
     def _watch(self) -> None:
         """What readers see from now on."""
         now, kept = time.monotonic(), len(self._readings)
@@ -225,10 +178,8 @@ class Director:
 
     def _record(self, name: str, report: dict[str, Any]) -> None:
         at, kind, add = report["at"], report["kind"], self._recorder.add
-        fence: dict[str, Any] = self._fences.get(name, {}) if self._act.fenced else {}
-        if kind == "acquired":
-            self._record_grant(name, at, report["number"])
-        elif kind == "sent":
+        fence = self._sent(name)
+        if kind == "sent":
             file = report["name"]
             number = whole_day(DAYS[name])._asdict()[file]
             add(name, kind, f"puts {file} {number}", at=at, target="store", file=file, **fence)
@@ -245,23 +196,6 @@ class Director:
             add("store", kind, "REFUSED" + (f": {self._name(newest)} claimed" if newest else ""), because=at)
         elif kind == "stopped":
             add(name, kind, f"stops: newer {report['name']}", at=at, source="store")
-        elif kind == "told":
-            add(name, kind, "is told: lock lost", at=at, reason=report["reason"])
-        elif kind == "released":
-            add(name, kind, "frees the lock", at=at, target="lock")
-            self._recorder.close(self._leases.pop(name), "free", at=at)
-
-    def _record_grant(self, name: str, at: float, number: int) -> None:
-        alias = self._recorder.alias(number)
-        self._fences[name] = {"number": number, "label": alias}
-        label = self._names[number] = f"{name} {alias}"
-        self._recorder.add(name, "acquired", "takes the lock", at=at, source="lock", **self._fences[name])
-        self._leases[name] = self._recorder.open("lock", "held", label, at=at, holder=name, number=number)
-        mark = self._guard.mark(self._resource)
-        if mark:  # in the store: that it was claimed, and by whom
-            fence: dict[str, Any] = {"number": mark.number, "label": self._recorder.alias(mark.number)}
-            text = f"claimed: {self._name(mark.number)}"
-            self._recorder.add("store", "claimed", text, because=at, source=name, **fence)
 
     def _record_store(self, name: str) -> None:
         """What is in the store after a worker has sent something. Nobody else sends meanwhile."""
@@ -281,10 +215,6 @@ class Director:
         """The numbers that the objects carry; Sunday's have none."""
         numbers = (number_of(self._store, f"{self._resource}/{name}") for name in NAMES)
         return ",".join(self._recorder.alias(number) if number else "0" for number in numbers)
-
-    def _name(self, number: int) -> str:
-        """Whose fencing number this is; a grant that nobody got to see has only its alias."""
-        return self._names.get(number, self._recorder.alias(number))
 
     def _in_store(self) -> Seen:
         if self._act.how == "guarded":

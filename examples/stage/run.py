@@ -8,47 +8,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from examples.drawing.events import Event, Recorder
 from examples.servers import ServerError
+from examples.stage.director import Director
 from examples.stage.process import DemoError
 from examples.stage.screen import Screen
-
-
-class Act(Protocol):
-    @property
-    def key(self) -> str: ...
-
-
-class Story(Protocol):
-    """A module: the acts, and what is said about them."""
-
-    @property
-    def ACTS(self) -> Sequence[Act]: ...  # noqa: N802 - a constant of the module
-    @property
-    def introduction(self) -> Callable[[float], Sequence[str]]:
-        """The sentences it begins with, by the seconds a lock lives."""
-
-    @property
-    def Narrator(self) -> Callable[[Screen], Callable[[Event], None]]: ...  # noqa: N802 - a class
-    @property
-    def open_act(self) -> Callable[[Screen, Any], None]: ...
-    @property
-    def close_act(self) -> Callable[[Screen, Recorder, Any], None]: ...
-    @property
-    def summarize(self) -> Callable[[Screen, Any], None]: ...
-
-
-class Director(Protocol):
-    def play(self, act: Any) -> Any:
-        """What came of it, with ``as_claimed``."""
+from examples.stage.story import Story
 
 
 class Demo(NamedTuple):
     module: str
     about: str | None
-    story: Story
+    story: Story[Any]
     set_up: Callable[[ExitStack, Screen, Recorder, float], Director]
     """Starts what it takes; the stack takes all of it away again."""
     write_report: Callable[[Path | None, str, Sequence[Event]], Path]
@@ -70,7 +43,7 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
         if path and not os.access(path.parent, os.W_OK):
             parser.error(f"{name}: cannot write to {path.parent}")
     screen = Screen()
-    recorder = Recorder(demo.story.Narrator(screen))
+    recorder = Recorder(demo.story.narrator(screen))
     failures: tuple[type[Exception], ...] = (DemoError, ServerError, *demo.failures)
     introduction = demo.story.introduction(options.ttl)
     try:

@@ -13,7 +13,7 @@ from examples.drawing.events import Event, Lane
 from examples.drawing.terminal import Look, draw
 from examples.gc_pause.director import Outcome
 from examples.gc_pause.report import report, write_report
-from examples.gc_pause.story import ACTS, introduction
+from examples.gc_pause.story import STORY
 from examples.servers import PostgresServer, RedisServer
 from tests.browser import browser, render
 from tests.demos import ROOT, Environment, Run, run_demo
@@ -57,7 +57,7 @@ def check_page(run: Run, directory: Path) -> None:
     """The pictures: from the recorded events and nothing else, and legible."""
     events = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
     drawn = run.drawn.read_text(encoding="utf-8")
-    assert drawn == report(" ".join(introduction(1.5)), events)
+    assert drawn == report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
     pictures = list(root.iter("{http://www.w3.org/2000/svg}svg"))
     assert len(pictures) == 4
@@ -133,7 +133,7 @@ def test_interrupted_while_a_worker_is_frozen(any_redis: RedisServer, postgres_s
 def test_what_did_not_happen_is_not_claimed(
     key: str, acknowledged: dict[str, int], refused: list[str], final: int, as_claimed: bool
 ) -> None:
-    act = next(act for act in ACTS if act.key == key)
+    act = next(act for act in STORY.ACTS if act.key == key)
     assert Outcome(act, acknowledged, refused, final).as_claimed is as_claimed
 
 

@@ -13,7 +13,7 @@ import pytest
 from examples.drawing.events import Event
 from examples.object_upload.director import Outcome
 from examples.object_upload.report import report
-from examples.object_upload.story import ACTS, introduction
+from examples.object_upload.story import STORY
 from examples.object_upload.uploads import Seen
 from examples.servers import RedisServer, S3Server
 from tests.browser import browser, render
@@ -44,7 +44,7 @@ def test_the_acts(any_redis: RedisServer, s3_server: S3Server, tmp_path: Path) -
     assert "TORN: #2,#1,#2." in run.output
     assert "\x1b" not in run.output  # not a terminal
 
-    for act in ACTS:  # in each of them the fencing numbers grew
+    for act in STORY.ACTS:  # in each of them the fencing numbers grew
         granted = [event for event in run.events if (event["act"], event["kind"]) == (act.key, "acquired")]
         numbers = [event["data"]["number"] for event in granted]
         assert len(numbers) == 2
@@ -65,7 +65,7 @@ def check_page(run: Run, directory: Path) -> None:
     """The pictures: from the recorded events and nothing else, and legible."""
     events = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
     drawn = run.drawn.read_text(encoding="utf-8")
-    assert drawn == report(" ".join(introduction(1.5)), events)
+    assert drawn == report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
     pictures = list(root.iter("{http://www.w3.org/2000/svg}svg"))
     shown = [
@@ -139,5 +139,5 @@ DAYS = [SUNDAY, TUESDAY]
 def test_what_did_not_happen_is_not_claimed(
     key: str, acknowledged: list[str], refused: list[str], torn: int, days: list[str], final: Seen, as_claimed: bool
 ) -> None:
-    act = next(act for act in ACTS if act.key == key)
+    act = next(act for act in STORY.ACTS if act.key == key)
     assert Outcome(act, acknowledged, refused, 20, torn, days, final).as_claimed is as_claimed
