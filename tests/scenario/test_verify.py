@@ -132,12 +132,15 @@ def test_a_missing_floor(checked: Checked) -> None:
 
 @pytest.mark.parametrize("checked", ["postgres", "mariadb", "sqlite"], indirect=True)
 def test_an_autocommit_engine(checked: Checked) -> None:
-    """The psycopg guard begins its transactions itself."""
+    """The psycopg guard begins its transactions itself. The claim that is tried would stay, with the highest of all
+    numbers: pruned one day, it would shut out every new name."""
     url = checked.direct.url.render_as_string(hide_password=False)
     other = Checked(checked.side, url, checked.kind, isolation_level="AUTOCOMMIT")
     with pytest.raises(GuardNotEnforceable, match="autocommit"):
         other.verify()
     other.close()
+    with checked.direct.connect() as connection:
+        assert connection.execute(text("SELECT COUNT(*), MAX(number) FROM fencing_marks")).one() == (1, 0)
 
 
 # PostgreSQL
