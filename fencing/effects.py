@@ -13,6 +13,7 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from fencing.fence import Fence
@@ -101,6 +102,11 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             error = raised
 
 
+def _wake(waiter: asyncio.Future[None], _: object) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
+
+
 async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     """Await to its end what is bounded and must not be left half done, however often this task is cancelled. A
     cancellation is delivered then; its cause is how the coroutine failed, and None if it did not."""
@@ -117,8 +123,10 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     task = asyncio.ensure_future(carried())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
+        waiter = task.get_loop().create_future()  # as asyncio.wait() does for many tasks, and slower
+        task.add_done_callback(partial(_wake, waiter))
         try:
-            await asyncio.wait([task])
+            await waiter
         except asyncio.CancelledError as error:
             cancelled = error
     if isinstance(failure, asyncio.CancelledError):  # with all tasks of a loop that ends: its cause is what is known

@@ -172,10 +172,11 @@ class RedisPlans:
             if waiter is not None:
                 yield Leave(waiter)
             raise
-        if reply.kind == "taken":
+        kind = reply.kind
+        if kind == "taken":
             remaining = reply.number(1) / 1000 if reply.number(1) >= 0 else math.inf
             return Taken(remaining, reply.text(2) or None)
-        if reply.kind == "queued":
+        if kind == "queued":
             assert waiter is not None
             place = _Place(self, settings, waiter, reply.text(1), reply.number(2) / 1000)
             return Taken(math.inf, reply.text(3) or None, place)

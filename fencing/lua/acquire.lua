@@ -10,6 +10,9 @@
 --        | {'implausible', number, ceiling}
 
 local holder = redis.call('GET', KEYS[1])
+local queued = holder and 1 or redis.call('ZCARD', KEYS[4])
+if queued == 0 and ARGV[6] == '' then return mint() end
+
 if holder == ARGV[1] then
   local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
   if number then return {'granted', number} end
@@ -38,8 +41,8 @@ end
 
 if holder == ARGV[1] then return take() end
 if not holder then
-  if redis.call('ZCARD', KEYS[4]) == 0 then return take() end
-  local last, refused = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], server_clock_us())
+  if queued == 0 then return take() end
+  local last, refused = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], (server_clock_us()))
   if not last then return refused end
   heard_from(hub, KEYS[5])
   if hub ~= '' then queue_up() end

@@ -10,9 +10,10 @@ local function text_of(number)
   return string.format('%.0f', number) -- tostring() would write 1e+15
 end
 
+-- Microseconds: as a number, and as text.
 local function server_clock_us()
   local time = redis.call('TIME')
-  return tonumber(time[1]) * 1000000 + tonumber(time[2])
+  return time[1] * 1000000 + time[2], time[1] .. string.sub('00000' .. time[2], -6)
 end
 
 -- The record of the holder whose token is given: number, grant time, owner; nil where there is none.
@@ -58,13 +59,13 @@ end
 -- back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
 local function mint()
   local token, ttl, owner = ARGV[1], ARGV[2], ARGV[5]
-  local clock = server_clock_us()
+  local clock, clock_text = server_clock_us()
   local last, counter = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], clock)
   if not last then return counter end
   redis.call('INCRBY', KEYS[3], text_of(last + 1 - counter))
   local number = text_of(last + 1) -- exact below 2^53; INCRBY's own reply would reach the client as a double
   set(KEYS[1], token, ttl)
-  set(KEYS[2], number .. ' ' .. text_of(clock) .. ' ' .. token .. ' ' .. owner, ttl)
+  set(KEYS[2], number .. ' ' .. clock_text .. ' ' .. token .. ' ' .. owner, ttl)
   return {'granted', number}
 end
 
