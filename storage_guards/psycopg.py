@@ -182,7 +182,8 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
     def write(
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
     ) -> int:
-        """One guarded statement: a :meth:`begin` with nothing else in it, and its errors.
+        """One guarded statement: a :meth:`begin` with nothing else in it, and its errors. Inside another :meth:`begin`
+        of the same resource it would wait for that.
 
         With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
 
@@ -305,4 +306,6 @@ def may_end_the_transaction(query: object) -> bool:
         return b";" in query
     if isinstance(query, Fence) or isinstance(getattr(query, "fence", None), Fence):
         raise TypeError("write takes the lease first, then the query")
+    if type(query).__module__.partition(".")[0] == "sqlalchemy":
+        raise TypeError(f"write takes what psycopg executes, a str say, not SQLAlchemy's {type(query).__name__}")
     return True

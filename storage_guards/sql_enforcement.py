@@ -32,8 +32,9 @@ class Enforcing(_Executing):
         """Make PostgreSQL itself refuse every write of ``table`` whose transaction has not passed the check: raw SQL,
         psql, an old worker, an ORM that forgot.
 
-        It does **not** stop somebody who claims with an invented fence on purpose. Nor whoever owns the table, or is a
-        superuser: that must not be the application. Nor is what the table's *readers* see checked.
+        It does **not** stop somebody who claims with an invented fence on purpose; nor the table's owner or a
+        superuser, who are refused, but can switch it off: that must not be the application. Nor is what the table's
+        *readers* see checked.
 
         For a guard of the role that owns the table and ``fencing_marks``, the one that runs the migrations. From then
         on INSERT, UPDATE, DELETE, MERGE and COPY of a row need, earlier in the same transaction, the check of a guard

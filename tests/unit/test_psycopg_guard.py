@@ -16,6 +16,7 @@ import psycopg
 import pytest
 from psycopg import AsyncConnection, Connection
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
+from sqlalchemy import text
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
@@ -123,6 +124,8 @@ def test_arguments_in_the_wrong_order() -> None:
         guard.write("UPDATE orders SET total = 1", MINE)
     with pytest.raises(TypeError, match="lease first"):
         guard.write(MINE, MINE)
+    with pytest.raises(TypeError, match="a str say, not SQLAlchemy's TextClause"):
+        guard.write(MINE, text("UPDATE orders SET total = 1"))
     with pytest.raises(TypeError, match="psycopg Connection"):
         guard.advance(MINE)
     with pytest.raises(TypeError, match="OutcomeUnknown"):
