@@ -30,7 +30,8 @@ class Enforcing(_Executing):
         """Make PostgreSQL itself refuse every write of ``table`` whose transaction has not passed the check.
 
         It does **not** stop somebody who claims with an invented fence on purpose; nor the table's owner or a
-        superuser, who can switch it off: that must not be the application. See ``SQLAlchemyGuard.enforce``, which is the same.
+        superuser, who can switch it off: that must not be the application. See ``SQLAlchemyGuard.enforce``, which is
+        the same.
 
         Args:
             table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``. Ordinary or partitioned.
