@@ -9,7 +9,7 @@ once, by the guard, as its block ends: with its events and flushes, through :met
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import (
 from sqlalchemy.orm import InstanceState, Session, scoped_session, sessionmaker
 
 from fencing.errors import GuardNotEnforceable
+from storage_guards.sql_errors import DATABASE_ERRORS
 from storage_guards.sql_transaction import GuardedTransaction
 
 __all__ = ["async_session_on", "check_factory", "session_on"]
@@ -76,11 +77,13 @@ def session_on(connection: Connection, transaction: GuardedTransaction, factory:
         factory: as :func:`check_factory` takes it.
     """
     session: Session = (factory or sessionmaker())(bind=connection, join_transaction_mode="control_fully")
-    work = _UnitOfWork(session, connection, transaction)
     try:
-        yield session
+        work = _UnitOfWork(session, connection, transaction)
+        try:
+            yield session
+        finally:
+            work.allow_all()
     finally:
-        work.allow_all()
         try:
             session.close()
         finally:
@@ -96,11 +99,13 @@ async def async_session_on(
     plain = connection.sync_connection
     if plain is None:
         raise AssertionError("a connection that was not begun")
-    work = _UnitOfWork(session.sync_session, plain, transaction)
     try:
-        yield session
+        work = _UnitOfWork(session.sync_session, plain, transaction)
+        try:
+            yield session
+        finally:
+            work.allow_all()
     finally:
-        work.allow_all()
         try:
             await session.close()  # without I/O, as its transaction is over: so no cancellation comes between
         finally:
@@ -143,12 +148,18 @@ class _UnitOfWork:
     ) -> None:
         self.allow_all()
         if error is not None:
-            self._session.rollback()
+            with suppress(*DATABASE_ERRORS):  # the transaction is gone all the same, and it is the block's error that
+                self._session.rollback()  # counts: a cancellation, say
             return
         if self._strayed is not None:
             raise self._strayed
         self._ending = True
-        self._session.commit()
+        try:
+            self._session.commit()
+        except BaseException:
+            # SQLAlchemy lets go of the transaction when its commit was answered. What fails after that is a hook.
+            self._transaction.commit_is_over = self._connection.get_transaction() is None
+            raise
 
     def allow_all(self) -> None:
         """Give the session back what was forbidden."""

@@ -70,6 +70,7 @@ class GuardedTransaction:
         self._writes = writes
         self._foreign_body = foreign_body
         self.unit_of_work: AbstractContextManager[None] = nullcontext()
+        self.commit_is_over = False  # what the unit of work raises now is no answer to the commit
         self._admitted: list[Admitted] | None = None
         self._body_error: BaseException | None = None
         self._committing = False
@@ -167,7 +168,8 @@ class GuardedTransaction:
             if isinstance(error, DATABASE_ERRORS):
                 return explain(error, self._fences, self.seconds)
             return GuardUnavailable("the database did not answer a claim in time; no data was written, retry")
-        if self._committing and not (isinstance(error, DBAPIError) and commit_was_refused(error)):
+        refused = isinstance(error, DBAPIError) and commit_was_refused(error) and not self.commit_is_over
+        if self._committing and not refused:
             return self._admitted[0].unknown()
         return error
 

@@ -477,7 +477,11 @@ def test_sessions_of_another_engine_are_refused(shop: Shop) -> None:
 
 
 def test_two_phase_sessions_are_refused(shop: Shop) -> None:
-    shop.refused(ValueError, "two-phase", add_one, factory=shop.maker(twophase=True))
+    maker = shop.maker(twophase=True)
+    shop.refused(ValueError, "two-phase", add_one, factory=maker)
+    scope: Any = async_scoped_session(maker, lambda: 1) if shop.side.asynchronous else scoped_session(maker)
+    shop.refused(ValueError, "two-phase", add_one, factory=scope)
+    assert not scope.registry.has()
     assert shop.total == 0
 
 
@@ -586,6 +590,47 @@ def test_a_commit_that_is_refused(side: Side, postgres_url: str) -> None:
 
     shop.refused(IntegrityError, "line_order_id_fkey", story)
     assert shop.total == 0
+    shop.side.call(shop.engine.dispose)
+    shop.direct.dispose()
+
+
+@pytest.mark.parametrize("hook", ["after_commit", "after_transaction_end"])
+def test_a_hook_that_fails_after_the_commit(shop: Shop, hook: str) -> None:
+    """The error of a database, of whichever, does not say that this commit was refused."""
+
+    class Mine(Session):
+        pass
+
+    def audit(_: Session, transaction: Any = None) -> None:
+        if transaction is None or transaction.parent is None:
+            with shop.direct.begin() as connection:
+                connection.execute(insert(Order).values(id=1, total=0))
+
+    event.listen(Mine, hook, audit)
+    options: dict[str, Any] = {"sync_session_class" if shop.side.asynchronous else "class_": Mine}
+    with pytest.raises(OutcomeUnknown) as unknown:
+        shop.block(add_one, factory=shop.maker(**options))
+    assert isinstance(unknown.value.__cause__, IntegrityError)
+    assert shop.side.call(shop.guard.landed, unknown.value) is True
+    assert shop.total == 1
+
+
+def test_the_blocks_own_error_where_the_connection_breaks(side: Side, postgres_url: str) -> None:
+    """Its rollback fails, too, and does not hide it: a cancellation stays one."""
+    shop = Shop(side, postgres_url)
+
+    class Cancelled(BaseException):
+        pass
+
+    def story(session: Session) -> None:
+        pid = session.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        with shop.direct.connect() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
+        raise Cancelled
+
+    shop.refused(Cancelled, "", story)
+    shop.block(add_one)
+    assert shop.total == 1
     shop.side.call(shop.engine.dispose)
     shop.direct.dispose()
 
