@@ -91,8 +91,8 @@ class Trouble(NamedTuple):
             )
         if state == NO_PRIVILEGE:
             return GuardNotEnforceable(
-                f"the database refused the guard's statement: {said}; grant this role that right (where the "
-                f"database enforces, enforce() does), or use one that has it"
+                f"the database refused the guard's statement: {said}; use a role that has this right, or grant "
+                f"it (where the database enforces, enforce() grants what guards need, and the owner prunes)"
             )
         if state == _RAISED:
             return GuardNotEnforceable(said)
