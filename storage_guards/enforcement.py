@@ -108,8 +108,9 @@ BEGIN
         RAISE EXCEPTION '% inherits from %, and its rows would not be checked: enforce it first', one::regclass, target;
     END IF;
 
-    -- The resource of a row must not depend on who asks, or when: what PostgreSQL demands of an index, too.
-    EXECUTE format('CREATE TEMPORARY TABLE %I (LIKE %s) ON COMMIT DROP', bare, target);
+    -- The resource of a row must not depend on who asks, or when: what PostgreSQL demands of an index, too. Nor on
+    -- virtual generated columns, which are NULL in triggers.
+    EXECUTE format('CREATE TEMPORARY TABLE %I (LIKE %s INCLUDING GENERATED) ON COMMIT DROP', bare, target);
     path := current_setting('search_path');
     BEGIN
         PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);  -- as the trigger will have it

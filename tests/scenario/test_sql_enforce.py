@@ -102,6 +102,16 @@ def test_what_is_no_resource(roles: Roles, expression: str) -> None:
     refuses(roles, EXPRESSIONS[expression], resource=expression)
 
 
+def test_a_virtual_generated_column(roles: Roles) -> None:
+    """A trigger finds NULL in it, so all rows would have one resource."""
+    with roles.as_owner() as owner:
+        if owner.info.server_version < 180000:
+            pytest.skip("since PostgreSQL 18")
+        owner.execute("ALTER TABLE orders ADD name TEXT GENERATED ALWAYS AS ('orders:' || id) VIRTUAL")
+    refuses(roles, "virtual generated columns are not supported", resource="COALESCE(name, 'orders:0')")
+    roles.owners_guard().enforce("orders", resource=RESOURCE, role=roles.app)
+
+
 def test_an_expression_with_a_function(roles: Roles) -> None:
     """The owner's, with its schema; not one that the application could replace."""
     with roles.as_owner() as owner:
