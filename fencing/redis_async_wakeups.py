@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from fencing import redis_hub
 from fencing.errors import FencingError
 from fencing.redis_blueprint import Blueprint
+from fencing.redis_direct import Replies, direct_transport, stream_writer
 from fencing.redis_hub import DECLINE_SECONDS, Silence, message, not_listening
 from fencing.redis_plans import Call, NoReply, release_call
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter, Waiting
@@ -113,6 +114,7 @@ class _LoopHub:
         self._perform = perform
         self._clock = clock
         self._connecting = asyncio.Lock()
+        self._silence = Silence()
         self._listening: asyncio.Task[None] | None = None
         self._declining: set[asyncio.Task[None]] = set()
 
@@ -141,23 +143,28 @@ class _LoopHub:
             await connection.disconnect(nowait=True)
             raise
         self.connection = connection
-        self._listening = asyncio.get_running_loop().create_task(self._listen(connection), name="fencing-wakeups")
+        self._silence = Silence()
+        loop = asyncio.get_running_loop()
+        replies = None
+        transport = direct_transport(stream_writer(connection))
+        if transport is not None:
+            replies = Replies(loop, self._answer)
+            transport.set_protocol(replies)
+        self._listening = loop.create_task(self._listen(connection, replies), name="fencing-wakeups")
 
-    async def _listen(self, connection: Any) -> None:
-        silence = Silence()
+    async def _listen(self, connection: Any, replies: Replies | None) -> None:
         try:
-            while silence.goes_on(bool(self.waiting)):
+            while self._silence.goes_on(bool(self.waiting)):
                 try:
                     async with async_timeout(redis_hub.TICK_SECONDS):
-                        text = message(await connection.read_response(disconnect_on_error=False))
+                        if replies is not None:
+                            await asyncio.shield(replies.end)
+                        else:
+                            self._answer(await connection.read_response(disconnect_on_error=False))
                 except asyncio.TimeoutError:
-                    if silence.to_ask():
+                    if self._silence.to_ask():
                         await connection.send_command("PING", check_health=False)
-                    continue
-                silence.broken()
-                if text is not None:
-                    self._heard(text)
-        except (RedisError, OSError, ValueError):
+        except (RedisError, OSError):
             pass  # broken, or not what our scripts publish
         finally:
             if self.connection is connection:
@@ -165,8 +172,15 @@ class _LoopHub:
                 self.waiting.stir()
             await connection.disconnect(nowait=True)
 
-    def _heard(self, text: bytes) -> None:
-        declined = self.waiting.heard(text)
+    def _answer(self, reply: Any) -> None:
+        self._silence.broken()
+        text = message(reply)
+        if text is None:
+            return
+        try:
+            declined = self.waiting.heard(text)
+        except ValueError as error:
+            raise RedisError(f"not what our scripts publish: {text[:80]!r}") from error
         if declined is not None:
             task = asyncio.get_running_loop().create_task(self._decline(*declined), name="fencing-decline")
             self._declining.add(task)

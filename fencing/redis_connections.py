@@ -10,11 +10,10 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import redis
-from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
+from redis.exceptions import NoScriptError, RedisError
 
 from fencing.redis_blueprint import (
     NOT_READY,
@@ -25,7 +24,7 @@ from fencing.redis_blueprint import (
     nobody_will_ask_again,
     translated,
 )
-from fencing.redis_direct import Exchange, direct_socket
+from fencing.redis_direct import Wire, direct_socket
 from fencing.redis_plans import Call, NoReply
 
 __all__ = ["Connections"]
@@ -42,45 +41,20 @@ LEAST_SECONDS = 0.001
 class _Line:
     """A place for one connection, which is made when it is first needed."""
 
-    __slots__ = ("_seconds", "connection", "exchange", "used")
+    __slots__ = ("connection", "used", "wire")
 
     def __init__(self) -> None:
         self.connection: Any = None
-        self.exchange: Callable[[bytes], Any] = self._exchange
+        self.wire: Any = None
         self.used = 0.0
-        self._seconds = 0.0  # the time-out its socket has
 
     def open(self, connection: Any, seconds: float) -> None:
         """Connect, each wait at most so long."""
         self.close()
         self.connection = connection
-        self._seconds = connection.socket_timeout = connection.socket_connect_timeout = seconds
+        connection.socket_timeout = connection.socket_connect_timeout = seconds
         connection.connect()
-        sock = direct_socket(connection)
-        if sock is not None:
-            sock.settimeout(seconds)
-            self.exchange = Exchange(sock)
-        else:
-            self.exchange = self._exchange
-
-    def limit(self, seconds: float) -> None:
-        """Bound each wait from now on."""
-        if seconds == self._seconds:
-            return
-        sock = direct_socket(self.connection)
-        if sock is None:  # its time-out is set once, as it is made
-            self.open(self.connection, seconds)
-        else:
-            sock.settimeout(seconds)
-            self._seconds = seconds
-
-    def _exchange(self, data: bytes) -> Any:
-        """By redis-py itself."""
-        self.connection.send_packed_command([data])
-        try:
-            return self.connection.read_response(disconnect_on_error=False)
-        except (ResponseError, BusyLoadingError, AuthenticationError) as error:
-            return error
+        self.wire = Wire(connection, seconds)
 
     def close(self) -> None:
         if self.connection is not None:
@@ -149,10 +123,11 @@ class Connections:
             if not known or (started - line.used > IDLE_SECONDS and self._is_stale(line)):
                 self._connect(line, seconds)
                 seconds = max(seconds + started - time.monotonic(), LEAST_SECONDS)
-            line.limit(seconds)
-            reply = line.exchange(command(call))
+            if not line.wire.limit(seconds):
+                self._connect(line, seconds)
+            reply = line.wire.ask(command(call))
             if isinstance(reply, NoScriptError):
-                reply = line.exchange(command(call, whole=True))
+                reply = line.wire.ask(command(call, whole=True))
         except BaseException as error:
             self._abandon(line, call, error)
             raise

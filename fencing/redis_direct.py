@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
 
 from fencing.redis_replies import NONE_YET, new_reader
 
-__all__ = ["Exchange", "Replies", "direct_socket", "direct_transport", "stream_writer"]
+__all__ = ["Replies", "Wire", "direct_socket", "direct_transport", "stream_writer"]
 
 READ_BYTES = 65536
 
@@ -28,22 +28,64 @@ def direct_socket(connection: Any) -> socket.socket | None:
     return sock if isinstance(sock, socket.socket) else None
 
 
-class Exchange:
-    """For threads: a command out, its reply in. Each wait is bounded by the socket's time-out."""
+class Wire:
+    """For threads: a connection that redis-py has opened. Each wait is bounded by its time-out.
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    Errors that Redis gives as replies are returned; a broken connection raises RedisError or OSError.
+    """
+
+    def __init__(self, connection: Any, seconds: float) -> None:
+        self._connection = connection
+        self._sock = direct_socket(connection)
         self._reader = new_reader()
+        self._seconds = seconds
+        if self._sock is not None:
+            self._sock.settimeout(seconds)
 
-    def __call__(self, data: bytes) -> Any:
-        """The reply, or the error that Redis gave as one; OSError: the connection is broken."""
+    def limit(self, seconds: float) -> bool:
+        """Another time-out from now on. False: this redis-py sets it once, as it connects."""
+        if seconds != self._seconds:
+            if self._sock is None:
+                return False
+            self._sock.settimeout(seconds)
+            self._seconds = seconds
+        return True
+
+    def ask(self, data: bytes) -> Any:
+        """A command out, its reply in."""
+        if self._sock is None:
+            self._connection.send_packed_command([data])
+            return self._read()
         self._sock.sendall(data)
         while (reply := self._reader.gets()) is NONE_YET:
-            received = self._sock.recv(READ_BYTES)
-            if not received:
-                raise redis.ConnectionError("Connection closed by server.")
-            self._reader.feed(received)
+            self._receive(self._sock)
         return reply
+
+    def get(self) -> Any:
+        """What arrives next; ``NONE_YET`` if nothing does within the time-out."""
+        if self._sock is None:
+            return self._read() if self._connection.can_read(timeout=self._seconds) else NONE_YET
+        reply = self._reader.gets()
+        if reply is NONE_YET:
+            try:
+                self._receive(self._sock)
+            except TimeoutError:
+                return NONE_YET
+            reply = self._reader.gets()
+        return reply
+
+    def _receive(self, sock: socket.socket) -> None:
+        received = sock.recv(READ_BYTES)
+        if not received:
+            raise redis.ConnectionError("Connection closed by server.")
+        self._reader.feed(received)
+
+    def _read(self) -> Any:
+        """By redis-py itself."""
+        try:
+            return self._connection.read_response(disconnect_on_error=False)
+        except (ResponseError, BusyLoadingError, AuthenticationError) as error:
+            return error
 
 
 def stream_writer(connection: Any) -> asyncio.StreamWriter | None:

@@ -80,5 +80,7 @@ def not_listening(error: RedisError | OSError, address: str) -> NoReply | Coordi
 
 
 def message(reply: Any) -> bytes | None:
-    """The text, if it is one that was published."""
+    """The text, if it is one that was published. An error of Redis' is raised."""
+    if isinstance(reply, RedisError):
+        raise reply
     return reply[2] if isinstance(reply, list) and reply[0] == b"message" else None

@@ -16,8 +16,10 @@ from redis.exceptions import RedisError
 from fencing import redis_hub
 from fencing.errors import FencingError
 from fencing.redis_blueprint import Blueprint
+from fencing.redis_direct import Wire
 from fencing.redis_hub import DECLINE_SECONDS, Silence, message, not_listening
 from fencing.redis_plans import Call, NoReply, release_call
+from fencing.redis_replies import NONE_YET
 from fencing.redis_waiting import Enlist, Leave, Wait, Waiter, Waiting
 from fencing.timer import timer
 
@@ -116,10 +118,8 @@ class Wakeups:
             try:
                 connection.socket_connect_timeout = connection.socket_timeout = self._left(deadline)
                 connection.connect()
-                connection._sock.settimeout(self._left(deadline))
                 connection.send_command("SUBSCRIBE", self._waiting.channel, check_health=False)
                 connection.read_response(disconnect_on_error=False)
-                connection._sock.settimeout(redis_hub.PING_SECONDS)
             except (RedisError, OSError) as error:
                 raise not_listening(error, self._blueprint.address) from error
             thread = threading.Thread(target=self._listen, args=(connection,), name="fencing-wakeups", daemon=True)
@@ -136,10 +136,12 @@ class Wakeups:
     def _listen(self, connection: Any) -> None:
         silence = Silence()
         try:
+            wire = Wire(connection, redis_hub.TICK_SECONDS)
             while self._goes_on(silence, connection):
-                if connection.can_read(timeout=redis_hub.TICK_SECONDS):
-                    text = message(connection.read_response(disconnect_on_error=False))
+                reply = wire.get()
+                if reply is not NONE_YET:
                     silence.broken()
+                    text = message(reply)
                     if text is not None:
                         self._heard(text)
                 elif silence.to_ask():

@@ -12,7 +12,15 @@ import redis.asyncio
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from fencing import AsyncRedisCoordinator, RedisCoordinator
+from fencing import (
+    AsyncRedisCoordinator,
+    RedisCoordinator,
+    redis_async_wakeups,
+    redis_connections,
+    redis_direct,
+    redis_multiplex,
+    redis_replies,
+)
 from fencing.contract import Contract
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 
@@ -91,3 +99,17 @@ def account(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Itera
     account = Account(side, url)
     yield account
     account.close()
+
+
+@pytest.fixture(params=["direct", "no hiredis", "another redis-py"])
+def way_to_redis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How connections are written to and read."""
+    way: str = request.param
+    if way == "no hiredis":
+        monkeypatch.setattr(redis_replies, "hiredis", None)
+    elif way == "another redis-py":  # which keeps its sockets and streams elsewhere
+        for module in (redis_connections, redis_direct):
+            monkeypatch.setattr(module, "direct_socket", lambda connection: None)
+        for module in (redis_multiplex, redis_async_wakeups):
+            monkeypatch.setattr(module, "stream_writer", lambda connection: None)
+    return way

@@ -17,14 +17,7 @@ from fencing.effects import run_async
 from tests.conftest import ProxyFactory
 from tests.support import wait_until
 
-
-@pytest.fixture(autouse=True, params=["direct", "no hiredis", "another redis-py"])
-def _way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "no hiredis":
-        monkeypatch.setattr(redis_multiplex, "direct_transport", lambda writer: None)
-    elif request.param == "another redis-py":  # which keeps its stream elsewhere
-        monkeypatch.setattr(redis_multiplex, "stream_writer", lambda connection: None)
-
+pytestmark = pytest.mark.usefixtures("way_to_redis")
 
 Story = Callable[[AsyncRedisCoordinator], Awaitable[None]]
 
