@@ -97,7 +97,9 @@ class Trouble(NamedTuple):
         if state == _RAISED:
             return GuardNotEnforceable(said)
         if state in _WAITED_TOO_LONG:
-            return self.unavailable(f"{self.about} stayed locked by another transaction for {self.seconds:.3g} s")
+            return self.unavailable(
+                f"{self.about} stayed locked by another transaction for {self.seconds:.3g} s (a begin around this one?)"
+            )
         if state in LOST_A_RACE:
             return self.unavailable(f"{self.about} was changed by another transaction at the same time")
         return None

@@ -171,6 +171,11 @@ def test_a_refused_commit() -> None:
     assert not commit_was_refused(asyncio.CancelledError(), closed=False)
 
 
+def test_a_mark_that_stays_locked_may_be_ones_own() -> None:
+    said = str(explain(_error(psycopg.OperationalError, "55P03"), [MINE], 0.5, connected=True))
+    assert "stayed locked by another transaction for 0.5 s (a begin around this one?)" in said
+
+
 def test_an_error_that_nobody_knows_stays_what_it_is() -> None:
     error = _error(psycopg.DataError, "22000")
     assert explain(error, [MINE], 1.0, connected=True) is error
