@@ -66,7 +66,8 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
 
     A holder that is frozen inside a guarded transaction keeps others waiting for ``timeout`` at most: then the server
     ends its session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a
-    block that does not speak to the database for so long is undone: slow work belongs outside.
+    block that does not speak to the database for so long is undone: slow work belongs outside. The server has no bound
+    for a client in the middle of sending, in an ``executemany``, a pipeline or COPY FROM STDIN: docs/databases.md.
 
     Args:
         source: of connections. A ``psycopg_pool`` pool is best. A connection serves one after the other, and must be

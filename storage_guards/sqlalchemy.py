@@ -49,9 +49,10 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
     covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
     claim was still current when it committed, whatever Redis, clocks and pauses did.
 
-    A holder that is frozen inside a transaction keeps others waiting, though never for ever: each wait here is bounded,
-    and the server (not SQLite) ends the session of a client that stands still inside a guarded transaction. MySQL does
-    so only while it is sending rows: it has no bound for a client that stands still between two statements. The
+    A holder that is frozen inside a transaction keeps others waiting, though not for ever: each wait here is bounded,
+    and the server (not SQLite) ends the session of a client that stands still inside a guarded transaction. Except: on
+    PostgreSQL in the middle of sending, in an ``executemany`` of psycopg or COPY FROM STDIN (docs/databases.md). MySQL
+    has a bound only while it is sending rows, and none for a client that stands still between two statements. The
     client's own waits for a silent network, and for a free connection, are the driver's and the pool's: see
     ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, ``pool_timeout``.
 
