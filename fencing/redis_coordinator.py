@@ -92,15 +92,16 @@ class RedisCoordinator(RedisPlans):
         return FencedLock(self, resource)
 
     def acquire(self, resource: str, timeout: float | None = None) -> Lease:
-        """See :meth:`FencedLock.acquire`."""
+        """Take the lock, waiting so many seconds at most (None: for ever): see :meth:`FencedLock.acquire`."""
         return self.lock(resource).acquire(timeout)
 
     def try_acquire(self, resource: str) -> Lease | None:
-        """See :meth:`FencedLock.try_acquire`."""
+        """Take the lock if it is free; None: it is not. See :meth:`FencedLock.try_acquire`."""
         return self.lock(resource).try_acquire()
 
     def hold(self, resource: str, timeout: float | None = None) -> AbstractContextManager[Lease]:
-        """See :meth:`FencedLock.hold`."""
+        """Hold the lock for a ``with`` block, waiting so many seconds at most (None: for ever): see
+        :meth:`FencedLock.hold`."""
         return self.lock(resource).hold(timeout)
 
     def keep(self, grant: Grant, settings: Settings) -> Holding:
