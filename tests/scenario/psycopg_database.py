@@ -48,7 +48,7 @@ class Database:
         **settings: Any,
     ) -> None:
         self.side, self.proxy = side, proxy
-        self.dsn = dsn_of(url)
+        self.url, self.dsn = url, dsn_of(url)
         self.direct = psycopg.connect(self.dsn, autocommit=True)
         self.direct.execute("CREATE TABLE done (id INTEGER PRIMARY KEY)")
         self.beside = PsycopgGuard(self.dsn)

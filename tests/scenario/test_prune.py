@@ -22,6 +22,7 @@ from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard
 from storage_guards import pruning as pruning_module
 from storage_guards.recent_writes import FLOOR
 from tests.scenario.conftest import Side
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import dsn_of
 from tests.scenario.sql_ways import asyncio_url
 
@@ -37,7 +38,7 @@ class Shop:
     """A guard of one kind; ``beside``, a plain guard of the same database for whoever else there is."""
 
     def __init__(self, side: Side, url: str, kind: str) -> None:
-        self.side, self.kind = side, kind
+        self.side, self.url, self.kind = side, url, kind
         self.direct: Engine = create_engine(url)
         self.beside = SQLAlchemyGuard(self.direct, timeout=5.0)
         self.beside.create_tables()
@@ -52,12 +53,11 @@ class Shop:
             self.connect()
 
     def connect(self, **settings: Any) -> None:
-        url = self.direct.url.render_as_string(hide_password=False)
         if self.side.asynchronous:
-            self.engine = create_async_engine(asyncio_url(url), **settings)
+            self.engine = create_async_engine(asyncio_url(self.url), **settings)
             self.guard = AsyncSQLAlchemyGuard(self.engine, timeout=5.0)
         else:
-            self.engine = create_engine(url, **settings)
+            self.engine = create_engine(self.url, **settings)
             self.guard = SQLAlchemyGuard(self.engine, timeout=5.0)
 
     def prune(self, **options: Any) -> int:
@@ -221,7 +221,7 @@ def test_it_waits_for_a_claim_on_an_absent_mark(shop: Shop) -> None:
     with ThreadPoolExecutor() as pool:
         with shop.beside.begin(fence("new", 5), claim=True):
             pruned = pool.submit(shop.prune, below=8)
-            time.sleep(0.5)
+            until_locks_are_waited_for(shop.url)
             assert not pruned.done()
         assert pruned.result(10) in (1, 2)
     assert shop.floor() == 7
@@ -244,7 +244,7 @@ def test_a_claim_that_waits_for_it_sees_the_new_floor(shop: Shop) -> None:
         assert deleting.wait(10)
         late = pool.submit(shop.side.call, shop.guard.claim, fence("new", 6))
         newer = pool.submit(shop.claim, fence("newer", 8))
-        time.sleep(0.5)
+        until_locks_are_waited_for(shop.url, sessions=2)
         assert not late.done()
         go_on.set()
         assert pruned.result(10) == 1

@@ -18,17 +18,18 @@ from psycopg_pool import AsyncConnectionPool
 from examples.servers import PostgresServer, Proxy
 from fencing import GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import ADD, MINE, NEWER, dsn_of
 
 
 class Stage:
     """A guard with one connection, behind a proxy that falls silent when a COMMIT (or what else) comes by."""
 
-    def __init__(self, pool: AsyncConnectionPool, dsn: str, proxy: Proxy, timeout: float) -> None:
+    def __init__(self, pool: AsyncConnectionPool, url: str, proxy: Proxy, timeout: float) -> None:
         self.proxy, self.pool = proxy, pool
         self.guard = AsyncPsycopgGuard(pool, timeout=timeout)
-        self.beside = PsycopgGuard(dsn)
-        self.dsn = dsn
+        self.url, self.dsn = url, dsn_of(url)
+        self.beside = PsycopgGuard(self.dsn)
         self.passed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
@@ -67,7 +68,7 @@ Scene = Callable[[Stage], Awaitable[None]]
 def play(postgres_url: str, postgres_server: PostgresServer, proxy: Callable[[PostgresServer], Proxy]) -> Any:
     def play(scene: Scene, timeout: float = 10.0) -> None:
         async def run() -> None:
-            async with stage(dsn_of(postgres_url), proxy(postgres_server), timeout) as made:
+            async with stage(postgres_url, proxy(postgres_server), timeout) as made:
                 await asyncio.wait_for(scene(made), 30)
 
         asyncio.run(run())
@@ -76,11 +77,11 @@ def play(postgres_url: str, postgres_server: PostgresServer, proxy: Callable[[Po
 
 
 @asynccontextmanager
-async def stage(dsn: str, proxy: Proxy, timeout: float) -> AsyncIterator[Stage]:
-    async with AsyncConnectionPool(proxy.url(dsn), min_size=1, max_size=1, open=False) as pool:
-        made = Stage(pool, dsn, proxy, timeout)
+async def stage(url: str, proxy: Proxy, timeout: float) -> AsyncIterator[Stage]:
+    async with AsyncConnectionPool(proxy.url(dsn_of(url)), min_size=1, max_size=1, open=False) as pool:
+        made = Stage(pool, url, proxy, timeout)
         made.beside.create_tables()
-        with psycopg.connect(dsn) as connection:
+        with psycopg.connect(made.dsn) as connection:
             connection.execute("CREATE TABLE done (id INTEGER UNIQUE DEFERRABLE INITIALLY DEFERRED)")
         await made.guard.claim(MINE)  # and is connected now
         try:
@@ -93,7 +94,7 @@ async def cancelled_thrice(stage: Stage, task: asyncio.Task[Any]) -> None:
     await asyncio.wait_for(stage.passed.wait(), 5)
     for _ in range(3):
         task.cancel()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # time in which nothing is to happen
         assert not task.done(), "a cancellation got through the shield"
 
 
@@ -239,7 +240,7 @@ def test_a_cancelled_claim_gives_its_connection_back(play: Callable[..., None]) 
     async def scene(stage: Stage) -> None:
         with stage.beside.begin(MINE):
             claim = asyncio.ensure_future(stage.guard.claim(NEWER))
-            await asyncio.sleep(0.1)
+            await asyncio.to_thread(until_locks_are_waited_for, stage.url)
             assert not claim.done()
             claim.cancel()
             with pytest.raises(asyncio.CancelledError):

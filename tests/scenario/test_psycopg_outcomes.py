@@ -20,6 +20,7 @@ from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
 from storage_guards.recent_writes import FLOOR
 from tests.scenario.conftest import Side
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import ADD, MINE, NEWER, OTHER, Database, dsn_of
 from tests.support import wait_until
 
@@ -171,7 +172,7 @@ def test_while_it_is_under_way_landed_waits(database: Database, options: dict[st
             assert "ask again" in str(refused)
             assert "no data was written" not in str(refused)
             answer = pool.submit(asked.landed, unknown)
-            time.sleep(0.1)
+            until_locks_are_waited_for(database.url)
             assert not answer.done()
             if end == "rollback":
                 raise ZeroDivisionError

@@ -21,6 +21,7 @@ from sqlalchemy import create_engine, text
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.psycopg_statements import PREPARE
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import MINE, NEWER, OTHER, dsn_of
 
 READ = "SELECT total FROM orders WHERE id = 1"
@@ -30,13 +31,13 @@ ADD = "UPDATE orders SET total = total + 1 WHERE id = 1"
 class Orders:
     """A table of data, the guard beside it, and more connections to the same database."""
 
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
+    def __init__(self, url: str) -> None:
+        self.url, self.dsn = url, dsn_of(url)
         self.made: list[Connection[Any]] = []
         self.direct = self.connect(autocommit=True)
         self.direct.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, total INTEGER NOT NULL)")
         self.direct.execute("INSERT INTO orders VALUES (1, 0)")
-        self.guard = PsycopgGuard(dsn)
+        self.guard = PsycopgGuard(self.dsn)
         self.guard.create_tables()
 
     def connect(self, **settings: Any) -> Connection[Any]:
@@ -52,7 +53,7 @@ class Orders:
 
 @pytest.fixture
 def orders(postgres_url: str) -> Iterator[Orders]:
-    orders = Orders(dsn_of(postgres_url))
+    orders = Orders(postgres_url)
     yield orders
     for connection in orders.made:
         connection.close()
@@ -94,7 +95,7 @@ def test_a_check_that_waited_for_a_newer_claim_is_refused(orders: Orders) -> Non
         slow = pool.submit(claim_slowly)
         claiming.wait(10)
         late = pool.submit(orders.guard.write, MINE, ADD)
-        time.sleep(0.1)
+        until_locks_are_waited_for(orders.url)
         assert not late.done()
         commit.set()
         slow.result()
@@ -180,7 +181,7 @@ def test_a_claim_that_waited_is_judged_by_what_it_waited_for(orders: Orders, lev
     with ThreadPoolExecutor() as pool:
         with orders.guard.begin(MINE):
             waiting = pool.submit(guard.claim, NEWER)
-            time.sleep(0.1)
+            until_locks_are_waited_for(orders.url)
             assert not waiting.done()
         waiting.result()
 
@@ -202,7 +203,7 @@ def test_a_claim_waits_while_the_floor_is_raised(orders: Orders) -> None:
     pruning.execute("UPDATE fencing_marks SET number = 5 WHERE resource = 'fencing:floor'")
     with ThreadPoolExecutor() as pool:
         claim = pool.submit(orders.guard.claim, MINE)
-        time.sleep(0.1)
+        until_locks_are_waited_for(orders.url)
         assert not claim.done()
         pruning.commit()
         assert isinstance(claim.exception(), StaleFence)
@@ -543,8 +544,9 @@ def test_create_tables_from_many_processes_at_once(orders: Orders) -> None:
         orders.direct.execute("DROP TABLE fencing_marks")
         with ThreadPoolExecutor(6) as pool:
             for future in [pool.submit(create) for _ in range(6)]:
-                future.result()
+                future.result()  # none fails, which is the point: CREATE TABLE IF NOT EXISTS alone may
         orders.guard.claim(MINE)
+        assert orders.guard.write(MINE, ADD) == 1
 
 
 # advance: the check in a transaction of the caller's own

@@ -94,7 +94,7 @@ async def cancelled_thrice(stage: Stage, task: asyncio.Task[Any]) -> None:
     await asyncio.wait_for(stage.passed.wait(), 5)
     for _ in range(3):
         task.cancel()
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # time in which nothing is to happen
         assert not task.done(), "a cancellation got through the shield"
 
 

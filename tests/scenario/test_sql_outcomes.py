@@ -6,7 +6,6 @@ import asyncio
 import gc
 import pickle
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +22,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
 from storage_guards.recent_writes import FLOOR
 from tests.scenario.conftest import Side
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.sql_ways import EACH_WAY, WAYS, Way, asyncio_url, is_commit
 from tests.support import wait_until
 
@@ -285,7 +285,7 @@ def test_while_it_is_under_way_landed_waits(
             assert "ask again" in str(refused)
             assert "no data was written" not in str(refused)
             answer = pool.submit(asked.landed, unknown)
-            time.sleep(0.1)
+            until_locks_are_waited_for(postgres.url)
             assert not answer.done()
             if end == "rollback":
                 raise ZeroDivisionError

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from examples.servers import Proxy
 from fencing import Fence, GuardUnavailable, LeaseLost, OutcomeUnknown, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.sql_ways import EACH_WAY, Way, is_commit
 
 MINE = Fence("orders:1", 5, "a" * 22)
@@ -228,7 +229,7 @@ def test_a_real_race_for_the_check_itself(shop: Shop) -> None:
     with ThreadPoolExecutor() as pool:
         with shop.beside.begin(MINE) as connection:
             late = pool.submit(shop.run, MINE, shop.function(ADD, READ), guard=guard)
-            time.sleep(0.2)
+            until_locks_are_waited_for(shop.way.url)
             connection.execute(text(ADD))
         assert late.result(30) == 2
 
