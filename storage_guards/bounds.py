@@ -45,8 +45,13 @@ def wait_seconds(holders: Iterable[Fence | HasFence], own: float, timeout: objec
     """
     if timeout is not None:
         return min(own, max(_number(timeout, "timeout"), LEAST_SECONDS))
-    leases: list[Any] = [holder for holder in holders if callable(getattr(holder, "remaining", None))]
-    return min([own, *(max(float(lease.remaining()), LEAST_LEASE_SECONDS) for lease in leases)])
+    seconds = own
+    for holder in holders:
+        if not isinstance(holder, Fence):
+            remaining: Any = getattr(holder, "remaining", None)
+            if callable(remaining):
+                seconds = min(seconds, max(float(remaining()), LEAST_LEASE_SECONDS))
+    return seconds
 
 
 def check_unknown(error: object) -> OutcomeUnknown:

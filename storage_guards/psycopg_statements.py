@@ -110,8 +110,14 @@ def limits(seconds: float, *, idle: bool = True) -> list[str]:
     is none of that (``idle``), and one that stands still while it is being sent rows, which the second does not notice.
     """
     limit = max(1, round(seconds * 1000))
-    names = ("statement_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
-    return [f"SET LOCAL {name} = {limit}" for name in (names if idle else names[:1])]
+    of_each_statement = f"SET LOCAL statement_timeout = {limit}"
+    if not idle:
+        return [of_each_statement]
+    return [
+        of_each_statement,
+        f"SET LOCAL idle_in_transaction_session_timeout = {limit}",
+        f"SET LOCAL tcp_user_timeout = {limit}",
+    ]
 
 
 def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Values:
@@ -156,6 +162,8 @@ def create() -> list[str]:
 
 def literal(connection: AnyConnection, text: str) -> str:
     """The text as a literal of SQL, whatever is in it."""
+    if text.isascii() and "'" not in text and "\\" not in text:
+        return f"'{text}'"
     encoding = "ascii" if text.isascii() else connection.info.encoding
     try:
         return Escaping(connection.pgconn).escape_literal(text.encode(encoding)).decode(encoding)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 
 import psycopg
@@ -15,7 +16,7 @@ from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 from psycopg.pq.abc import PGresult
 
-from fencing.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence, admit_write
 from storage_guards import psycopg_statements as sql
 from storage_guards.psycopg_claims import ROUNDS, claim_all, moving, to_mark
@@ -33,7 +34,7 @@ from storage_guards.psycopg_wire import (
 )
 from storage_guards.recent_writes import Admitted
 
-__all__ = ["GuardedTransaction"]
+__all__ = ["GuardedTransaction", "admit", "to_admitted"]
 
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
@@ -94,20 +95,10 @@ class GuardedTransaction:
     def enter(self, connection: AnyConnection) -> PQGen[None]:
         """Begin a transaction and admit the fences. A mere claim is committed, too."""
         self._connection = connection
-        self._admitted = yield from either_way(connection, self._way, lambda: self._enter(connection))
-
-    def _enter(self, connection: AnyConnection) -> PQGen[list[PGresult]]:
         last = [f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)"] if self._cursor else []
-        if self._claim:
-            return (yield from claim_all(connection, self._way, self._fences, self.seconds, self._writes, last))
-        values = [sql.values_of(connection, fence) for fence in self._fences]
-        results = yield from ask_prepared(
-            connection,
-            self._way,
-            [sql.begin(connection), *sql.limits(self.seconds)],
-            lambda prepared: [*(sql.check(self._way, each, prepared=prepared) for each in values), *last],
+        self._admitted = yield from admit(
+            connection, self._way, self._fences, self.seconds, claim=self._claim, writes=self._writes, last=last
         )
-        return (yield from self._verdicts(connection, results))
 
     def advance(self, connection: AnyConnection) -> PQGen[None]:
         """Check in a transaction of the caller's own, which is begun where there is none; it stays theirs."""
@@ -130,7 +121,7 @@ class GuardedTransaction:
         for row in map(first_row, results[len(opening) :]):
             if row is not None and row[-1] != "t":
                 raise ValueError(_NESTED)
-        self._admitted = yield from self._verdicts(connection, results[len(opening) :])
+        self._admitted = yield from _verdicts(connection, self._way, self._fences, results[len(opening) :])
 
     def body_failed(self, error: BaseException) -> None:
         """The block raised it: nothing will be committed."""
@@ -154,23 +145,6 @@ class GuardedTransaction:
     def _refuse(self) -> None:
         self._body_error = GuardNotEnforceable(_ENDED_INSIDE)
         raise self._body_error
-
-    def _verdicts(self, connection: AnyConnection, results: Sequence[PGresult]) -> PQGen[list[PGresult]]:
-        if all(result.ntuples for result in results[: len(self._fences)]):
-            return list(results)
-        admitted = []
-        for fence, result in zip(self._fences, results, strict=False):
-            for _ in range(ROUNDS):
-                if result.ntuples:
-                    break
-                values = sql.values_of(connection, fence)
-                [mark] = yield from ask(connection, [self._way.sql.read_mark.format(**values)])
-                admit_write(to_mark(mark), fence)
-                [result] = yield from ask(connection, [sql.check(self._way, values)])
-            if not result.ntuples:
-                raise moving(fence)
-            admitted.append(result)
-        return admitted
 
     def __enter__(self) -> None:
         """Around all of it, connecting included: give database errors the meaning they have at the point reached.
@@ -209,9 +183,71 @@ class GuardedTransaction:
             return GuardUnavailable("the database did not answer in time; no data was written, retry")
         closed = self._connection is None or self._connection.closed
         if self._committing and not commit_was_refused(error, closed=closed):
-            return self._unknown(self._fences[0], self._admitted[0])
+            return to_admitted(self._fences[0], self._admitted[0]).unknown()
         return error
 
-    def _unknown(self, fence: Fence, admitted: PGresult) -> OutcomeUnknown:
-        seq, recent_writes, transaction = (first_row(admitted) or ("0", "", None))[:3]
-        return Admitted(fence, int(seq or 0), recent_writes or "", transaction).unknown()
+
+def admit(
+    connection: AnyConnection,
+    way: Way,
+    fences: Sequence[Fence],
+    seconds: float,
+    *,
+    claim: bool,
+    writes: int,
+    last: Sequence[str] = (),
+) -> PQGen[list[PGresult]]:
+    """Begin a transaction and claim or check, as its first statements. A mere claim is committed, too.
+
+    Args:
+        connection: idle.
+        last: statements to send after these.
+
+    Returns:
+        For each fence an answer with the row (seq, recent_writes, xact, outermost).
+
+    Raises:
+        StaleFence, UnclaimedFence: the rule refuses one.
+    """
+
+    if claim:
+        plan = partial(claim_all, connection, way, fences, seconds, writes, last)
+    else:
+        plan = partial(_check_all, connection, way, fences, seconds, last)
+    return (yield from either_way(connection, way, plan))
+
+
+def _check_all(
+    connection: AnyConnection, way: Way, fences: Sequence[Fence], seconds: float, last: Sequence[str]
+) -> PQGen[list[PGresult]]:
+    values = [sql.values_of(connection, fence) for fence in fences]
+    results = yield from ask_prepared(
+        connection,
+        way,
+        [sql.begin(connection), *sql.limits(seconds)],
+        lambda prepared: [*[sql.check(way, each, prepared=prepared) for each in values], *last],
+    )
+    return (yield from _verdicts(connection, way, fences, results))
+
+
+def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
+    """What :func:`admit` returned for a fence, in Python's terms."""
+    seq, recent_writes, transaction = (first_row(answer) or ("0", "", None))[:3]
+    return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
+
+
+def _verdicts(
+    connection: AnyConnection, way: Way, fences: Sequence[Fence], results: list[PGresult]
+) -> PQGen[list[PGresult]]:
+    """The answers that admit each fence; for those that do not, why, unless they do when asked again."""
+    for place, fence in enumerate(fences):
+        for _ in range(ROUNDS):
+            if results[place].ntuples:
+                break
+            values = sql.values_of(connection, fence)
+            [mark] = yield from ask(connection, [way.sql.read_mark.format(**values)])
+            admit_write(to_mark(mark), fence)
+            [results[place]] = yield from ask(connection, [sql.check(way, values)])
+        if not results[place].ntuples:
+            raise moving(fence)
+    return results

@@ -116,17 +116,19 @@ def ask_prepared(
         known = _prepared.get(connection)
         if connection.prepare_threshold is None or attempt == 2:
             known = _prepared[connection] = False
-        before = [*opening, *(PREPARE if known is None else ())]
-        try:
-            results = yield from ask(connection, [*before, *statements(known is not False)])
-        except errors.InvalidSqlStatementName:
-            _prepared.pop(connection, None)
-        except errors.DuplicatePreparedStatement:  # an answer was lost, or cancelled, after it was prepared
-            _prepared[connection] = True
-        else:
+        before = opening if known is not None else [*opening, *PREPARE]
+        results = yield from send(connection, [*before, *statements(known is not False)])
+        failure = failure_of(connection, results)
+        if failure is None:
             if known is None:
                 _prepared[connection] = True
             return results[len(before) :]
+        if isinstance(failure, errors.InvalidSqlStatementName):
+            _prepared.pop(connection, None)
+        elif isinstance(failure, errors.DuplicatePreparedStatement):  # its answer was lost, or cancelled
+            _prepared[connection] = True
+        else:
+            raise failure
         yield from ask(connection, [ROLLBACK])
     raise AssertionError("whole statements need no prepared ones")
 

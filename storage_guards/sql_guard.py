@@ -35,7 +35,7 @@ class SQLGuard:
         check_engine(engine)
         self._timeout = check_timeout(timeout)
         self._family = family(engine.dialect.name)
-        self._marks = MySQLMarks() if self._family == "mysql" else Marks(self._family)
+        self._marks = _marks(self._family, engine.dialect.driver)
 
     @property
     def metadata(self) -> MetaData:
@@ -96,6 +96,16 @@ class SQLGuard:
                 transaction.admit(connection, joined=True)
         if session is not None:
             session.expire_all()
+
+
+def _marks(family: str, driver: str) -> Marks:
+    if family == "mysql":
+        return MySQLMarks()
+    if driver != "psycopg":
+        return Marks(family)
+    from storage_guards.sql_psycopg import PsycopgMarks  # only who uses psycopg has it
+
+    return PsycopgMarks()
 
 
 def check_writes(statement: object) -> None:

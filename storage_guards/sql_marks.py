@@ -22,6 +22,7 @@ from fencing.errors import GuardUnavailable
 from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
 from storage_guards.mark_statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL, SQLITE, Statements
 from storage_guards.recent_writes import FLOOR, TABLE, Admitted, Settled, new_id
+from storage_guards.sql_drivers import AUTOCOMMIT, limit_transaction, require_open_transaction
 
 __all__ = ["Marks"]
 
@@ -81,6 +82,26 @@ class Marks:
         )
         self._first_floor = text(statements.make_floor.format(write=":table"))
 
+    def admit(
+        self,
+        connection: Connection,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        joined: bool = False,
+    ) -> list[Admitted]:
+        """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
+        own; and bound what the transaction may wait for."""
+        marks = self.on_database(enforced=limit_transaction(connection, seconds))
+        if claim:
+            admitted = marks.claim(connection, fences, writes=writes)
+        else:
+            admitted = marks.check(connection, fences, joined=joined)
+        require_open_transaction(connection, AUTOCOMMIT)
+        return admitted
+
     def on_database(self, *, enforced: bool) -> Marks:
         """These marks as they are to be reached where the database enforces, or does not."""
         return self._enforced if enforced else self
@@ -128,7 +149,7 @@ class Marks:
     def note_transaction(self, connection: Connection) -> None:
         """Make :meth:`is_still` possible, where it needs more than the admitted fence."""
 
-    def is_still(self, connection: Connection, admitted: Admitted) -> bool:
+    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Whether this is the transaction in which the fence was admitted, or at least one before any other's."""
         if self._postgresql:
             values: dict[str, Any] = {"transaction": admitted.transaction}

@@ -98,7 +98,7 @@ class MySQLMarks(Marks):
         """A savepoint, which no transaction outlives: not a COMMIT, nor what commits implicitly, nor a deadlock."""
         connection.exec_driver_sql("SAVEPOINT fencing_checked")
 
-    def is_still(self, connection: Connection, admitted: Admitted) -> bool:
+    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Whether this is the transaction in which the fence was admitted; error 1305 where it is not."""
         connection.exec_driver_sql("RELEASE SAVEPOINT fencing_checked")
         return True

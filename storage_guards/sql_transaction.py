@@ -15,13 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence
 from storage_guards.recent_writes import Admitted
-from storage_guards.sql_drivers import (
-    AUTOCOMMIT,
-    bounded_waits,
-    limit_transaction,
-    require_it_for_each_statement,
-    require_open_transaction,
-)
+from storage_guards.sql_drivers import bounded_waits, require_it_for_each_statement, require_open_transaction
 from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, has_lost_a_race, transaction_is_gone
 from storage_guards.sql_marks import Marks
 
@@ -103,7 +97,8 @@ class GuardedTransaction:
         this is not the checked transaction any more."""
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
-        require_open_transaction(connection, _ENDED_INSIDE)
+        if self._writes:  # a mere claim may be committed already
+            require_open_transaction(connection, _ENDED_INSIDE)
         self._committing = True
         self._require_same(connection)
 
@@ -112,7 +107,7 @@ class GuardedTransaction:
         if not self._foreign_body or not self._admitted:
             return
         try:
-            same = self._marks.is_still(connection, self._admitted[0])
+            same = self._marks.is_still(connection, self._admitted[0], self.seconds)
         except DBAPIError as error:
             if not transaction_is_gone(error):
                 raise
@@ -124,12 +119,9 @@ class GuardedTransaction:
     def admit(self, connection: Connection, *, joined: bool = False) -> None:
         """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
         own."""
-        marks = self._marks.on_database(enforced=limit_transaction(connection, self.seconds))
-        if self._claim:
-            admitted = marks.claim(connection, self._fences, writes=self._writes)
-        else:
-            admitted = marks.check(connection, self._fences, joined=joined)
-        require_open_transaction(connection, AUTOCOMMIT)
+        admitted = self._marks.admit(
+            connection, self._fences, self.seconds, claim=self._claim, writes=self._writes, joined=joined
+        )
         if self._foreign_body:
             self._marks.note_transaction(connection)
         self._admitted = admitted

@@ -54,3 +54,22 @@ class Way:
 def is_commit(request: bytes) -> bool:
     """Whether a request on the wire is a COMMIT, of whatever driver; AUTOCOMMIT and READ-COMMITTED are none."""
     return re.search(rb"\bCOMMIT\b", request) is not None
+
+
+class Wire:
+    """Counts requests, each ended by a reply, that pass through a proxy."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._requests: list[bytes] = []
+        proxy.drop_request_when(self._passes)
+
+    def _passes(self, request: bytes) -> bool:
+        if self._requests and len(request) > len(self._requests[-1]) and request.startswith(self._requests[-1]):
+            self._requests.pop()  # one more piece of it
+        self._requests.append(request)
+        return False
+
+    def count(self, side: Side, function: Callable[..., Any], *args: Any, **options: Any) -> int:
+        before = len(self._requests)
+        side.call(function, *args, **options)
+        return len(self._requests) - before

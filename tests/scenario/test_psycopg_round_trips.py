@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import psycopg
 import pytest
@@ -12,25 +11,7 @@ from examples.servers import PostgresServer, Proxy
 from fencing import OutcomeUnknown
 from tests.scenario.conftest import Side
 from tests.scenario.psycopg_database import ADD, MINE, NEWER, OTHER, Database
-
-
-class Wire:
-    """Counts requests, each ended by a reply, that pass through a proxy."""
-
-    def __init__(self, proxy: Proxy) -> None:
-        self._requests: list[bytes] = []
-        proxy.drop_request_when(self._passes)
-
-    def _passes(self, request: bytes) -> bool:
-        if self._requests and len(request) > len(self._requests[-1]) and request.startswith(self._requests[-1]):
-            self._requests.pop()  # one more piece of it
-        self._requests.append(request)
-        return False
-
-    def count(self, side: Side, function: Callable[..., Any], *args: Any, **options: Any) -> int:
-        before = len(self._requests)
-        side.call(function, *args, **options)
-        return len(self._requests) - before
+from tests.scenario.sql_ways import Wire
 
 
 @pytest.fixture

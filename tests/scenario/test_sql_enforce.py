@@ -19,7 +19,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.enforced import Roles, connect, dsn, two_roles
 from tests.scenario.conftest import Side
-from tests.scenario.test_psycopg_round_trips import Wire
+from tests.scenario.sql_ways import Wire
 
 MINE = Fence("orders:1", 5, "a" * 22)
 RESOURCE = "'orders:' || id"

@@ -1,0 +1,89 @@
+"""The marks of PostgreSQL through SQLAlchemy and psycopg 3, by the psycopg guard's plans: one round trip begins, bounds
+all waits and checks. It goes past the engine, where each of these would be a trip, and more work than the trip.
+
+So these statements do not meet what an engine does with each of its own, such as hooks and a log. Where a hook has
+begun the transaction already, everything goes through the engine, as with other drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from fencing.fence import Fence
+from storage_guards.psycopg_running import run, run_async
+from storage_guards.psycopg_statements import Way
+from storage_guards.psycopg_transaction import admit, to_admitted
+from storage_guards.psycopg_wire import ask, first_row, hang_up, is_idle
+from storage_guards.recent_writes import Admitted
+from storage_guards.sql_marks import Marks
+
+__all__ = ["PsycopgMarks"]
+
+T = TypeVar("T")
+
+_IS_STILL = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
+
+
+class PsycopgMarks(Marks):
+    """The marks of a PostgreSQL database, on connections that others open."""
+
+    def __init__(self) -> None:
+        super().__init__("postgresql")
+        self._way = Way()
+
+    def admit(
+        self,
+        connection: Connection,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        joined: bool = False,
+    ) -> list[Admitted]:
+        """See :meth:`Marks.admit`. A mere claim is committed, too."""
+        driver: Any = connection.connection.driver_connection
+        if joined or driver.autocommit or not is_idle(driver):
+            return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+        answers = _carry_out(
+            connection,
+            lambda driver: admit(driver, self._way, fences, seconds, claim=claim, writes=writes),
+            seconds * len(fences),
+        )
+        return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
+
+    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """See :meth:`Marks.is_still`."""
+        statement = _IS_STILL.format(admitted.transaction)
+        [same] = _carry_out(connection, lambda driver: ask(driver, [statement]), seconds)
+        return first_row(same) == ("t",)
+
+
+def _carry_out(connection: Connection, plan: Callable[[Any], PQGen[T]], seconds: float) -> T:
+    """Carry out a plan on the driver's connection; its errors are SQLAlchemy's."""
+    driver: Any = connection.connection.driver_connection
+    try:
+        if connection.dialect.is_async:
+            adapted: Any = connection.connection.dbapi_connection
+            result: T = adapted.run_async(lambda driver: run_async(driver, plan(driver), seconds))
+            return result
+        return run(driver, plan(driver), seconds)
+    except psycopg.Error as error:
+        if error.sqlstate is None:  # the driver speaks: there was no answer, or nobody to ask
+            hang_up(driver)
+        if driver.closed:
+            connection.exec_driver_sql("SELECT 1")  # fails, and so the engine and its pool know about it
+        raise DBAPIError.instance(
+            "the guard's statements", None, error, psycopg.Error, dialect=connection.dialect
+        ) from error
+    except Exception:
+        raise
+    except BaseException:
+        connection.invalidate()  # what was cancelled may run all the same
+        raise
