@@ -1,7 +1,8 @@
 """Many want one lock, and hold it for a millisecond each, again and again: how fast, how fair, and how dear it is.
 
 Each contender is alone with a new server, in short windows turn about with the others. The hand-off is what lies
-between the moment the holder begins to release and that at which the next one has the lock.
+between the moment the holder begins to release and that at which the next one has the lock, be it the same. A lock whose
+releaser takes it again at once has short ones, and the others wait long: see the longest wait, and the fairness.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ WINDOW = 0.8
 LIMIT = 40.0
 
 # What is compared with redis-py's, round by round.
-COMPARED = ("grants/s", "hand-off p99, µs", "CPU a grant, µs")
+COMPARED = ("grants/s", "hand-off p99, µs", "longest wait, ms", "CPU a grant, µs")
 
 
 def part(run: Run) -> None:
@@ -91,6 +92,7 @@ def numbers_of(result: dict[str, Any]) -> dict[str, float]:
         numbers["CPU a grant, µs"] = result["cpu"] / len(inside) * 1e6
     if counted:
         numbers["commands a grant"] = result["commands"] / counted
+    numbers["longest wait, ms"] = longest_wait(inside, result["workers"], start, end) * 1e3
     times = hand_offs(inside)
     if times:
         numbers["hand-off p50, µs"] = percentile(times, 0.5) * 1e6
@@ -111,6 +113,16 @@ def fairness(grants: Sequence[Grant], workers: int) -> float:
 def hand_offs(grants: Sequence[Grant]) -> list[float]:
     """Seconds from the beginning of each release to the next grant; grants in their order."""
     return [later.acquired - earlier.releasing for earlier, later in itertools.pairwise(grants)]
+
+
+def longest_wait(grants: Sequence[Grant], workers: int, start: float, end: float) -> float:
+    """Seconds that a worker, who always wants the lock, went without it in the window; grants in their order."""
+    since = [start] * workers
+    longest = 0.0
+    for grant in grants:
+        longest = max(longest, grant.acquired - since[grant.worker])
+        since[grant.worker] = grant.releasing
+    return max(longest, *(end - moment for moment in since))
 
 
 def _report(run: Run, scenario: str, found: dict[str, list[dict[str, float]]]) -> None:

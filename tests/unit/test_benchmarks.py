@@ -10,7 +10,7 @@ import pytest
 from tests.benchmarks.charts import Bar, Group, Panel, bars, lines
 from tests.benchmarks.children import ChildFailed, in_child
 from tests.benchmarks.closed_loop import Grant
-from tests.benchmarks.contended import fairness, hand_offs, numbers_of
+from tests.benchmarks.contended import fairness, hand_offs, longest_wait, numbers_of
 from tests.benchmarks.measure import Spread, jain, percentile, ratios, shares_above, spread_of, turns
 from tests.benchmarks.parts import PARTS, Figure, Run
 from tests.benchmarks.raw import _commands
@@ -75,6 +75,12 @@ def test_hand_offs_lie_between_a_release_and_the_next_grant() -> None:
     grants = [Grant(0, 1.0, 1.75), Grant(1, 2.0, 2.5), Grant(0, 3.0, 3.5)]
     assert hand_offs(grants) == [0.25, 0.5]
     assert hand_offs(grants[:1]) == []
+
+
+def test_the_longest_wait_counts_those_who_never_get_it() -> None:
+    grants = [Grant(0, 1.0, 1.75), Grant(1, 2.0, 2.5), Grant(0, 3.0, 3.5)]
+    assert longest_wait(grants, 2, 0.5, 4.0) == 1.5
+    assert longest_wait(grants, 3, 0.5, 4.0) == 3.5
 
 
 @pytest.mark.parametrize(
