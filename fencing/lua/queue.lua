@@ -33,9 +33,10 @@ end
 -- Two other hubs are told of an offer, so that somebody notices if it is never accepted.
 local function tell_next(lock_key, queue_key, offered_key, grantee)
   local told = {[grantee] = true}
+  local its = grantee .. ' '
   local after = ACCEPT_MS + 2
   for _, entry in ipairs(redis.call('ZRANGE', queue_key, 0, MOST_SEARCHED - 1)) do
-    local hub = string.match(entry, '^%S+') or ''
+    local hub = string.sub(entry, 1, #its) == its and grantee or string.match(entry, '^%S+') or ''
     if not told[hub] then
       told[hub] = true
       if redis.call('SISMEMBER', offered_key, hub) == 0 and (tell(hub, 'look ' .. after .. ' ' .. lock_key) or 0) > 0 then
