@@ -16,7 +16,7 @@ Predicate = Callable[[bytes], bool]
 class Loss:
     """A loss that was asked for. `fired`: how often it has happened, counted before the client can notice."""
 
-    def __init__(self, predicate: Predicate, what: Literal["request", "reply"], times: int) -> None:
+    def __init__(self, predicate: Predicate, what: Literal["request", "reply", "silence"], times: int) -> None:
         self._predicate = predicate
         self._what = what
         self._times = times
@@ -79,6 +79,10 @@ class Proxy:
         """Close the connection on the next `times` requests that match: to the client the same as a lost
         reply, but the server never saw (the last piece of) the request."""
         return self._add(Loss(predicate, "request", times))
+
+    def hold_reply_when(self, predicate: Predicate) -> Loss:
+        """Pass the next request that matches on, and be silent from then: its reply arrives at `restore`, late."""
+        return self._add(Loss(predicate, "silence", 1))
 
     def silence(self) -> None:
         """Accept connections and bytes but pass nothing on, either way; at `restore` they arrive, late."""
@@ -215,10 +219,14 @@ class _Connection:
             loss = next((loss for loss in self._losses if loss._matches(self._request)), None)
             if loss is not None and self._armed is None:
                 loss._times -= 1
-                if loss._what == "request":
+                if loss._what == "silence":
+                    self._flowing.clear()
+                    loss._fire()
+                elif loss._what == "request":
                     self._lose(loss)
                     return
-                self._armed = loss
+                else:
+                    self._armed = loss
             server.write(chunk)
             await server.drain()
         if self._armed is not None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,9 +15,11 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, GuardUnavailable, RedisCoordinator
 from fencing.fence import Fence, HasFence
-from fencing.redis_scripts import RELEASE
+from fencing.redis_scripts import ACQUIRE, RELEASE
 from tests.conftest import ProxyFactory
 from tests.scenario.test_lost_replies import asks_for
+from tests.scenario.waiters import Queue
+from tests.support import wait_until
 
 
 def run(url: str, story: Callable[[AsyncRedisCoordinator], Awaitable[None]], **settings: Any) -> None:
@@ -80,28 +84,28 @@ def test_cancelling_an_acquire_that_is_just_being_granted(any_redis: RedisServer
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await (await coordinator.acquire("warm")).release()
-        through.silence()
-        client.config_resetstat()
+        hold = through.hold_reply_when(lambda request: asks_for(ACQUIRE, request))
         task = asyncio.create_task(coordinator.acquire("r"))
-        await asyncio.sleep(0.05)  # long enough for the request to be on its way; right in any case
+        await until(lambda: client.get("r") is not None)
+        assert hold.fired == 1
         await cancel(task)
         through.restore()
-        await until(lambda: "cmdstat_evalsha" in client.info("commandstats"))  # the acquire did arrive, late
         await until(lambda: client.get("r") is None)
 
     run(through.url(any_redis.url), story, ttl=60)
 
 
 def test_cancelling_a_waiter_leaves_nothing(any_redis: RedisServer) -> None:
-    client = any_redis.client()
+    queue = Queue(any_redis)
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         holder = await coordinator.acquire("r")
         task = asyncio.create_task(coordinator.acquire("r"))
-        await asyncio.sleep(0.05)
+        await until(lambda: len(queue) == 1)
         await cancel(task)
+        assert len(queue) == 0
         await holder.release()
-        assert client.get("r") is None
+        assert not queue.left_behind()
 
     run(any_redis.url, story)
 
@@ -168,14 +172,16 @@ def test_a_time_out_around_acquire_gives_back(any_redis: RedisServer) -> None:
     client = any_redis.client()
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
-        async def attempt(number: int) -> None:
+        async def attempt(number: int) -> bool:
             try:
                 lease = await asyncio.wait_for(coordinator.acquire(f"r{number}"), 0.0002 * (number % 40))
             except asyncio.TimeoutError:
-                return
+                return True
             await lease.release()
+            return False
 
-        await asyncio.gather(*(attempt(number) for number in range(200)))
+        cancelled = await asyncio.gather(*(attempt(number) for number in range(200)))
+        assert any(cancelled)
         await until(lambda: not client.keys("r*"))
 
     run(any_redis.url, story, ttl=60)
@@ -187,29 +193,16 @@ def test_interrupting_a_thread_that_acquires(any_redis: RedisServer, proxy: Prox
     client = any_redis.client()
     with RedisCoordinator(any_redis.client(via=through), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
-        connections = coordinator._connections
+        through.hold_reply_when(lambda request: asks_for(ACQUIRE, request))
 
-        class Interrupting:
-            def __init__(self, inner: Any) -> None:
-                self.__dict__["inner"] = inner
+        def interrupt() -> None:
+            wait_until(lambda: client.get("r") is not None)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            through.restore()
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.inner, name)
-
-            def __setattr__(self, name: str, value: Any) -> None:
-                setattr(self.inner, name, value)
-
-            def read_response(self, **options: Any) -> Any:
-                until_granted = 200
-                while client.get("r") is None and until_granted:
-                    until_granted -= 1
-                raise KeyboardInterrupt
-
-        line = connections._free[-1]
-        line.connection = Interrupting(line.connection)
+        thread = threading.Thread(target=interrupt)
+        thread.start()
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r")
-        for _ in range(1000):
-            if client.get("r") is None:
-                break
-        assert client.get("r") is None
+        thread.join()
+        wait_until(lambda: client.get("r") is None)

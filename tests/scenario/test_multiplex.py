@@ -127,7 +127,7 @@ def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
         plan = coordinator.plan_acquire("hasty", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
         with pytest.raises(CoordinatorUnavailable):
             await run_async(plan, coordinator.perform)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0.5)  # time to look again and again, were it so
         any_redis.thaw()
         await (await patient).release()
         assert len(looks) < 20
@@ -157,7 +157,7 @@ def test_a_cut_connection_fails_nobody(any_redis: RedisServer, proxy: ProxyFacto
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         for _ in range(10):
             pairs = asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(20)))
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # somewhere in the middle; anywhere is right
             await asyncio.to_thread(through.cut)
             await pairs
 
@@ -184,9 +184,8 @@ def test_a_cancelled_reader_is_started_again(any_redis: RedisServer) -> None:
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "r")
-        for task in asyncio.all_tasks():
-            if task.get_name() == "fencing-redis":
-                task.cancel()
+        [reader] = [task for task in asyncio.all_tasks() if task.get_name() == "fencing-redis"]
+        reader.cancel()
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(20)))
 
     tell(story, any_redis.url)

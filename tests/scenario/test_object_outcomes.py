@@ -320,7 +320,7 @@ async def cancelled_in(shop: Shop, times: int) -> BaseException | None:
     await asyncio.to_thread(wait_until, lambda: shop.store.in_flight)
     for _ in range(times):
         task.cancel()
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # so that each cancellation is delivered by itself
     return await task
 
 

@@ -30,19 +30,13 @@ class Stage:
         self.guard = AsyncPsycopgGuard(pool, timeout=timeout)
         self.url, self.dsn = url, dsn_of(url)
         self.beside = PsycopgGuard(self.dsn)
-        self.passed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
     def hold_back(self, statement: bytes) -> None:
         """The reply to the request with ``statement`` arrives late: at ``proxy.restore``."""
+        self._hold = self.proxy.hold_reply_when(lambda request: statement in request)
 
-        def falls_silent(request: bytes) -> bool:
-            if statement in request:
-                self.proxy._flowing.clear()  # this runs in the proxy's own loop
-                self._loop.call_soon_threadsafe(self.passed.set)
-            return False
-
-        self.proxy.drop_reply_when(falls_silent)
+    async def until_held_back(self) -> None:
+        assert await asyncio.to_thread(self._hold.wait, 5)
 
     @property
     def done(self) -> set[int]:
@@ -91,7 +85,7 @@ async def stage(url: str, proxy: Proxy, timeout: float) -> AsyncIterator[Stage]:
 
 
 async def cancelled_thrice(stage: Stage, task: asyncio.Task[Any]) -> None:
-    await asyncio.wait_for(stage.passed.wait(), 5)
+    await stage.until_held_back()
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.02)  # time in which nothing is to happen
@@ -223,7 +217,7 @@ def test_the_loop_ends_during_the_commit(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
         stage.hold_back(b"COMMIT")
         task = asyncio.ensure_future(stage.guard.write(MINE, ADD, [1]))
-        await asyncio.wait_for(stage.passed.wait(), 5)
+        await stage.until_held_back()
         [inner] = [each for each in asyncio.all_tasks() if "AsyncRunning._end" in repr(each)]
         for each in (task, inner):
             each.cancel()
@@ -252,14 +246,16 @@ def test_a_cancelled_claim_gives_its_connection_back(play: Callable[..., None]) 
 
 def test_a_cancelled_body_is_rolled_back(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
+        in_the_body = asyncio.Event()
+
         async def block() -> None:
             async with stage.guard.begin(MINE) as connection:
                 await connection.execute(ADD, [1])
-                stage.passed.set()
+                in_the_body.set()
                 await connection.execute("SELECT pg_sleep(30)")
 
         task = asyncio.ensure_future(block())
-        await asyncio.wait_for(stage.passed.wait(), 5)
+        await asyncio.wait_for(in_the_body.wait(), 5)
         task.cancel()
         assert (await ended(task)).__cause__ is None
         assert stage.done == set()

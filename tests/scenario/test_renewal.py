@@ -28,6 +28,7 @@ from fencing.fence import Fence, HasFence
 from fencing.redis_scripts import RENEW
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
+from tests.scenario.test_cancellation import until
 from tests.scenario.test_lost_replies import asks_for
 from tests.support import wait_until
 
@@ -197,6 +198,7 @@ def test_on_lost_after_the_loss_is_called_at_once(side: Side, any_redis: RedisSe
 
     side.call(register)
     side.wait_until(lambda: told)
+    assert [(error.reason, error.fence) for error in told] == [("expired", lease.fence)]
     side.call(lease.release)
 
 
@@ -382,7 +384,7 @@ def test_after_a_fork_each_process_renews_its_own(any_redis: RedisServer) -> Non
 
         def child() -> None:
             mine = coordinator.acquire("childs", timeout=5)
-            time.sleep(3 * TTL)
+            time.sleep(3 * TTL)  # it has to be renewed
             theirs.send((mine.held, mine.release(), lease.held, lease.release()))
 
         process = context.Process(target=child, daemon=True)
@@ -519,15 +521,16 @@ def test_a_body_that_swallows_the_cancellation_still_learns_of_the_loss(any_redi
 
 
 def test_the_renewers_task_ends_with_the_last_lease(any_redis: RedisServer) -> None:
+    def names() -> list[str]:
+        return [task.get_name() for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
     async def main() -> None:
         async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=TTL) as coordinator:
             lease = await coordinator.acquire("r")
-            await asyncio.sleep(2 * TTL)
+            await asyncio.sleep(2 * TTL)  # it has to be renewed
             assert lease.held
             await lease.release()
-            await asyncio.sleep(0.05)
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            assert [task.get_name() for task in others] == ["fencing-redis"], "the connection's, until it is closed"
+            await until(lambda: names() == ["fencing-redis"])  # the connection's, until it is closed
 
     asyncio.run(main())
 

@@ -29,19 +29,15 @@ class Stage:
         self.engine, self.direct, self.proxy = engine, direct, proxy
         self.guard = AsyncSQLAlchemyGuard(engine, timeout=timeout)
         self.beside = SQLAlchemyGuard(direct)
-        self.passed = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
     def hold_back(self, statement: str) -> None:
         """The reply to the request with ``statement`` arrives late: at ``proxy.restore``."""
+        self._hold = self.proxy.hold_reply_when(
+            lambda request: is_commit(request) if statement == "COMMIT" else statement.encode() in request
+        )
 
-        def falls_silent(request: bytes) -> bool:
-            if is_commit(request) if statement == "COMMIT" else statement.encode() in request:
-                self.proxy._flowing.clear()  # this runs in the proxy's own loop
-                self._loop.call_soon_threadsafe(self.passed.set)
-            return False
-
-        self.proxy.drop_reply_when(falls_silent)
+    async def until_held_back(self) -> None:
+        assert await asyncio.to_thread(self._hold.wait, 5)
 
     @property
     def done(self) -> set[int]:
@@ -91,7 +87,7 @@ async def stage(way: Way, timeout: float) -> AsyncIterator[Stage]:
 
 
 async def cancelled_thrice(stage: Stage, task: asyncio.Task[Any]) -> None:
-    await asyncio.wait_for(stage.passed.wait(), 5)
+    await stage.until_held_back()
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0.02)  # time in which nothing is to happen
@@ -234,7 +230,7 @@ def test_the_loop_ends_during_the_commit(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
         stage.hold_back("COMMIT")
         task = asyncio.ensure_future(stage.guard.write(MINE, ADD, {"id": 1}))
-        await asyncio.wait_for(stage.passed.wait(), 5)
+        await stage.until_held_back()
         [inner] = [each for each in asyncio.all_tasks() if "run_sync" in repr(each)]
         for each in (task, inner):
             each.cancel()

@@ -446,13 +446,16 @@ def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
         async def ask() -> None:
             await guard.landed(OutcomeUnknown(fence=MINE, seq=1, recent_writes="a b"))
 
+        cancelled = 0
         for step in range(240):
             task = asyncio.ensure_future(read() if step % 2 else ask())
             await asyncio.sleep(step % 40 / 10_000)
             task.cancel()
             await asyncio.wait([task])
+            cancelled += task.cancelled()
             del task
-            beside.claim(MINE)
+            beside.claim(MINE)  # refused, after its 10 s, where a lock was left
+        assert cancelled > 100
         await engine.dispose()
 
     gc.disable()

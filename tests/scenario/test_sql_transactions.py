@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from examples.servers import PostgresServer
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.sql_ways import asyncio_url
 
 MINE = Fence("orders:1", 5, "a" * 22)
@@ -120,7 +121,7 @@ def test_a_check_that_waited_for_a_newer_claim_is_refused(postgres: Orders) -> N
         slow = pool.submit(claim_slowly)
         claiming.wait(10)
         late = pool.submit(postgres.guard.write, MINE, ADD)
-        time.sleep(0.1)
+        until_locks_are_waited_for(postgres.url)
         assert not late.done()
         commit.set()
         slow.result()
@@ -411,7 +412,7 @@ class _Lease:
 
 
 def test_postgresql_bounds_end_with_the_transaction(postgres: Orders) -> None:
-    show = text("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
+    show = text("SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout')")
     with postgres.guard.begin(_Lease(), claim=True) as connection:
         assert connection.execute(show).one() == ("3s", "3s")
     with postgres.engine.connect() as connection:
@@ -457,7 +458,7 @@ def test_a_cancelled_claim_gives_its_connection_back(request: pytest.FixtureRequ
         guard = AsyncSQLAlchemyGuard(engine, timeout=1.0)
         with orders.guard.begin(MINE):
             claim = asyncio.ensure_future(guard.claim(NEWER))
-            await asyncio.sleep(0.1)
+            await asyncio.to_thread(until_locks_are_waited_for, orders.url)
             claim.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await claim
@@ -490,8 +491,9 @@ def test_create_tables_from_many_processes_at_once(orders: Orders, form: str) ->
             connection.execute(text("DROP TABLE fencing_marks"))
         with ThreadPoolExecutor(len(guards)) as pool:
             for future in [pool.submit(create, guard) for guard in guards]:
-                future.result()
+                future.result()  # none fails, which is the point: CREATE TABLE IF NOT EXISTS alone may
         orders.guard.claim(MINE)
+        assert orders.guard.write(MINE, ADD) == 1
 
 
 def test_postgresql_keeps_the_transaction_of_the_last_write(postgres: Orders, postgres_server: PostgresServer) -> None:

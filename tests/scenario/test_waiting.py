@@ -75,7 +75,7 @@ def test_nobody_asks_while_the_lock_is_held(side: Side, any_redis: RedisServer) 
     waiters = [Waiter(side, coordinator) for _ in range(8)]
     queue.has(8)
     before = commands(any_redis, "evalsha")
-    time.sleep(1)
+    time.sleep(1)  # time in which nothing is to happen
     assert commands(any_redis, "evalsha") == before
     side.call(holder.release)
     for waiter in waiters:
@@ -166,17 +166,22 @@ def test_giving_up_at_the_moment_of_the_grant_leaves_no_lock_behind(side: Side, 
     """Time-outs and releases at the same moments, many times: whoever gave up was not left with the lock."""
     queue = Queue(any_redis)
     coordinators = [side.coordinator(any_redis.url, ttl=60) for _ in range(3)]
+    granted, gave_up = [], []
 
     def work(index: int) -> None:
         for number in range(40):
             try:
                 lease = side.call(coordinators[index].acquire, "r", timeout=0.001 * (1 + (number + index) % 5))
             except (NotAcquired, CoordinatorUnavailable):
-                continue  # the time was up, before the lock came, or before any reply did
-            time.sleep(0.002)
+                gave_up.append(number)  # the time was up, before the lock came, or before any reply did
+                continue
+            granted.append(number)
+            time.sleep(0.002)  # it is held as long as the others wait
             side.call(lease.release)
 
     side.race([lambda index=index: work(index) for index in (0, 0, 1, 1, 2, 2)])  # type: ignore[misc]
+    assert granted
+    assert gave_up
     wait_until(lambda: not queue.left_behind(), 10)  # an offer that was let go by is remembered for 2.5 s
 
 

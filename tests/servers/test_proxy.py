@@ -67,6 +67,21 @@ def test_silence_delays(any_redis: RedisServer, redis_proxy: Proxy, through: red
         assert client.get("counter") == b"1"
 
 
+def test_a_held_reply_arrives_late(any_redis: RedisServer, redis_proxy: Proxy, through: redis.Redis) -> None:
+    through.ping()
+    hold = redis_proxy.hold_reply_when(lambda request: b"INCR" in request)
+    replies: list[object] = []
+    late = threading.Thread(target=lambda: replies.append(through.incr("counter")))
+    late.start()
+    assert hold.wait(5)
+    with any_redis.client() as client:
+        wait_until(lambda: client.get("counter") == b"1")
+    assert replies == []
+    redis_proxy.restore()
+    late.join(5)
+    assert replies == [1]
+
+
 def test_refuse_and_restore(redis_proxy: Proxy, through: redis.Redis) -> None:
     through.ping()
     redis_proxy.refuse()

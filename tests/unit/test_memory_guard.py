@@ -83,7 +83,8 @@ def test_a_cancellation_that_comes_as_the_lock_is_granted_is_delivered() -> None
         guard = AsyncMemoryGuard()
         async with guard.begin(MINE, claim=True):
             waiting = asyncio.ensure_future(guard.claim(OTHER))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # its first step takes it to the lock
+            assert not waiting.done()
         for _ in range(steps):
             await asyncio.sleep(0)
         if waiting.cancel():

@@ -193,13 +193,13 @@ def test_a_silent_plan_gives_up_and_news_postpone_that() -> None:
     with pytest.raises(psycopg.OperationalError, match="no answer"):  # noqa: PT012 - until it gives up
         for _ in range(50):
             quiet.send(0)
-            time.sleep(0.005)
+            time.sleep(0.005)  # time passes in silence
     heard: Any = within(plan(), 0.05)
     next(heard)
     for _ in range(30):
         heard.send(0)
         heard.send(1)
-        time.sleep(0.005)
+        time.sleep(0.005)  # more of it in all
     with pytest.raises(StopIteration) as raised:
         heard.send(2)
     assert raised.value.value == "answered"
