@@ -4,13 +4,13 @@ the lease it works for."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fencing.errors import OutcomeUnknown
-from fencing.fence import Fence, HasFence
+from fencing.fence import Fence, HasFence, as_fence, sorted_fences
 
-__all__ = ["check_timeout", "check_unknown", "wait_seconds"]
+__all__ = ["check_timeout", "check_unknown", "fences_of", "wait_seconds"]
 
 LEAST_SECONDS = 0.001
 """The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
@@ -30,6 +30,11 @@ def check_timeout(timeout: object, what: str = "timeout") -> float:
     if seconds > MOST_SECONDS:
         raise ValueError(f"{what} is at most {MOST_SECONDS} seconds (2**31 - 1 milliseconds), not {timeout}")
     return seconds
+
+
+def fences_of(holders: Sequence[Fence | HasFence]) -> list[Fence]:
+    """:func:`~fencing.fence.sorted_fences`, at once where there is nothing to sort."""
+    return [as_fence(holders[0])] if len(holders) == 1 else sorted_fences(holders)
 
 
 def wait_seconds(holders: Iterable[Fence | HasFence], own: float, timeout: object = None) -> float:

@@ -18,7 +18,7 @@ __all__ = ["CREATE_FUNCTIONS", "FUNCTION_NAMES"]
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
 # PostgreSQL's format() puts the mark table's full name in the place of %1$s, and % in that of %%.
-_SQL = statements_on("%1$s")
+_SQL = statements_on("%1$s", outermost=True)
 _MAKE_FLOOR = _SQL.make_floor.format(write="substr(replace(gen_random_uuid()::text, '-', ''), 1, 12)")
 _IS_NO_RESOURCE = f"IF $1 = '{FLOOR}' THEN RAISE EXCEPTION '{FLOOR} is no resource'; END IF;"
 _ADMITTED = "TABLE (seq bigint, recent_writes text, xact text, outermost boolean)"

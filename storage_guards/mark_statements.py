@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from storage_guards.recent_writes import FLOOR, REMEMBERED_CHARACTERS, TABLE
 
-__all__ = ["CALLS", "CREATE_LOCK", "ENFORCED", "POSTGRESQL", "SQLITE", "Statements", "statements_on"]
+__all__ = ["CALLS", "CREATE_LOCK", "ENFORCED", "JOINING", "POSTGRESQL", "SQLITE", "Statements", "statements_on"]
 
 CREATE_LOCK = 7_236_273_601
 """Arbitrary: the advisory lock under which PostgreSQL creates tables and functions, as IF NOT EXISTS fails where two
@@ -35,8 +35,7 @@ class Statements(NamedTuple):
     and ``writes`` (what to add to ``seq``: 1 for a write, 0 for a mere claim).
 
     Args:
-        check: admits a write: a row (seq, recent_writes; on PostgreSQL also xact, and
-            outermost: whether outside any savepoint) if the fence is the mark's own.
+        check: admits a write: a row (seq, recent_writes; on PostgreSQL also xact) if the fence is the mark's own.
         claim: raises a mark that exists: such a row if the rule admits the fence.
         first_claim: the same for a mark that may be absent; ``lock_floor`` comes before it.
         lock_floor: a row (number, recent_writes) that nobody changes before this transaction ends; none: no floor yet.
@@ -64,14 +63,19 @@ class Statements(NamedTuple):
         return f"SELECT number, recent_writes FROM {TABLE} WHERE resource = '{FLOOR}'"
 
 
-def statements_on(table: str, *, postgresql: bool = True) -> Statements:
-    """The rule on the table of that name, which may be qualified by a schema."""
+def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
+    """The rule on the table of that name, which may be qualified by a schema.
+
+    With ``outermost`` the rows have one more column: whether outside any savepoint. (It costs a tenth of the check.)
+    """
     # xact: the transaction that last wrote the mark, for checks inside the database.
     xact, column, value = "", "", ""
     reply, share = "RETURNING seq, recent_writes", ""
     if postgresql:
         xact, column, value = " xact = pg_current_xact_id(),", ", xact", ", pg_current_xact_id()"
-        reply, share = f"RETURNING seq, recent_writes, xact::text, {_IS_OUTERMOST} AS outermost", " FOR SHARE"
+        reply, share = "RETURNING seq, recent_writes, xact::text", " FOR SHARE"
+        if outermost:
+            reply += f", {_IS_OUTERMOST} AS outermost"
     raised = (
         "number = {number}, token = {token}, "
         f"seq = CASE WHEN {TABLE}.number = {{number}} THEN {TABLE}.seq ELSE 0 END + {{writes}},{xact} "
@@ -105,6 +109,7 @@ def statements_on(table: str, *, postgresql: bool = True) -> Statements:
 
 
 POSTGRESQL = statements_on(TABLE)
+JOINING = statements_on(TABLE, outermost=True)
 
 # SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
 SQLITE = statements_on(TABLE, postgresql=False)

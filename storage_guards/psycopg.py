@@ -11,8 +11,8 @@ from psycopg.abc import Params
 from psycopg.sql import SQL, Composed
 
 from fencing.errors import OutcomeUnknown
-from fencing.fence import Fence, HasFence, Mark, check_resource, sorted_fences
-from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from fencing.fence import Fence, HasFence, Mark, check_resource
+from storage_guards.bounds import check_timeout, check_unknown, fences_of, wait_seconds
 from storage_guards.psycopg_enforcement import AsyncEnforcing, Enforcing
 from storage_guards.psycopg_marks import create_tables, read_mark
 from storage_guards.psycopg_outcome import Inquiry
@@ -45,7 +45,7 @@ class _Bounded:
     ) -> GuardedTransaction:
         seconds = wait_seconds(holders, self._timeout, timeout)
         return GuardedTransaction(
-            self._way, sorted_fences(holders), seconds, claim=claim, writes=writes, foreign_body=foreign_body
+            self._way, fences_of(holders), seconds, claim=claim, writes=writes, foreign_body=foreign_body
         )
 
     def _without_fence(self) -> GuardedTransaction:

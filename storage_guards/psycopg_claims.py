@@ -36,7 +36,7 @@ def claim_all(
         last: statements at the end of the transaction's beginning.
 
     Returns:
-        For each fence an answer with the row (seq, recent_writes, xact, outermost).
+        For each fence an answer with the row (seq, recent_writes, xact).
 
     Raises:
         StaleFence: the rule refuses one.

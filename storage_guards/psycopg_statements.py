@@ -15,7 +15,7 @@ from psycopg.pq import Escaping
 
 from fencing.errors import GuardNotEnforceable
 from fencing.fence import MAX_NUMBER, Fence
-from storage_guards.mark_statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL, Statements
+from storage_guards.mark_statements import CALLS, CREATE_LOCK, ENFORCED, JOINING, POSTGRESQL, Statements
 from storage_guards.recent_writes import FLOOR, TABLE, new_id
 
 __all__ = [
@@ -109,14 +109,14 @@ def limits(seconds: float, *, idle: bool = True) -> list[str]:
     Each statement, and so each wait for a lock; then a client that stands still between two statements, unless there
     is none of that (``idle``), and one that stands still while it is being sent rows, which the second does not notice.
     """
-    limit = max(1, round(seconds * 1000))
-    of_each_statement = f"SET LOCAL statement_timeout = {limit}"
+    limit = f" = {max(1, round(seconds * 1000))}"
+    of_each_statement = "SET LOCAL statement_timeout" + limit
     if not idle:
         return [of_each_statement]
     return [
         of_each_statement,
-        f"SET LOCAL idle_in_transaction_session_timeout = {limit}",
-        f"SET LOCAL tcp_user_timeout = {limit}",
+        "SET LOCAL idle_in_transaction_session_timeout" + limit,
+        "SET LOCAL tcp_user_timeout" + limit,
     ]
 
 
@@ -135,16 +135,18 @@ def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Value
     }
 
 
-def check(way: Way, values: Values, *, prepared: bool = False) -> str:
-    """Admit a write: a row (seq, recent_writes, xact, outermost) if the fence is the mark's own."""
+def check(way: Way, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False) -> str:
+    """Admit a write: a row (seq, recent_writes, xact) if the fence is the mark's own. If it ``joins`` a transaction,
+    the last column is whether it was outside any savepoint."""
     if prepared and not way.enforced:
-        resource, number, token, write, _ = values.values()
-        return f"EXECUTE {_CHECK_NAME} ({resource}, {number}, {token}, {write})"
-    return way.sql.check.format(**values)
+        resource = literal(connection, fence.resource)
+        return f"EXECUTE {_CHECK_NAME} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
+    statements = JOINING if joins and not way.enforced else way.sql
+    return statements.check.format(**values_of(connection, fence))
 
 
 def claim(way: Way, values: Values, *, prepared: bool = False) -> str:
-    """Raise a mark that exists: a row (seq, recent_writes, xact, outermost) if the rule admits the fence."""
+    """Raise a mark that exists: a row (seq, recent_writes, xact) if the rule admits the fence."""
     if prepared and not way.enforced:
         return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
     return way.sql.claim.format(**values)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from functools import partial
 from types import TracebackType
 
 import psycopg
@@ -25,7 +24,6 @@ from storage_guards.psycopg_statements import AnyConnection, Way
 from storage_guards.psycopg_wire import (
     ask,
     ask_prepared,
-    either_way,
     failure_of,
     first_row,
     is_open,
@@ -63,6 +61,13 @@ class GuardedTransaction:
         foreign_body: the block is the caller's, who can send anything, a COMMIT included: look again at its end.
     """
 
+    _connection: AnyConnection | None = None
+    _admitted: list[PGresult] | None = None
+    """Read only where the outcome is unknown."""
+    _body_error: BaseException | None = None
+    _committing = False
+    _committed = False
+
     def __init__(
         self,
         way: Way,
@@ -76,21 +81,12 @@ class GuardedTransaction:
         self._way = way
         self._fences = fences
         self.seconds = seconds
+        self.silence = seconds * max(1, len(fences))  # of the server: a request may wait for the lock of each mark
         self._claim = claim
         self._writes = writes
         # A cursor ends with its transaction, and no other can have its name: closing it proves which one this is.
         self._cursor = f"fencing_{secrets.token_hex(8)}" if foreign_body else None
         self.foreign_body = foreign_body
-        self._connection: AnyConnection | None = None
-        self._admitted: list[PGresult] | None = None  # read only where the outcome is unknown
-        self._body_error: BaseException | None = None
-        self._committing = False
-        self._committed = False
-
-    @property
-    def silence(self) -> float:
-        """How long the server may be silent: one request may wait for the lock of each mark."""
-        return self.seconds * max(1, len(self._fences))
 
     def enter(self, connection: AnyConnection) -> PQGen[None]:
         """Begin a transaction and admit the fences. A mere claim is committed, too."""
@@ -112,7 +108,7 @@ class GuardedTransaction:
         if self._way.enforced is None:  # a refusal would undo the caller's transaction, so it is asked for, once
             [enforced] = yield from ask(connection, [sql.IS_ENFORCED])
             self._way.enforced = first_row(enforced) == ("t",)
-        checks = [sql.check(self._way, sql.values_of(connection, fence)) for fence in self._fences]
+        checks = [sql.check(self._way, connection, fence, joins=True) for fence in self._fences]
         try:
             results = yield from ask(connection, [*opening, *checks])
         except (InsufficientPrivilege, UndefinedFunction):
@@ -121,7 +117,11 @@ class GuardedTransaction:
         for row in map(first_row, results[len(opening) :]):
             if row is not None and row[-1] != "t":
                 raise ValueError(_NESTED)
-        self._admitted = yield from _verdicts(connection, self._way, self._fences, results[len(opening) :])
+        checked = results[len(opening) :]
+        for place, fence in enumerate(self._fences):
+            if not checked[place].ntuples:
+                checked[place] = yield from _verdict(connection, self._way, fence)
+        self._admitted = checked
 
     def body_failed(self, error: BaseException) -> None:
         """The block raised it: nothing will be committed."""
@@ -204,30 +204,24 @@ def admit(
         last: statements to send after these.
 
     Returns:
-        For each fence an answer with the row (seq, recent_writes, xact, outermost).
+        For each fence an answer with the row (seq, recent_writes, xact).
 
     Raises:
         StaleFence, UnclaimedFence: the rule refuses one.
     """
 
     if claim:
-        plan = partial(claim_all, connection, way, fences, seconds, writes, last)
-    else:
-        plan = partial(_check_all, connection, way, fences, seconds, last)
-    return (yield from either_way(connection, way, plan))
-
-
-def _check_all(
-    connection: AnyConnection, way: Way, fences: Sequence[Fence], seconds: float, last: Sequence[str]
-) -> PQGen[list[PGresult]]:
-    values = [sql.values_of(connection, fence) for fence in fences]
+        return (yield from claim_all(connection, way, fences, seconds, writes, last))
     results = yield from ask_prepared(
         connection,
         way,
         [sql.begin(connection), *sql.limits(seconds)],
-        lambda prepared: [*[sql.check(way, each, prepared=prepared) for each in values], *last],
+        lambda prepared: [*[sql.check(way, connection, fence, prepared=prepared) for fence in fences], *last],
     )
-    return (yield from _verdicts(connection, way, fences, results))
+    for place, fence in enumerate(fences):
+        if not results[place].ntuples:
+            results[place] = yield from _verdict(connection, way, fence)
+    return results
 
 
 def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
@@ -236,18 +230,13 @@ def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
     return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
 
 
-def _verdicts(
-    connection: AnyConnection, way: Way, fences: Sequence[Fence], results: list[PGresult]
-) -> PQGen[list[PGresult]]:
-    """The answers that admit each fence; for those that do not, why, unless they do when asked again."""
-    for place, fence in enumerate(fences):
-        for _ in range(ROUNDS):
-            if results[place].ntuples:
-                break
-            values = sql.values_of(connection, fence)
-            [mark] = yield from ask(connection, [way.sql.read_mark.format(**values)])
-            admit_write(to_mark(mark), fence)
-            [results[place]] = yield from ask(connection, [sql.check(way, values)])
-        if not results[place].ntuples:
-            raise moving(fence)
-    return results
+def _verdict(connection: AnyConnection, way: Way, fence: Fence) -> PQGen[PGresult]:
+    """Why the check did not admit the fence, unless it does when it is made again."""
+    read_mark = way.sql.read_mark.format(resource=sql.literal(connection, fence.resource))
+    for _ in range(ROUNDS):
+        [mark] = yield from ask(connection, [read_mark])
+        admit_write(to_mark(mark), fence)
+        [checked] = yield from ask(connection, [sql.check(way, connection, fence)])
+        if checked.ntuples:
+            return checked
+    raise moving(fence)

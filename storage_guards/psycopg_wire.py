@@ -48,8 +48,6 @@ _prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
 def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
     """Send the statements as one simple query. The server stops at the first that fails: its result is the last."""
     pgconn = connection.pgconn
-    if connection.closed:
-        raise psycopg.OperationalError("the connection is closed")
     request = "; ".join(statements)
     pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
     results: list[PGresult] = yield from generators.execute(pgconn)
@@ -98,7 +96,8 @@ def ask_prepared(
     """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
 
     What is prepared can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
-    the transaction is begun anew, twice at most.
+    the transaction is begun anew, twice at most; and once more if the way to the marks is refused, as by
+    :func:`either_way`.
 
     Args:
         connection: idle.
@@ -109,12 +108,13 @@ def ask_prepared(
     Returns:
         The answers to ``statements`` alone.
     """
-    if way.enforced:
-        results = yield from ask(connection, [*opening, *statements(False)])
-        return results[len(opening) :]
-    for attempt in range(3):
-        known = _prepared.get(connection)
-        if connection.prepare_threshold is None or attempt == 2:
+    refused: psycopg.Error | None = None
+    vanished = 0
+    while True:
+        enforced, known = way.enforced, _prepared.get(connection)
+        if enforced:
+            known = False
+        elif vanished == 2 or (known is None and connection.prepare_threshold is None):
             known = _prepared[connection] = False
         before = opening if known is not None else [*opening, *PREPARE]
         results = yield from send(connection, [*before, *statements(known is not False)])
@@ -123,14 +123,21 @@ def ask_prepared(
             if known is None:
                 _prepared[connection] = True
             return results[len(before) :]
-        if isinstance(failure, errors.InvalidSqlStatementName):
+        if isinstance(failure, _REFUSED_WAYS):
+            if refused is not None:
+                way.enforced = not enforced
+                raise refused if isinstance(failure, errors.UndefinedFunction) else failure
+            refused = failure
+            way.enforced = not enforced  # not the reverse of what it is now: another thread may have found out the same
+        elif known and isinstance(failure, errors.InvalidSqlStatementName):
             _prepared.pop(connection, None)
-        elif isinstance(failure, errors.DuplicatePreparedStatement):  # its answer was lost, or cancelled
+            vanished += 1
+        elif known is None and isinstance(failure, errors.DuplicatePreparedStatement):  # its answer was lost
             _prepared[connection] = True
+            vanished += 1
         else:
             raise failure
         yield from ask(connection, [ROLLBACK])
-    raise AssertionError("whole statements need no prepared ones")
 
 
 def either_way(connection: AnyConnection, way: Way, plan: Callable[[], PQGen[T]]) -> PQGen[T]:

@@ -11,8 +11,8 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import UpdateBase
 
-from fencing.fence import Fence, HasFence, sorted_fences
-from storage_guards.bounds import LEAST_SECONDS, check_timeout, check_unknown, wait_seconds
+from fencing.fence import Fence, HasFence
+from storage_guards.bounds import LEAST_SECONDS, check_timeout, check_unknown, fences_of, wait_seconds
 from storage_guards.sql_drivers import bounded_waits, check_engine, family
 from storage_guards.sql_marks import Marks
 from storage_guards.sql_marks_mysql import MySQLMarks
@@ -52,7 +52,7 @@ class SQLGuard:
         at_most: float = math.inf,
         foreign_body: bool = False,
     ) -> GuardedTransaction:
-        fences = sorted_fences(holders)
+        fences = fences_of(holders)
         seconds = min(wait_seconds(holders, self._timeout, timeout), max(at_most, LEAST_SECONDS))
         return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes, foreign_body=foreign_body)
 
