@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -59,9 +60,12 @@ class Running:
     def _clean_up(self) -> None:
         """Roll back what is not committed, or else hang up. How that fails does not matter any more."""
         try:
-            if not is_idle(self._connection):
+            if not is_idle(self._connection) and not self._connection.closed:
+                _wait_for_turn(self._connection, self._transaction.silence)
                 self._connection.rollback()
-            if self._autocommit:
+            if not is_idle(self._connection):  # a pipeline that was left open, in which the pool would lend it again
+                hang_up(self._connection)
+            elif self._autocommit:
                 self._connection.autocommit = True
         except psycopg.Error:
             hang_up(self._connection)
@@ -107,9 +111,12 @@ class AsyncRunning:
 
     async def _clean_up(self) -> None:
         try:
-            if not is_idle(self._connection):
+            if not is_idle(self._connection) and not self._connection.closed:
+                await _wait_for_turn_async(self._connection, self._transaction.silence)
                 await self._connection.rollback()
-            if self._autocommit:
+            if not is_idle(self._connection):  # as above
+                hang_up(self._connection)
+            elif self._autocommit:
                 await self._connection.set_autocommit(True)
         except psycopg.Error:
             hang_up(self._connection)
@@ -118,12 +125,14 @@ class AsyncRunning:
 def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
     """Carry out a plan, in which the server may be silent for so many seconds (and a moment, so that its own refusal
     comes first)."""
+    _wait_for_turn(connection, seconds)
     with connection.lock:
         return connection.wait(within(plan, seconds + GRACE))
 
 
 async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
     """:func:`run` for asyncio."""
+    await _wait_for_turn_async(connection, seconds)
     async with connection.lock:
         return await connection.wait(within(plan, seconds + GRACE))
 
@@ -156,6 +165,32 @@ async def _roll_back(connection: AsyncConnection[Any]) -> None:
         await connection.rollback()
     except psycopg.Error:
         hang_up(connection)
+
+
+def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
+    """Hang up, and OperationalError, where the connection stays in use. psycopg locks it as long as a stream or a COPY
+    is open, also against the thread that has left it open."""
+    if connection.lock.locked():
+        if not connection.lock.acquire(timeout=seconds):
+            _give_up(connection, seconds)
+        connection.lock.release()
+
+
+async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
+    if connection.lock.locked():
+        try:
+            await asyncio.wait_for(connection.lock.acquire(), seconds)
+        except asyncio.TimeoutError:
+            _give_up(connection, seconds)
+        connection.lock.release()
+
+
+def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
+    hang_up(connection)
+    raise psycopg.OperationalError(
+        f"the connection was still in use after {seconds:.3g} s, by a stream or a COPY that was left open, say; "
+        f"nothing was written"
+    )
 
 
 def _forbid(connection: AnyConnection) -> None:
