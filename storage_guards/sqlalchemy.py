@@ -297,9 +297,10 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
 
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
         never commits. After any error here roll the transaction back. A savepoint or COMMIT sent as text is not
-        noticed, nor that you go on after a deadlock of MariaDB or MySQL, which undoes the check too. The objects of a session are expired, so that they are read again; on PostgreSQL the guard's bounds
-        hold for the rest of the transaction. On MariaDB and MySQL the transaction keeps its isolation level, and is
-        refused if it has read from a snapshot that is older than the mark.
+        noticed, nor that you go on after a deadlock of MariaDB or MySQL, which undoes the check, too. The objects of a
+        session are expired, so that they are read again; on PostgreSQL the guard's bounds hold for the rest of the
+        transaction. On MariaDB and MySQL the transaction keeps its isolation level, and is refused if it has read from
+        a snapshot that is older than the mark.
 
         Args:
             connection_or_session: of this guard's database; its transaction is begun where there is none.
