@@ -208,4 +208,4 @@ def first_row(result: PGresult) -> Row | None:
     if not result.ntuples:
         return None
     values = [result.get_value(0, column) for column in range(result.nfields)]
-    return tuple(None if value is None else value.decode("ascii") for value in values)
+    return tuple([None if value is None else value.decode("ascii") for value in values])

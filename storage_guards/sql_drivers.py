@@ -39,6 +39,9 @@ _SUPPORTED = {
 }
 _RETURNING_SINCE = (3, 35, 0)
 
+_PSYCOPG_INTRANS = 2
+"""psycopg.pq.TransactionStatus.INTRANS: an open transaction that has not failed, on a connection that is not busy."""
+
 _IN_TRANSACTION = 1
 """SERVER_STATUS_IN_TRANS, a bit of what MariaDB and MySQL report with each answer."""
 
@@ -92,7 +95,7 @@ def require_open_transaction(connection: Connection, what_else: str) -> None:
     if connection.dialect.name == "sqlite":
         is_open = bool(driver.in_transaction)
     elif connection.dialect.driver == "psycopg":
-        is_open = driver.info.transaction_status.name == "INTRANS"
+        is_open = driver.pgconn.transaction_status == _PSYCOPG_INTRANS
     elif connection.dialect.driver == "asyncpg":
         is_open = bool(driver.is_in_transaction())
     else:

@@ -53,27 +53,28 @@ class PsycopgMarks(Marks):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         answers = _carry_out(
             connection,
-            lambda driver: admit(driver, self._way, fences, seconds, claim=claim, writes=writes),
+            driver,
+            lambda: admit(driver, self._way, fences, seconds, claim=claim, writes=writes),
             seconds * len(fences),
         )
         return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
 
     def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """See :meth:`Marks.is_still`."""
+        driver: Any = connection.connection.driver_connection
         statement = _IS_STILL.format(admitted.transaction)
-        [same] = _carry_out(connection, lambda driver: ask(driver, [statement]), seconds)
+        [same] = _carry_out(connection, driver, lambda: ask(driver, [statement]), seconds)
         return first_row(same) == ("t",)
 
 
-def _carry_out(connection: Connection, plan: Callable[[Any], PQGen[T]], seconds: float) -> T:
-    """Carry out a plan on the driver's connection; its errors are SQLAlchemy's."""
-    driver: Any = connection.connection.driver_connection
+def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
+    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's."""
     try:
         if connection.dialect.is_async:
             adapted: Any = connection.connection.dbapi_connection
-            result: T = adapted.run_async(lambda driver: run_async(driver, plan(driver), seconds))
+            result: T = adapted.run_async(lambda _: run_async(driver, plan(), seconds))
             return result
-        return run(driver, plan(driver), seconds)
+        return run(driver, plan(), seconds)
     except psycopg.Error as error:
         if error.sqlstate is None:  # the driver speaks: there was no answer, or nobody to ask
             hang_up(driver)
