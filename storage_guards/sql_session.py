@@ -118,6 +118,11 @@ class _UnitOfWork:
     def __init__(self, session: Session, connection: Connection, transaction: GuardedTransaction) -> None:
         if session.twophase:
             raise ValueError("a two-phase session cannot be guarded: its commit comes after the check's transaction")
+        if any(True for _ in session):
+            raise ValueError(
+                "the factory's sessions are not new: they have objects, which may be older than the claim; add them in "
+                "the guarded block"
+            )
         self._session = session
         self._connection = connection
         self._transaction = transaction

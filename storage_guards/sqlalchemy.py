@@ -380,7 +380,9 @@ class AsyncSQLAlchemyGuard(AsyncUpkeep, AsyncEnforcing):
 
     @asynccontextmanager
     async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
-        """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation."""
+        """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation. Hooks at
+        the block's end run in a task of their own, where an ``async_scoped_session`` by tasks has another session: they
+        use the one that they are given."""
         check_factory(factory, self._engine.sync_engine, asynchronous=True)
         transaction = self._transaction(holders, claim=claim, foreign_body=True)
         with transaction.explained():

@@ -485,6 +485,20 @@ def test_two_phase_sessions_are_refused(shop: Shop) -> None:
     assert shop.total == 0
 
 
+def test_sessions_that_come_with_objects_are_refused(shop: Shop) -> None:
+    order = shop.read_before()
+    shop.add_elsewhere(10)
+
+    class Mine(Session):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.add(order)
+
+    options: dict[str, Any] = {"sync_session_class" if shop.side.asynchronous else "class_": Mine}
+    shop.refused(ValueError, "are not new", add_one, factory=shop.maker(**options))
+    assert shop.total == 10
+
+
 @pytest.mark.parametrize("swallowed", [False, True], ids=["raised", "swallowed"])
 @pytest.mark.parametrize("way", ["binds", "get_bind", "bind_arguments"])
 def test_nothing_goes_to_another_engine(shop: Shop, way: str, swallowed: bool) -> None:
