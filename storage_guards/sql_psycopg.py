@@ -49,7 +49,7 @@ class PsycopgMarks(Marks):
     ) -> list[Admitted]:
         """See :meth:`Marks.admit`. A mere claim is committed, too."""
         driver: Any = connection.connection.driver_connection
-        if joined or driver.autocommit or not is_idle(driver):
+        if driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         answers = _carry_out(
             connection,
@@ -78,10 +78,13 @@ def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]]
     except psycopg.Error as error:
         if error.sqlstate is None:  # the driver speaks: there was no answer, or nobody to ask
             hang_up(driver)
-        if driver.closed:
-            connection.exec_driver_sql("SELECT 1")  # fails, and so the engine and its pool know about it
         raise DBAPIError.instance(
-            "the guard's statements", None, error, psycopg.Error, dialect=connection.dialect
+            "the guard's statements",
+            None,
+            error,
+            psycopg.Error,
+            connection_invalidated=driver.closed,  # as the engine finds when it rolls back, and tells its pool
+            dialect=connection.dialect,
         ) from error
     except Exception:
         raise
