@@ -37,7 +37,8 @@ __all__ = ["GuardedTransaction", "admit", "to_admitted"]
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
     "(then nothing was written; put connection.transaction() around what may fail), or the block sent COMMIT or "
-    "ROLLBACK (then what it wrote until that is committed or not, and nothing after it was written), or it left a "
+    "ROLLBACK (then what it wrote until that is committed or not, and nothing after it was written but, unchecked, the "
+    "rest of the same request or pipeline), or it left a "
     "pipeline or a query open"
 )
 

@@ -25,7 +25,8 @@ _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
     "(then nothing was written; put connection.begin_nested() around what may fail), or it sent COMMIT or ROLLBACK as "
     "text or through the driver, or what commits implicitly (on MariaDB and MySQL each CREATE, ALTER, TRUNCATE …; then "
-    "what it wrote until that is committed or not, and nothing after it was written)"
+    "what it wrote until that is committed or not, and nothing after it was written but, unchecked, the rest of the "
+    "same text)"
 )
 
 _ENDED_BY_SQLALCHEMY = (
