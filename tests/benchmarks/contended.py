@@ -1,8 +1,8 @@
 """Many want one lock, and hold it for a millisecond each, again and again: how fast, how fair, and how dear it is.
 
 Each contender is alone with a new server, in short windows turn about with the others. The hand-off is what lies
-between the moment the holder begins to release and that at which the next one has the lock, be it the same. A lock whose
-releaser takes it again at once has short ones, and the others wait long: see the longest wait, and the fairness.
+between the moment the holder begins to release and that at which the next one has the lock, be it the same. A lock
+whose releaser takes it again at once has short ones, and the others wait long: see the longest wait, and the fairness.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ ratio is that of neighbours. Each figure is a median, in brackets the 10th and t
 - *raw*: a blocking socket (for asyncio: a protocol) that sends the very bytes this library sends.
 - Every lock expires after the same time, and only ours renews itself and mints fences. All share one client in a
   process, with a pool that is large enough for everybody.
-- *Hand-off*: from the moment the holder begins to release until the next one has the lock, be it the same
-  one: short where the releaser takes the lock again at once, and then the *longest wait* is long. *Idle round trip*: one
-  command over a raw connection on which nothing happened for a millisecond. *Commands*: what clients send, counted with
-  MONITOR in a window of its own.
+- *Hand-off*: from the moment the holder begins to release until the next one has the lock, be it the same one: short
+  where the releaser takes the lock again at once, and then the *longest wait* is long. *Idle round trip*: one command
+  over a raw connection on which nothing happened for a millisecond. *Commands*: what clients send, counted with MONITOR
+  in a window of its own.
 - *Fairness (Jain)*: 1 if all got the lock equally often, 1/n if one got it every time.
 """
 

@@ -311,7 +311,7 @@ def test_waiting_needs_the_right_to_listen_and_says_which(side: Side, fresh_redi
     admin: Any = server.client()
     admin.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"], channels=[])
     admin.execute_command("ACL", "SETUSER", "worker", "resetchannels")
-    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}")
+    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}", ttl=1)
     lease = side.call(coordinator.acquire, "r", timeout=5)
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
     assert "&fencing:1:wake:*" in str(error)
