@@ -136,13 +136,13 @@ class _UnitOfWork:
         }
         if hasattr(session, "merge_all"):  # since SQLAlchemy 2.1
             self._own["merge_all"] = self._saving(session.merge_all)
-        vars(session).update(self._own)
         # The session's class, and so the caller's own events, come before these.
         event.listen(session, "after_begin", self._after_begin)
         event.listen(session, "before_commit", self._before_commit)
         event.listen(session, "before_attach", self._before_attach)
         event.listen(session, "detached_to_persistent", self._expire)
         transaction.unit_of_work = self
+        vars(session).update(self._own)  # last: whoever is interrupted before can close it
 
     def __enter__(self) -> None:
         if not self._session.in_transaction():
