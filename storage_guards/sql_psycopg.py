@@ -68,7 +68,8 @@ class PsycopgMarks(Marks):
 
 
 def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
-    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's."""
+    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's. What is cancelled psycopg stops itself,
+    or else it closes the connection."""
     try:
         if connection.dialect.is_async:
             adapted: Any = connection.connection.dbapi_connection
@@ -86,8 +87,3 @@ def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]]
             connection_invalidated=driver.closed,  # as the engine finds when it rolls back, and tells its pool
             dialect=connection.dialect,
         ) from error
-    except Exception:
-        raise
-    except BaseException:
-        connection.invalidate()  # what was cancelled may run all the same
-        raise
