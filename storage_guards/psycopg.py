@@ -184,7 +184,7 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
     ) -> int:
         """One guarded statement: a :meth:`begin` with nothing else in it, and its errors. Inside another :meth:`begin`
-        of the same resource it would wait for that.
+        of the same fence it would wait for itself: RuntimeError.
 
         With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
 
@@ -225,6 +225,7 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
         if not isinstance(connection, Connection):
             raise TypeError(f"advance takes a psycopg Connection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False)
+        transaction.joined = True
         with transaction:
             run(connection, transaction.advance(connection), transaction.silence)
 
@@ -295,6 +296,7 @@ class AsyncPsycopgGuard(AsyncUpkeep, _Bounded, AsyncEnforcing):
         if not isinstance(connection, AsyncConnection):
             raise TypeError(f"advance takes a psycopg AsyncConnection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False)
+        transaction.joined = True
         with transaction:
             await run_async(connection, transaction.advance(connection), transaction.silence)
 

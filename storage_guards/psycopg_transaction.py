@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
 import psycopg
@@ -18,6 +19,7 @@ from psycopg.pq.abc import PGresult
 from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence, admit_write
 from storage_guards import psycopg_statements as sql
+from storage_guards.own_transactions import not_inside_another
 from storage_guards.psycopg_claims import ROUNDS, claim_all, moving, to_mark
 from storage_guards.psycopg_errors import commit_was_refused, explain
 from storage_guards.psycopg_statements import AnyConnection, Way
@@ -68,6 +70,8 @@ class GuardedTransaction:
     _body_error: BaseException | None = None
     _committing = False
     _committed = False
+    joined = False
+    """To a transaction of the caller's own."""
 
     def __init__(
         self,
@@ -152,11 +156,19 @@ class GuardedTransaction:
 
         An interruption (CancelledError, KeyboardInterrupt) stays what it is. If it came during the commit, so that the
         outcome is not known, its ``__cause__`` says so.
+
+        Raises:
+            RuntimeError: it would wait for a guarded block of the same thread or task.
         """
+        self._alone: AbstractContextManager[None] = (
+            nullcontext() if self.joined else not_inside_another(self._way, self._fences)
+        )
+        self._alone.__enter__()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        self._alone.__exit__(None, None, None)
         if isinstance(error, psycopg.Error):
             meaning = self.meaning(error)
             if meaning is None:

@@ -84,7 +84,7 @@ class SQLGuard:
                 "the session has unflushed changes, made from what was read before the check; advance first"
             )
         nested = target.in_nested_transaction()
-        with transaction.explained():
+        with transaction.explained(joined=True):
             connection = target.connection() if isinstance(target, Session) else target
             if family(connection.dialect.name) != self._family:
                 raise ValueError(

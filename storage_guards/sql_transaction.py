@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.fence import Fence
+from storage_guards.own_transactions import not_inside_another
 from storage_guards.recent_writes import Admitted
 from storage_guards.sql_drivers import bounded_waits, require_it_for_each_statement, require_open_transaction
 from storage_guards.sql_errors import DATABASE_ERRORS, commit_was_refused, explain, has_lost_a_race, transaction_is_gone
@@ -128,14 +129,19 @@ class GuardedTransaction:
         self._admitted = admitted
 
     @contextmanager
-    def explained(self) -> Iterator[None]:
+    def explained(self, *, joined: bool = False) -> Iterator[None]:
         """Around all of it, connecting included: give database errors the meaning they have at the point reached.
 
         An interruption (CancelledError, KeyboardInterrupt) stays what it is. If it came during the commit, so that the
         outcome is not known, its ``__cause__`` says so.
+
+        Raises:
+            RuntimeError: it would wait for a guarded block of the same thread or task; not asked of a check that is
+                ``joined`` to a transaction of the caller's own.
         """
         try:
-            yield
+            with nullcontext() if joined else not_inside_another(self._marks, self._fences):
+                yield
         except DATABASE_ERRORS as error:
             meaning = self.meaning(error)
             if meaning is error:

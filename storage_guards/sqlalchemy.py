@@ -270,7 +270,7 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
         self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
     ) -> int:
         """One guarded statement: a :meth:`begin` with nothing else in it, and its errors. Inside another :meth:`begin`
-        of the same resource it would wait for that.
+        of the same fence it would wait for itself: RuntimeError.
 
         With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
 
