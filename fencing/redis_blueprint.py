@@ -76,8 +76,8 @@ class Blueprint:
         if "service_name" in vars(self.pool):
             self.address = f"the Sentinel service {self.pool.service_name!r}"
 
-    def make(self, **more: Any) -> Any:
-        return self.pool.connection_class(**{**self.options, **more})
+    def make(self) -> Any:
+        return self.pool.connection_class(**self.options)
 
 
 def command(call: Call, *, whole: bool = False) -> bytes:
@@ -96,7 +96,7 @@ def translated(error: RedisError | OSError, address: str) -> NoReply | Coordinat
             address=address,
         )
     if isinstance(error, NOT_READY) or (
-        isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING "))
+        isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING ", "ERR max number of clients"))
     ):
         return NoReply(error, may_have_run=False)
     if isinstance(error, ResponseError):

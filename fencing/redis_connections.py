@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NoReturn
 
 import redis
 from redis.exceptions import NoScriptError, RedisError
@@ -119,12 +119,11 @@ class Connections:
     def _exchange(self, line: _Line, call: Call, started: float) -> Any:
         seconds = max(min(call.timeout, self._blueprint.user_timeout), LEAST_SECONDS)
         known = line.used > self._broken_at
+        used, line.used = line.used, 0.0  # until the reply is in: wherever this is interrupted, it is never used again
         try:
-            if not known or (started - line.used > IDLE_SECONDS and self._is_stale(line)):
+            if not known or (started - used > IDLE_SECONDS and self._is_stale(line)) or not line.wire.limit(seconds):
                 self._connect(line, seconds)
-                seconds = max(seconds + started - time.monotonic(), LEAST_SECONDS)
-            if not line.wire.limit(seconds):
-                self._connect(line, seconds)
+                line.wire.limit(max(seconds + started - time.monotonic(), LEAST_SECONDS))
             reply = line.wire.ask(command(call))
             if isinstance(reply, NoScriptError):
                 reply = line.wire.ask(command(call, whole=True))
@@ -132,11 +131,11 @@ class Connections:
             self._abandon(line, call, error)
             raise
         if isinstance(reply, RedisError):
-            return self._refused(line, call, reply, known)
+            self._refused(line, call, reply, known)
         line.used = time.monotonic()
         return reply
 
-    def _refused(self, line: _Line, call: Call, error: RedisError, known: bool) -> Any:
+    def _refused(self, line: _Line, call: Call, error: RedisError, known: bool) -> NoReturn:
         if isinstance(error, NOT_READY) or logged_out(error):
             self._abandon(line, call, error)
             if known and logged_out(error):
@@ -159,7 +158,7 @@ class Connections:
 
     def _abandon(self, line: _Line, call: Call, error: BaseException) -> None:
         """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
-        connection, line.used = line.connection, 0.0
+        connection = line.connection
         if connection is None:
             return
         interrupted = not isinstance(error, Exception)

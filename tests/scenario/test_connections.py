@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import socket
 import subprocess
 import time
@@ -18,7 +19,7 @@ from redis.credentials import CredentialProvider
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
-from fencing.redis_connections import MAX_CONNECTIONS
+from fencing.redis_connections import MAX_CONNECTIONS, Connections
 from fencing.redis_multiplex import _Request
 from fencing.redis_plans import release_call
 from tests.conftest import RedisFactory
@@ -53,6 +54,40 @@ def test_a_killed_connection_is_replaced(side: Side, redis_server: RedisServer) 
     client.client_kill_filter(_type="normal", skipme=True)
     side.call(lease.renew)
     assert side.call(lease.release) is True
+
+
+def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply that comes late is nobody's, and not the next call's."""
+    server = fresh_redis()
+    client = server.client()
+    with RedisCoordinator(server.client(), ttl=30) as coordinator:
+        coordinator.acquire("warm").release()
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        server.freeze()
+        with monkeypatch.context() as patch:
+            patch.setattr(Connections, "_abandon", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                coordinator.acquire("r", timeout=0.2)
+        server.thaw()
+        wait_until(lambda: client.get("r") is not None)
+        assert coordinator.lock("free").holder() is None
+
+
+def test_a_server_with_too_many_clients_is_asked_again(side: Side, fresh_redis: RedisFactory) -> None:
+    """Its refusal comes in the place of the first reply, where redis-py says nothing as it connects."""
+    server = fresh_redis()
+    admin = server.client()
+    names = inspect.signature(redis.connection.AbstractConnection).parameters
+    silent = ["driver_info"] if "driver_info" in names else ["lib_name", "lib_version"]
+    coordinator = side.coordinator(side.client(server.url, **dict.fromkeys(silent)))
+    admin.config_set("maxclients", 1)
+    with pytest.raises(CoordinatorUnavailable, match="no answer"):
+        side.call(coordinator.acquire, "r", timeout=0.3)
+    admin.config_set("maxclients", 1000)
+    use(side, coordinator)
 
 
 def test_a_restarted_server_is_found_again(side: Side, fresh_redis: RedisFactory) -> None:

@@ -28,6 +28,15 @@ def test_a_lock_is_taken_renewed_and_released(side: Side, any_redis: RedisServer
         client.client_kill_filter(_type="normal", skipme=True)
 
 
+def test_the_first_call_opens_one_connection(side: Side, any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    coordinator = side.coordinator(any_redis.url)
+    before = client.info("stats")["total_connections_received"]
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert client.info("stats")["total_connections_received"] == before + 1
+    side.call(lease.release)
+
+
 def test_what_redis_refuses_is_said(side: Side, any_redis: RedisServer) -> None:
     client = any_redis.client()
     client.rpush("r", "somebody's list")
