@@ -130,6 +130,7 @@ class _LoopHub:
                 raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
             except (RedisError, OSError) as error:
                 raise not_listening(error, self._blueprint.address) from error
+        self._silence.used()  # the listening task looks once in a while, and a wait may be shorter
         self.waiting.add(waiter)
         return waiter
 

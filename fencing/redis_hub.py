@@ -48,11 +48,15 @@ class Silence:
     def broken(self) -> None:
         self._heard, self._asked = time.monotonic(), False
 
+    def used(self) -> None:
+        """Somebody waits."""
+        self._used = time.monotonic()
+
     def goes_on(self, anybody_waits: bool) -> bool:
         """Whether to listen on. RedisError: the connection counts as dead."""
         now = time.monotonic()
         if anybody_waits:
-            self._used = now
+            self.used()
         if now - self._heard > 2 * PING_SECONDS:
             raise RedisError(f"nothing was heard for {now - self._heard:.1f} s")
         return now - self._used < LINGER_SECONDS

@@ -131,6 +131,24 @@ def test_all_wait_on_one_connection_and_none_of_the_clients(side: Side, any_redi
     side.call(client.aclose if side.asynchronous else client.close)
 
 
+def test_short_waits_in_a_row_share_a_connection(
+    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as used although nobody waits whenever the hub looks."""
+    monkeypatch.setattr(redis_hub, "LINGER_SECONDS", 1.5)
+    coordinator = side.coordinator(any_redis.url)
+    queue = Queue(any_redis)
+    before = commands(any_redis, "subscribe")
+    for _ in range(10):
+        holder = side.call(coordinator.acquire, "r")
+        waiter = Waiter(side, coordinator)
+        queue.has(1)
+        side.call(holder.release)
+        assert waiter.join().error is None
+        time.sleep(0.35)
+    assert commands(any_redis, "subscribe") == before + 1
+
+
 def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> None:
     coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
     queue = Queue(any_redis)
