@@ -129,6 +129,7 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
             await waiter
         except asyncio.CancelledError as error:
             cancelled = error
+    coroutine.close()  # where its task was cancelled before it began
     if isinstance(failure, asyncio.CancelledError):  # with all tasks of a loop that ends: its cause is what is known
         raise (cancelled or failure) from failure.__cause__
     if cancelled is None:
