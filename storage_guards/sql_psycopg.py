@@ -8,10 +8,12 @@ begun the transaction already, everything goes through the engine, as with other
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -22,6 +24,7 @@ from storage_guards.psycopg_transaction import admit, to_admitted
 from storage_guards.psycopg_wire import ask, first_row, hang_up, is_idle
 from storage_guards.recent_writes import Admitted
 from storage_guards.sql_marks import Marks
+from storage_guards.sqlstates import is_an_answer
 
 __all__ = ["PsycopgMarks"]
 
@@ -48,8 +51,11 @@ class PsycopgMarks(Marks):
         joined: bool = False,
     ) -> list[Admitted]:
         """See :meth:`Marks.admit`. A mere claim is committed, too."""
+        if joined and not connection.in_transaction():
+            connection.begin()  # or else it would not be SQLAlchemy's to roll back
         driver: Any = connection.connection.driver_connection
-        if driver.autocommit or not is_idle(driver):
+        # A transaction of the caller's own may go through another driver.
+        if connection.dialect.driver != "psycopg" or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         answers = _carry_out(
             connection,
@@ -68,8 +74,8 @@ class PsycopgMarks(Marks):
 
 
 def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
-    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's. What is cancelled psycopg stops itself,
-    or else it closes the connection."""
+    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's. What is interrupted psycopg stops
+    itself, or else it closes the connection."""
     try:
         if connection.dialect.is_async:
             adapted: Any = connection.connection.dbapi_connection
@@ -77,13 +83,23 @@ def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]]
             return result
         return run(driver, plan(), seconds)
     except psycopg.Error as error:
-        if error.sqlstate is None:  # the driver speaks: there was no answer, or nobody to ask
+        if error.sqlstate is None or not is_an_answer(error.sqlstate):  # or else it is the last one of this connection
             hang_up(driver)
+        if driver.closed:
+            with suppress(Exception):
+                connection.exec_driver_sql("")  # so that the engine finds it, tells its pool, and rolls nothing back
         raise DBAPIError.instance(
             "the guard's statements",
             None,
             error,
             psycopg.Error,
-            connection_invalidated=driver.closed,  # as the engine finds when it rolls back, and tells its pool
+            connection_invalidated=driver.closed,
             dialect=connection.dialect,
         ) from error
+    except Exception:
+        raise
+    except BaseException as interruption:
+        if driver.closed or driver.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            hang_up(driver)
+            connection.invalidate(interruption)  # or else the rollback that fails would hide the interruption
+        raise

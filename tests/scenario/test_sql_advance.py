@@ -96,6 +96,55 @@ def test_it_checks_and_locks_and_never_commits(engine: Engine, guard: SQLAlchemy
     assert total(engine) == 7
 
 
+def test_a_connection_that_has_begun_nothing(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    """The transaction that the check begins is SQLAlchemy's, and ends when the caller says so."""
+    guard.claim(MINE)
+    with engine.connect() as connection:
+        guard.advance(connection, MINE)
+        assert connection.in_transaction()
+        connection.rollback()
+        guard.claim(NEWER)
+        with pytest.raises(StaleFence):
+            guard.advance(connection, MINE)
+        connection.rollback()
+        guard.advance(connection, NEWER)
+        connection.execute(text("UPDATE orders SET total = 7"))
+        connection.commit()
+    assert total(engine) == 7
+
+
+def test_after_a_check_that_failed(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    guard.claim(MINE)
+    with engine.connect() as connection:
+        with engine.connect() as other:
+            other.execute(text("UPDATE fencing_marks SET seq = seq"))
+            with pytest.raises(GuardUnavailable):
+                guard.advance(connection, MINE)
+        connection.rollback()
+        guard.advance(connection, MINE)
+
+
+def test_a_connection_of_another_driver(postgres_url: str) -> None:
+    with_psycopg = create_engine(postgres_url)
+    SQLAlchemyGuard(with_psycopg).create_tables()
+    SQLAlchemyGuard(with_psycopg).claim(MINE)
+
+    async def scenario() -> None:
+        guards_own, other = create_async_engine(postgres_url), create_async_engine(with_asyncpg)
+        async_guard = AsyncSQLAlchemyGuard(guards_own)
+        async with other.begin() as connection:
+            await async_guard.advance(connection, MINE)
+        await guards_own.dispose()
+        await other.dispose()
+
+    with_asyncpg = postgres_url.replace("+psycopg", "+asyncpg")
+    asyncio.run(scenario())
+    mark = SQLAlchemyGuard(with_psycopg).mark("orders:1")
+    assert mark is not None
+    assert mark.seq == 1
+    with_psycopg.dispose()
+
+
 def test_the_rule_is_the_same(engine: Engine, guard: SQLAlchemyGuard) -> None:
     with engine.begin() as connection, pytest.raises(UnclaimedFence):
         guard.advance(connection, MINE)

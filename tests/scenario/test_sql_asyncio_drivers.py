@@ -157,12 +157,17 @@ def test_errors_of_the_block_stay_what_they_are(shop: Shop) -> None:
     assert shop.total == 0
 
 
-def test_a_cancelled_claim_gives_its_connection_back(shop: Shop) -> None:
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_cancelled_claim_gives_its_connection_back(shop: Shop, times: int) -> None:
+    """Also where it is cancelled again while the driver stops it, so that nothing is left to roll back."""
+
     async def scene(guard: AsyncSQLAlchemyGuard) -> None:
         with shop.beside.begin(MINE):
             claim = asyncio.ensure_future(guard.claim(NEWER))
             await asyncio.to_thread(until_locks_are_waited_for, shop.way.url)
-            claim.cancel()
+            for _ in range(times):
+                claim.cancel()
+                await asyncio.sleep(0)  # so that each cancellation is delivered by itself
             with pytest.raises(asyncio.CancelledError):
                 await claim
         await guard.claim(NEWER)  # the pool has one connection: it is free again, and clean

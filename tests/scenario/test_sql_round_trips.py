@@ -125,3 +125,20 @@ def test_the_pool_learns_that_its_connections_are_broken(shop: Shop) -> None:
     shop.side.expect(GuardUnavailable, shop.guard.write, MINE, ADD, {"more": 1})
     assert shop.write() == 1
     assert shop.total == 1
+
+
+def test_a_check_that_joins_on_a_broken_connection(shop: Shop) -> None:
+    """What it raises is not hidden by the rollback of the caller's transaction, of which there is nothing left."""
+
+    async def advance_async() -> None:
+        async with shop.engine.begin() as connection:
+            shop.proxy.cut()
+            await shop.guard.advance(connection, MINE)
+
+    def advance() -> None:
+        with shop.engine.begin() as connection:
+            shop.proxy.cut()
+            shop.guard.advance(connection, MINE)
+
+    shop.side.expect(GuardUnavailable, advance_async if shop.side.asynchronous else advance)
+    assert shop.write() == 1
