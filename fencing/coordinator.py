@@ -135,11 +135,11 @@ def check_timeout(timeout: object) -> float:
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """The lock is the fence's, until about ``deadline`` on the coordinator's clock.
 
-    ``ready`` is the coordinator's own: what it keeps at hand to renew it.
+    ``ready`` is the coordinator's own: what it keeps at hand to renew it again and again.
     """
 
     fence: Fence
@@ -236,10 +236,13 @@ class CoordinatorPlans(Protocol):
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[Grant | None]]:
-        """Give each grant's lock its full ttl again, in one request; None: it is not the fence's any more.
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again, in one request.
 
         At most ``max_renewals`` grants are given.
+
+        Returns:
+            For each its new deadline; None: the lock is not the fence's any more.
         """
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:

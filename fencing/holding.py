@@ -109,10 +109,9 @@ class Holding:
             among.discard(self)
         return first
 
-    def renewed(self, grant: Grant, now: float) -> None:
+    def renewed(self, deadline: float, now: float) -> None:
         """A renewal has succeeded; the next is due in a third of the ttl, while the lifetime lasts."""
-        self.grant = grant
-        self.deadline = max(self.deadline, grant.deadline)
+        self.deadline = max(self.deadline, deadline)
         if self.settings.renew:
             self.due = self._next(now, THIRD)
 

@@ -198,11 +198,12 @@ class Lease(_Lease):
         """
         self._check_renewable()
         try:
-            grant = run(plans.renew(self._coordinator, self.fence, self._holding.settings), self._coordinator.perform)
+            plan = plans.renew(self._coordinator, self.fence, self._holding.settings)
+            deadline = run(plan, self._coordinator.perform)
         except LeaseLost:
             self._holding.lose("gone")
             raise
-        self._holding.renewed(grant, self._clock())
+        self._holding.renewed(deadline, self._clock())
 
     def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and says the same.
@@ -297,11 +298,11 @@ class AsyncLease(_Lease):
         self._check_renewable()
         try:
             plan = plans.renew(self._coordinator, self.fence, self._holding.settings)
-            grant = await run_async(plan, self._coordinator.perform)
+            deadline = await run_async(plan, self._coordinator.perform)
         except LeaseLost:
             self._holding.lose("gone")
             raise
-        self._holding.renewed(grant, self._clock())
+        self._holding.renewed(deadline, self._clock())
 
     async def release(self) -> bool:
         """See :meth:`Lease.release`. Cancelling it, even twice, does not lose the release: it is finished first."""

@@ -186,13 +186,13 @@ def release(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> 
     return (yield from coordinator.plan_release(fence, settings, deadline=_deadline(coordinator, settings)))
 
 
-def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Grant]:
-    """Give the lock its full ttl again, or raise LeaseLost."""
+def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[float]:
+    """Give the lock its full ttl again: its new deadline; or raise LeaseLost."""
     deadline = _deadline(coordinator, settings)
-    [grant] = yield from coordinator.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
-    if grant is None:
+    [renewed] = yield from coordinator.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
+    if renewed is None:
         raise LeaseLost(fence=fence, reason="gone")
-    return grant
+    return renewed
 
 
 def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
@@ -214,16 +214,17 @@ def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attemp
     settings = batch[0].settings  # of which a renewal looks at the ttl alone
     once = coordinator.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
-        grants = yield from coordinator.plan_renew([each.grant for each in batch], settings, deadline=once)
+        deadlines = yield from coordinator.plan_renew([each.grant for each in batch], settings, deadline=once)
     except CoordinatorUnavailable:
         for each in batch:
             each.not_renewed(coordinator.clock())
         return
-    for each, grant in zip(batch, grants, strict=True):
-        if grant is None:
+    now = coordinator.clock()
+    for each, deadline in zip(batch, deadlines, strict=True):
+        if deadline is None:
             each.lose("gone")
         else:
-            each.renewed(grant, coordinator.clock())
+            each.renewed(deadline, now)
 
 
 def adopt(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Holding]:

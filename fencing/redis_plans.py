@@ -137,7 +137,7 @@ class RedisPlans:
 
     clock: Callable[[], float] = staticmethod(clock_module.now)
     address: str = ""
-    max_renewals: int = 125
+    max_renewals: int = 100
     """Leases a call: two keys each, so that one call occupies the server for well under half a millisecond."""
 
     def keep(self, grant: Grant, settings: Settings) -> Holding:
@@ -201,8 +201,11 @@ class RedisPlans:
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[Grant | None]]:
-        each = [grant.ready or _Ready.of(grant.fence) for grant in grants]
+    ) -> Plan[Sequence[float | None]]:
+        for grant in grants:
+            if grant.ready is None:
+                grant.ready = _Ready.of(grant.fence)
+        each: list[_Ready] = [grant.ready for grant in grants]
         keys = tuple(key for its in each for key in (its.keys.lock, its.keys.holder))
         ttl = _milliseconds(settings)
         args = (ttl, *(grant.fence.token for grant in grants))
@@ -212,8 +215,8 @@ class RedisPlans:
         reply = yield from self._ask(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
         believed_until = settings.deadline(reply.sent_at)
         return [
-            Grant(grant.fence, believed_until, its) if said in ("-", its.number) else None
-            for grant, its, said in zip(grants, each, reply.text(1).split(" "), strict=True)
+            believed_until if said == its.number or said == "-" else None
+            for its, said in zip(each, reply.text(1).split(" "), strict=True)
         ]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:

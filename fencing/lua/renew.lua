@@ -1,5 +1,5 @@
 -- Gives each lock its full ttl again, if its token still holds it. Never takes a lock that is gone, never changes a fence.
--- KEYS: lock 1, holder record 1, lock 2, holder record 2 … (at most 250 in all, so that one call is short)
+-- KEYS: lock 1, holder record 1, lock 2, holder record 2 … (at most 200 in all, so that one call is short)
 -- ARGV: 1 ttl in ms, 2 the token of lock 1, 3 that of lock 2 …
 -- Returns: {'renewed', for each lock, with a blank between them: its number, or '-' where its record is lost, or 'gone'}
 

@@ -82,7 +82,7 @@ def test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before() -> None:
     calendar = Calendar()
     silent, renewed = calendar.hold("silent"), calendar.hold("renewed")
     calendar.wait(TTL * 0.4)
-    renewed.renewed(Grant(renewed.fence, calendar.now + BELIEVED), calendar.now)
+    renewed.renewed(calendar.now + BELIEVED, calendar.now)
     calendar._enter(renewed)
     calendar.wait(silent.deadline - calendar.now - 0.001)
     assert silent.lost is None
@@ -97,7 +97,7 @@ def test_without_renewal_the_deadline_is_watched(renewed_after: float) -> None:
     calendar = Calendar()
     holding = calendar.hold(renew=False)
     calendar.wait(renewed_after)
-    holding.renewed(Grant(holding.fence, calendar.now + BELIEVED), calendar.now)  # its user did it
+    holding.renewed(calendar.now + BELIEVED, calendar.now)  # its user did it
     calendar.wait(BELIEVED - 0.001)
     assert holding.lost is None
     calendar.wait(0.002)
@@ -109,7 +109,7 @@ def test_a_lease_that_its_user_renewed_is_due_later() -> None:
     calendar = Calendar()
     holding = calendar.hold()
     calendar.wait(TTL * 0.25)
-    holding.renewed(Grant(holding.fence, calendar.now + BELIEVED), calendar.now)
+    holding.renewed(calendar.now + BELIEVED, calendar.now)
     calendar.wait(TTL * 0.25)
     assert calendar.submitted == []
     calendar.wait(TTL * 0.2)
