@@ -222,7 +222,7 @@ def test_foreign_holders_release_without_telling_anybody(side: Side, redis_serve
 def test_a_fork_while_others_wait(any_redis: RedisServer) -> None:
     """The child has a hub of its own, and its copy of the parent's connection does not keep the parent's alive."""
     side, queue = Side(False), Queue(any_redis)
-    coordinator = side.coordinator(any_redis.url)
+    coordinator = side.coordinator(any_redis.url, ttl=2)
     holder = coordinator.acquire("r")
     waiter = Waiter(side, coordinator)
     queue.has(1)

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import sessionmaker
 
 from fencing import Fence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
@@ -96,6 +97,22 @@ def test_a_block_that_was_refused_or_failed_is_over(guard: Any, statement: Any) 
     with pytest.raises(ZeroDivisionError), guard.begin(MINE):
         raise ZeroDivisionError
     assert guard.write(MINE, statement) == 1
+
+
+def test_a_hook_after_the_end(guard: Any, statement: Any, url: str) -> None:
+    """The block has not been left yet, but nobody would wait for it any more."""
+    if is_psycopg(url):
+        pytest.skip("it has no hooks")
+    rows: list[int] = []
+    factory = sessionmaker(guard._engine)
+    for end in ("after_commit", "after_rollback"):
+        event.listen(factory, end, lambda _: rows.append(guard.write(MINE, statement)))
+    with guard.session(MINE, factory=factory) as session:
+        session.execute(statement)
+    assert rows == [1]
+    with pytest.raises(ZeroDivisionError), guard.session(MINE, factory=factory):
+        raise ZeroDivisionError
+    assert rows == [1, 1]
 
 
 def test_another_thread_waits_for_its_turn(guard: Any, statement: Any) -> None:
