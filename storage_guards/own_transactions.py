@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -18,12 +18,15 @@ __all__ = ["not_inside_another"]
 class _Open:
     """A transaction that holds marks, or is about to."""
 
-    __slots__ = ("fences", "marks", "owner")
+    __slots__ = ("fences", "is_over", "marks", "owner")
 
-    def __init__(self, owner: object, marks: object, fences: Sequence[Fence]) -> None:
+    def __init__(
+        self, owner: object, marks: object, fences: Sequence[Fence], is_over: Callable[[], bool] | None
+    ) -> None:
         self.owner: object = owner  # None: it is over
         self.marks = id(marks)
         self.fences = fences
+        self.is_over = is_over
 
 
 # Of this context; children inherit it, and are told apart by their owner.
@@ -31,18 +34,21 @@ _open: ContextVar[tuple[_Open, ...]] = ContextVar("fencing_open_transactions", d
 
 
 @contextmanager
-def not_inside_another(marks: object, fences: Sequence[Fence]) -> Iterator[None]:
+def not_inside_another(
+    marks: object, fences: Sequence[Fence], is_over: Callable[[], bool] | None = None
+) -> Iterator[None]:
     """Around a transaction. Not noticed: the block of another guard object, and another fence of the same name.
 
     Args:
         marks: whose they are: one object of the guard's.
         fences: whose marks it will hold.
+        is_over: whether it holds them no more, though this has not been left yet: hooks may run then.
 
     Raises:
         RuntimeError: it would wait for a block of the same thread, or task.
     """
     owner = _owner()
-    others = tuple(each for each in _open.get() if each.owner is not None)
+    others = tuple(each for each in _open.get() if each.owner is not None and not (each.is_over and each.is_over()))
     for each in others:
         same = [fence for fence in fences if fence in each.fences]
         if same and each.owner == owner and each.marks == id(marks):
@@ -50,7 +56,7 @@ def not_inside_another(marks: object, fences: Sequence[Fence]) -> Iterator[None]
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this would wait for "
                 f"itself; use the connection or session that the block gave, or end the block first"
             )
-    mine = _Open(owner, marks, fences)
+    mine = _Open(owner, marks, fences, is_over)
     _open.set((*others, mine))
     try:
         yield

@@ -67,6 +67,7 @@ class GuardedTransaction:
         self._foreign_body = foreign_body
         self.unit_of_work: AbstractContextManager[None] = nullcontext()
         self.commit_is_over = False  # what the unit of work raises now is no answer to the commit
+        self._connection: Connection
         self._admitted: list[Admitted] | None = None
         self._body_error: BaseException | None = None
         self._committing = False
@@ -78,6 +79,7 @@ class GuardedTransaction:
 
         The block runs in ``unit_of_work``, which may commit at its end, but not before :meth:`about_to_commit`.
         """
+        self._connection = connection
         with bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
@@ -103,6 +105,10 @@ class GuardedTransaction:
             require_open_transaction(connection, _ENDED_INSIDE)
         self._committing = True
         self._require_same(connection)
+
+    def _is_over(self) -> bool:
+        """SQLAlchemy lets go of a transaction as it is committed or rolled back, and calls hooks after that."""
+        return self._admitted is not None and self._connection.get_transaction() is None
 
     def _require_same(self, connection: Connection) -> None:
         """GuardNotEnforceable where the block has put another transaction in the place of the checked one."""
@@ -140,7 +146,7 @@ class GuardedTransaction:
                 ``joined`` to a transaction of the caller's own.
         """
         try:
-            with nullcontext() if joined else not_inside_another(self._marks, self._fences):
+            with nullcontext() if joined else not_inside_another(self._marks, self._fences, self._is_over):
                 yield
         except DATABASE_ERRORS as error:
             meaning = self.meaning(error)

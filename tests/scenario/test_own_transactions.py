@@ -110,7 +110,8 @@ def test_a_hook_after_the_end(guard: Any, statement: Any, url: str) -> None:
     with guard.session(MINE, factory=factory) as session:
         session.execute(statement)
     assert rows == [1]
-    with pytest.raises(ZeroDivisionError), guard.session(MINE, factory=factory):
+    with pytest.raises(ZeroDivisionError), guard.session(MINE, factory=factory) as session:  # noqa: PT012
+        session.execute(statement)
         raise ZeroDivisionError
     assert rows == [1, 1]
 
