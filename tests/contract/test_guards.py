@@ -201,6 +201,7 @@ class TestPostgreSQLRepeatableRead(TestPostgreSQL):
     level = "REPEATABLE READ"
 
 
+@pytest.mark.thorough
 class TestPostgreSQLSerializable(TestPostgreSQL):
     level = "SERIALIZABLE"
 
@@ -301,7 +302,10 @@ class TestSQLite(_SQL):
 
 
 class TestAsyncSQLite(_AsyncSQL):
-    @pytest.fixture(autouse=True, params=BEGIN_FORMS)
+    @pytest.fixture(
+        autouse=True,
+        params=[BEGIN_FORMS[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in BEGIN_FORMS[1:])],
+    )
     def _engine(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
         self.engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
         begin_with(self.engine.sync_engine, request.param)

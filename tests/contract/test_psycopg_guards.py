@@ -204,6 +204,7 @@ class TestAsyncConnectionString(_AsyncPsycopg):
         return self.dsn
 
 
+@pytest.mark.thorough
 class TestBesideSQLAlchemyGuard(_Pool):
     """The second guard on the same storage is SQLAlchemy's: each excludes the other."""
 
