@@ -106,8 +106,9 @@ def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
 def limits(seconds: float, *, idle: bool = True) -> list[str]:
     """Bound what this transaction can wait for, and be waited for.
 
-    Each statement, and so each wait for a lock; then a client that stands still between two statements, unless there
-    is none of that (``idle``), and one that stands still while it is being sent rows, which the second does not notice.
+    Each statement, and so each wait for a lock. Unless nobody else's statements follow (``idle``): each wait for a
+    lock also where a block takes the first bound away, for a slow statement; a client that stands still between two
+    statements; and one that stands still while it is being sent rows, which the former does not notice.
     """
     limit = f" = {max(1, round(seconds * 1000))}"
     of_each_statement = "SET LOCAL statement_timeout" + limit
@@ -115,6 +116,7 @@ def limits(seconds: float, *, idle: bool = True) -> list[str]:
         return [of_each_statement]
     return [
         of_each_statement,
+        "SET LOCAL lock_timeout" + limit,
         "SET LOCAL idle_in_transaction_session_timeout" + limit,
         "SET LOCAL tcp_user_timeout" + limit,
     ]

@@ -47,12 +47,13 @@ _IN_TRANSACTION = 1
 
 _LIMITS = text(
     f"SELECT {ENFORCED}, "
-    "set_config('statement_timeout', :limit, true), "
+    "set_config('statement_timeout', :limit, true), set_config('lock_timeout', :limit, true), "
     "set_config('idle_in_transaction_session_timeout', :limit, true), set_config('tcp_user_timeout', :limit, true)"
 )
 """For the rest of a PostgreSQL transaction. The first bounds each statement, and so each wait for a lock; the second
-ends the session of a client that stands still between two statements, the third of one that stands still while it is
-being sent rows, which the others do not notice. The psycopg guard sets the same."""
+does where a block takes the first away, for a slow statement; the third ends the session of a client that stands still
+between two statements, the fourth of one that stands still while it is being sent rows, which the others do not notice.
+The psycopg guard sets the same."""
 
 # MariaDB's and MySQL's bounds, on waits for rows and for tables, on clients that stand still while they are being sent
 # rows or while they send. In whole seconds.

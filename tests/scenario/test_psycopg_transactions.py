@@ -520,7 +520,7 @@ class _Lease:
         return 3.0
 
 
-BOUNDS = ("statement_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
+BOUNDS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
 
 
 @autocommit
@@ -528,8 +528,17 @@ def test_bounds_end_with_the_transaction(orders: Orders, autocommit: bool) -> No
     connection = orders.connect(autocommit=autocommit)
     guard = PsycopgGuard(connection)
     with guard.begin(_Lease(), claim=True) as inside:
-        assert [inside.execute(f"SHOW {name}").fetchone() for name in BOUNDS] == [("3s",), ("3s",), ("3000",)]
-    assert [connection.execute(f"SHOW {name}").fetchone() for name in BOUNDS] == [("0",)] * 3
+        assert [inside.execute(f"SHOW {name}").fetchone() for name in BOUNDS] == [("3s",), ("3s",), ("3s",), ("3000",)]
+    assert [connection.execute(f"SHOW {name}").fetchone() for name in BOUNDS] == [("0",)] * 4
+
+
+def test_a_block_without_a_bound_for_statements_has_one_for_locks(orders: Orders) -> None:
+    guard, other = PsycopgGuard(orders.connect(), timeout=0.3), orders.connect(autocommit=False)
+    guard.claim(MINE)
+    other.execute("SELECT total FROM orders FOR UPDATE")
+    with pytest.raises(psycopg.errors.LockNotAvailable), guard.begin(MINE) as inside:
+        inside.execute("SET LOCAL statement_timeout = 0")
+        inside.execute("UPDATE orders SET total = total + 1")
 
 
 def test_create_tables_from_many_processes_at_once(orders: Orders) -> None:

@@ -192,8 +192,8 @@ def test_postgresql_bounds_end_with_the_transaction(shop: Shop) -> None:
     if shop.way.is_mariadb:
         return  # see test_sql_mariadb.py
     show = text(
-        "SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout'), "
-        "current_setting('tcp_user_timeout')"
+        "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'), "
+        "current_setting('idle_in_transaction_session_timeout'), current_setting('tcp_user_timeout')"
     )
 
     async def settings(engine: AsyncEngine) -> tuple[Any, ...]:
@@ -203,7 +203,7 @@ def test_postgresql_bounds_end_with_the_transaction(shop: Shop) -> None:
     async def scene(guard: AsyncSQLAlchemyGuard) -> None:
         before = await settings(guard._engine)
         async with guard.begin(MINE) as connection:
-            assert tuple((await connection.execute(show)).one()) == ("3s", "3s", "3000")
-        assert await settings(guard._engine) == before == ("0", "0", "0")
+            assert tuple((await connection.execute(show)).one()) == ("3s", "3s", "3s", "3000")
+        assert await settings(guard._engine) == before == ("0", "0", "0", "0")
 
     shop.play(scene, 3.0, pool_size=1, max_overflow=0)

@@ -412,11 +412,14 @@ class _Lease:
 
 
 def test_postgresql_bounds_end_with_the_transaction(postgres: Orders) -> None:
-    show = text("SELECT current_setting('statement_timeout'), current_setting('idle_in_transaction_session_timeout')")
+    show = text(
+        "SELECT current_setting('statement_timeout'), current_setting('lock_timeout'), "
+        "current_setting('idle_in_transaction_session_timeout')"
+    )
     with postgres.guard.begin(_Lease(), claim=True) as connection:
-        assert connection.execute(show).one() == ("3s", "3s")
+        assert connection.execute(show).one() == ("3s", "3s", "3s")
     with postgres.engine.connect() as connection:
-        assert connection.execute(show).one() == ("0", "0")
+        assert connection.execute(show).one() == ("0", "0", "0")
 
 
 @pytest.mark.parametrize("form", ["driver default", "BEGIN", "BEGIN IMMEDIATE"])
