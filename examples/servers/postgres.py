@@ -67,7 +67,9 @@ class PostgresServer(Server):
         """A new, empty database; returns its SQLAlchemy URL."""
         name = f"fencing_{os.getpid()}_{next(self._numbers)}"
         with self.connect() as connection:
-            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+            # Before version 15 it was the only one; of an empty database it costs a third of the default.
+            strategy = "STRATEGY file_copy" if connection.info.server_version >= 150000 else ""
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 {strategy}')
         return _sqlalchemy_url(urlsplit(self.dsn)._replace(path=f"/{name}").geturl())
 
     def drop_database(self, url: str) -> None:
