@@ -172,6 +172,9 @@ class _Line:
 
     def send(self, request: _Request) -> None:
         """Send a call: at once if nothing is under way, else with all others of this tick of the loop."""
+        if self._writer is not None and self._writer.is_closing():  # its end was seen in this very tick
+            request.fail(NoReply(redis.ConnectionError("the connection was closed"), may_have_run=False))
+            return
         if not self._outgoing and self._waiting:
             self._loop.call_soon(self._flush)
         self._outgoing.append(command(request.call, whole=request.whole))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import CoordinatorUnavailable, LeaseLost, plans, redis_connections
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, LeaseLost, plans, redis_connections
 from fencing.effects import run, run_async
 from fencing.redis_scripts import ACQUIRE, RELEASE, REMINT, RENEW, Script
 from tests.conftest import ProxyFactory
 from tests.scenario.conftest import Side
+from tests.support import wait_until
 
 
 def asks_for(script: Script, request: bytes) -> bool:
@@ -81,6 +85,19 @@ def test_a_connection_that_died_while_idle_does_not_hide_a_loss(
     client.client_kill_filter(_type="normal", skipme=True)
     side.wait_until(lambda: len(client.client_list(_type="normal")) == 1)
     assert side.call(lease.release) is False, "the dead connection was noticed before it carried the only request"
+
+
+def test_a_connection_whose_end_is_seen_as_a_call_is_made_does_not_hide_a_loss(any_redis: RedisServer) -> None:
+    loop = asyncio.new_event_loop()
+    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
+    lease = loop.run_until_complete(coordinator.acquire("r"))
+    client = any_redis.client()
+    client.delete("r")
+    client.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: len(client.client_list(_type="normal")) == 1)  # the event loop stands still meanwhile
+    assert loop.run_until_complete(lease.release()) is False, "it was not sent on the connection that is closed"
+    loop.run_until_complete(coordinator.close())
+    loop.close()
 
 
 def test_remint(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
