@@ -20,7 +20,7 @@ from storage_guards.mark_functions import CREATE_FUNCTIONS, FUNCTION_NAMES
 from storage_guards.mark_statements import CREATE_LOCK
 from storage_guards.recent_writes import TABLE
 
-__all__ = ["Printed", "enforce", "unenforce"]
+__all__ = ["enforce", "unenforce"]
 
 _ROW_TRIGGER = "fencing_enforced"
 _TRUNCATE_TRIGGER = "fencing_enforced_truncate"
@@ -207,21 +207,6 @@ BEGIN
     {drop}
 END
 ${tag}$"""
-
-
-class Printed:
-    """What a guard shows of this to migration tools."""
-
-    def enforcement_sql(self, table: str, *, resource: str, role: str) -> str:
-        """The statement that ``enforce`` executes, for a migration. It makes the same demands, and fails as ``enforce``
-        does; after it a ``GRANT`` to another role, or a new partition, is not looked at: run it again then.
-
-        Args:
-            table: as for ``enforce``.
-            resource: as for ``enforce``.
-            role: as for ``enforce``.
-        """
-        return enforce(table, resource, role)
 
 
 def enforce(table: str, resource: str, role: str) -> str:
