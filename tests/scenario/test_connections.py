@@ -124,6 +124,7 @@ def test_password_and_acl_user(side: Side, fresh_redis: RedisFactory) -> None:
     )
     client = side.client(f"redis://worker:secret@{server.host}:{server.port}")
     use(side, side.coordinator(client))
+    assert "worker" in {each["user"] for each in admin.client_list(_type="normal")}
 
 
 class Rotating(CredentialProvider):
@@ -145,11 +146,19 @@ def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
     use(side, coordinator)
     admin.acl_setuser("worker", reset_passwords=True, passwords=["+second"], **rights)
     provider.password = "second"
-    use(side, coordinator)  # what is connected stays so
-    for each in admin.client_list(_type="normal"):
-        if each["user"] == "worker":
-            admin.client_kill_filter(_id=each["id"])
+
+    def of_worker() -> set[str]:
+        return {each["id"] for each in admin.client_list(_type="normal") if each["user"] == "worker"}
+
+    before = of_worker()
+    assert before
     use(side, coordinator)
+    assert of_worker() == before, "what is connected stays so"
+    for each in before:
+        admin.client_kill_filter(_id=each)
+    use(side, coordinator)
+    assert of_worker()
+    assert not of_worker() & before
     admin.acl_setuser("default", enabled=True, passwords=["+now needed"], keys=["*"], categories=["+@all"])
     side.call(_log_out, coordinator)
     use(side, coordinator)

@@ -14,6 +14,7 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, redis_multiplex
 from fencing.effects import run_async
+from fencing.redis_scripts import ACQUIRE, RELEASE
 from tests.conftest import ProxyFactory
 from tests.support import wait_until
 
@@ -62,9 +63,12 @@ def test_replies_find_their_callers(any_redis: RedisServer) -> None:
 
 def test_a_forgotten_script_is_sent_again_for_each(any_redis: RedisServer) -> None:
     async def story(coordinator: AsyncRedisCoordinator) -> None:
+        client = any_redis.client()
         for _ in range(3):
-            any_redis.client().script_flush()
+            client.script_flush()
+            assert client.script_exists(ACQUIRE.sha, RELEASE.sha) == [False, False]
             await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
+            assert client.script_exists(ACQUIRE.sha, RELEASE.sha) == [True, True]
 
     tell(story, any_redis.url)
 
@@ -187,6 +191,9 @@ def test_a_cancelled_reader_is_started_again(any_redis: RedisServer) -> None:
         [reader] = [task for task in asyncio.all_tasks() if task.get_name() == "fencing-redis"]
         reader.cancel()
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(20)))
+        [another] = [task for task in asyncio.all_tasks() if task.get_name() == "fencing-redis"]
+        assert another is not reader
+        assert reader.done()
 
     tell(story, any_redis.url)
 
@@ -198,7 +205,9 @@ def test_cancelled_before_it_has_begun(any_redis: RedisServer) -> None:
         [opening] = [task for task in asyncio.all_tasks() if task.get_name() == "fencing-redis"]
         opening.cancel()  # it is to take its first step next
         await first
+        assert opening.cancelled()
         await pair(coordinator, "r")
+        assert any_redis.client().get("r") is None
 
     tell(story, any_redis.url)
 

@@ -18,7 +18,7 @@ from fencing import Fence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.scenario.sql_ways import asyncio_url
 
-MINE, OTHER = Fence("r", 7, "t" * 22), Fence("other", 7, "t" * 22)
+MINE, OTHER, NEWER = Fence("r", 7, "t" * 22), Fence("other", 7, "t" * 22), Fence("other", 8, "u" * 22)
 STATEMENT = "UPDATE orders SET total = total + 1"
 PATIENCE = 30.0
 AT_ONCE = 10.0
@@ -90,7 +90,8 @@ def test_another_name_inside_a_block(guard: Any, url: str) -> None:
     if url.startswith("sqlite"):
         pytest.skip("there is one writer at a time")
     with guard.begin(MINE):
-        guard.claim(OTHER)
+        guard.claim(NEWER)
+        assert guard.mark("other").is_of(NEWER)
 
 
 def test_a_block_that_was_refused_or_failed_is_over(guard: Any, statement: Any) -> None:

@@ -217,6 +217,7 @@ def test_a_callback_that_fails_is_logged_and_one_that_blocks_holds_up_nobody(
             any_redis.client().delete(f"r{number}")
         wait_until(lambda: told)
         wait_until(lambda: "ZeroDivisionError" in caplog.text)
+        assert [(error.fence, error.reason) for error in told] == [(leases[2].fence, "gone")]
         outlast(2 * TTL, lambda: other.held)
         never.set()
         other.release()
