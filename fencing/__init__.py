@@ -10,33 +10,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencing.coordinator import AsyncCoordinator as AsyncCoordinator
-    from fencing.coordinator import Coordinator as Coordinator
-    from fencing.coordinator import ForcedRelease as ForcedRelease
-    from fencing.coordinator import Holder as Holder
-    from fencing.errors import CoordinatorUnavailable as CoordinatorUnavailable
-    from fencing.errors import FencingError as FencingError
-    from fencing.errors import GuardNotEnforceable as GuardNotEnforceable
-    from fencing.errors import GuardUnavailable as GuardUnavailable
-    from fencing.errors import LeaseLost as LeaseLost
-    from fencing.errors import MarkImplausible as MarkImplausible
-    from fencing.errors import NotAcquired as NotAcquired
-    from fencing.errors import OutcomeUnknown as OutcomeUnknown
-    from fencing.errors import StaleFence as StaleFence
-    from fencing.errors import StaleRead as StaleRead
-    from fencing.errors import UnclaimedFence as UnclaimedFence
-    from fencing.fence import Fence as Fence
-    from fencing.fence import Mark as Mark
-    from fencing.lease import AsyncLease as AsyncLease
-    from fencing.lease import Lease as Lease
-    from fencing.lock import AsyncFencedLock as AsyncFencedLock
-    from fencing.lock import FencedLock as FencedLock
-    from fencing.redis_coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
-    from fencing.redis_coordinator import RedisCoordinator as RedisCoordinator
+    from fencing.kernel.errors import CoordinatorUnavailable as CoordinatorUnavailable
+    from fencing.kernel.errors import FencingError as FencingError
+    from fencing.kernel.errors import GuardNotEnforceable as GuardNotEnforceable
+    from fencing.kernel.errors import GuardUnavailable as GuardUnavailable
+    from fencing.kernel.errors import LeaseLost as LeaseLost
+    from fencing.kernel.errors import MarkImplausible as MarkImplausible
+    from fencing.kernel.errors import NotAcquired as NotAcquired
+    from fencing.kernel.errors import OutcomeUnknown as OutcomeUnknown
+    from fencing.kernel.errors import StaleFence as StaleFence
+    from fencing.kernel.errors import StaleRead as StaleRead
+    from fencing.kernel.errors import UnclaimedFence as UnclaimedFence
+    from fencing.kernel.fence import Fence as Fence
+    from fencing.kernel.fence import Mark as Mark
+    from fencing.locks.backend import AsyncCoordinator as AsyncCoordinator
+    from fencing.locks.backend import Coordinator as Coordinator
+    from fencing.locks.backend import ForcedRelease as ForcedRelease
+    from fencing.locks.backend import Holder as Holder
+    from fencing.locks.lease import AsyncLease as AsyncLease
+    from fencing.locks.lease import Lease as Lease
+    from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
+    from fencing.locks.lock import FencedLock as FencedLock
+    from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
+    from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
 
 _HOME = {
-    "coordinator": ("AsyncCoordinator", "Coordinator", "ForcedRelease", "Holder"),
-    "errors": (
+    "kernel.errors": (
         "CoordinatorUnavailable",
         "FencingError",
         "GuardNotEnforceable",
@@ -49,10 +48,11 @@ _HOME = {
         "StaleRead",
         "UnclaimedFence",
     ),
-    "fence": ("Fence", "Mark"),
-    "lease": ("AsyncLease", "Lease"),
-    "lock": ("AsyncFencedLock", "FencedLock"),
-    "redis_coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
+    "kernel.fence": ("Fence", "Mark"),
+    "locks.backend": ("AsyncCoordinator", "Coordinator", "ForcedRelease", "Holder"),
+    "locks.lease": ("AsyncLease", "Lease"),
+    "locks.lock": ("AsyncFencedLock", "FencedLock"),
+    "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.memory import MemoryGuard as MemoryGuard
-    from storage_guards.object_store import AsyncObjectStoreGuard as AsyncObjectStoreGuard
-    from storage_guards.object_store import ObjectStoreGuard as ObjectStoreGuard
-    from storage_guards.psycopg import AsyncPsycopgGuard as AsyncPsycopgGuard
-    from storage_guards.psycopg import PsycopgGuard as PsycopgGuard
-    from storage_guards.sqlalchemy import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
-    from storage_guards.sqlalchemy import SQLAlchemyGuard as SQLAlchemyGuard
+    from storage_guards.objects.guard import AsyncObjectStoreGuard as AsyncObjectStoreGuard
+    from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
+    from storage_guards.psycopg.guard import AsyncPsycopgGuard as AsyncPsycopgGuard
+    from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
+    from storage_guards.sqlalchemy.guard import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
+    from storage_guards.sqlalchemy.guard import SQLAlchemyGuard as SQLAlchemyGuard
 
 _HOME = {
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
-    "object_store": ("AsyncObjectStoreGuard", "ObjectStoreGuard"),
-    "psycopg": ("AsyncPsycopgGuard", "PsycopgGuard"),
-    "sqlalchemy": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
+    "objects.guard": ("AsyncObjectStoreGuard", "ObjectStoreGuard"),
+    "psycopg.guard": ("AsyncPsycopgGuard", "PsycopgGuard"),
+    "sqlalchemy.guard": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fencing.errors import OutcomeUnknown
-from fencing.fence import Fence, HasFence, as_fence, sorted_fences
+from fencing.kernel.errors import OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, as_fence, sorted_fences
 
 __all__ = ["check_timeout", "check_unknown", "fences_of", "wait_seconds"]
 
@@ -33,7 +33,7 @@ def check_timeout(timeout: object, what: str = "timeout") -> float:
 
 
 def fences_of(holders: Sequence[Fence | HasFence]) -> list[Fence]:
-    """:func:`~fencing.fence.sorted_fences`, at once where there is nothing to sort."""
+    """:func:`~fencing.kernel.fence.sorted_fences`, at once where there is nothing to sort."""
     return [as_fence(holders[0])] if len(holders) == 1 else sorted_fences(holders)
 
 

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
-from fencing.errors import GuardUnavailable, OutcomeUnknown
-from fencing.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
+from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
 if sys.version_info >= (3, 11):
@@ -74,13 +74,13 @@ class MemoryGuard(_Memory):
         self._lock = threading.Lock()
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`fencing.guard.Guard.claim`."""
+        """See :meth:`fencing.kernel.guard.Guard.claim`."""
         fences = sorted_fences(holders)
         with self._exclusive(fences, wait_seconds(holders, self._timeout, timeout)):
             self._claim(fences)
 
     def mark(self, resource: str) -> Mark | None:
-        """See :meth:`fencing.guard.Guard.mark`."""
+        """See :meth:`fencing.kernel.guard.Guard.mark`."""
         return self._marks.get(check_resource(resource))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
@@ -138,13 +138,13 @@ class AsyncMemoryGuard(_Memory):
         self._lock = asyncio.Lock()
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`fencing.guard.Guard.claim`."""
+        """See :meth:`fencing.kernel.guard.Guard.claim`."""
         fences = sorted_fences(holders)
         async with self._exclusive(fences, wait_seconds(holders, self._timeout, timeout)):
             self._claim(fences)
 
     async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`fencing.guard.Guard.mark`."""
+        """See :meth:`fencing.kernel.guard.Guard.mark`."""
         return self._marks.get(check_resource(resource))
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:

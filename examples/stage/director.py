@@ -12,7 +12,7 @@ from examples.drawing.events import Event, Recorder
 from examples.stage.process import PATIENCE, DemoError, WorkerProcess
 from examples.stage.screen import Screen
 from fencing import FencedLock
-from fencing.guard import Guard
+from fencing.kernel.guard import Guard
 
 
 class Act(NamedTuple):

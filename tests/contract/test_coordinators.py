@@ -10,7 +10,7 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, RedisCoordinator
-from fencing.conformance import CoordinatorContract
+from fencing.testing.coordinators import CoordinatorContract
 
 
 class _OnRedis(CoordinatorContract):

@@ -14,9 +14,9 @@ import pytest
 
 from examples.directory_guard import DirectoryGuard
 from examples.servers import freeze
-from fencing.errors import GuardUnavailable, OutcomeUnknown, StaleFence
-from fencing.fence import Fence
-from storage_guards.conformance import GuardContract
+from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleFence
+from fencing.kernel.fence import Fence
+from storage_guards.testing import GuardContract
 
 MINE = Fence("r", 5, "a" * 22)
 NEWER = Fence("r", 6, "b" * 22)
@@ -54,7 +54,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from examples.directory_guard import DirectoryGuard
-from fencing.fence import Fence
+from fencing.kernel.fence import Fence
 with DirectoryGuard(Path(sys.argv[1])).begin(Fence("r", 5, "a" * 22)) as content:
     content.data = b"late"
     print("inside", flush=True)

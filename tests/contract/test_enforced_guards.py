@@ -11,7 +11,7 @@ from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from storage_guards.conformance import GuardContract
+from storage_guards.testing import GuardContract
 from tests.contract import test_guards, test_psycopg_guards
 from tests.enforced import Roles, dsn, two_roles
 

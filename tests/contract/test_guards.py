@@ -13,10 +13,10 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from fencing.errors import GuardUnavailable
-from fencing.fence import Fence
+from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.fence import Fence
 from storage_guards import AsyncMemoryGuard, AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
-from storage_guards.conformance import GuardContract
+from storage_guards.testing import GuardContract
 
 CREATE = text("CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
 READ = text("SELECT value FROM counters WHERE name = :name")

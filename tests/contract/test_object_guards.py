@@ -9,12 +9,12 @@ import pytest
 from obstore.store import MemoryStore
 
 from examples.servers.objects import ObjectServer
-from fencing.fence import Fence, Mark
+from fencing.kernel.fence import Fence, Mark
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.conformance import GuardContract
-from storage_guards.object_keys import Layout, new_id
-from storage_guards.object_pointer import Entry, encode, published
-from storage_guards.object_store import Report
+from storage_guards.objects.guard import Report
+from storage_guards.objects.keys import Layout, new_id
+from storage_guards.objects.pointer import Entry, encode, published
+from storage_guards.testing import GuardContract
 
 
 class _Objects(GuardContract):

@@ -15,10 +15,10 @@ from psycopg.errors import SerializationFailure
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import create_engine
 
-from fencing.errors import GuardUnavailable
-from fencing.fence import Fence
+from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.fence import Fence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.conformance import GuardContract
+from storage_guards.testing import GuardContract
 from tests.contract import test_guards
 
 CREATE = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from fencing import plans
-from fencing.coordinator import Grant, Settings, Taken
-from fencing.effects import Claim, Plan, Shielded, Sleep
-from fencing.errors import FencingError, GuardUnavailable, StaleFence
-from fencing.fence import Fence
-from fencing.redis_plans import Call, NoReply, RedisPlans
-from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
+from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
+from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence
+from fencing.kernel.fence import Fence
+from fencing.locks import plans
+from fencing.locks.backend import Grant, Settings, Taken
+from fencing.redis.plans import Call, NoReply, RedisPlans
+from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 from tests.explorer.storage import RESOURCE, Refused, Value
 

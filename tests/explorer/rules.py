@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fencing.coordinator import Grant, Settings, Taken
-from fencing.effects import Plan
-from fencing.errors import StaleFence
-from fencing.fence import Fence, Mark, admit_claim
-from fencing.redis_plans import Call
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import StaleFence
+from fencing.kernel.fence import Fence, Mark, admit_claim
+from fencing.locks.backend import Grant, Settings, Taken
+from fencing.redis.plans import Call
 from tests.explorer.clients import Polls, Program, Queues
 from tests.explorer.scenarios import NoLock
 from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis

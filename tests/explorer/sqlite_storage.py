@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import create_engine, event, text
 
-from fencing.errors import StaleFence, UnclaimedFence
-from fencing.fence import Mark
+from fencing.kernel.errors import StaleFence, UnclaimedFence
+from fencing.kernel.fence import Mark
 from storage_guards import SQLAlchemyGuard
-from storage_guards.recent_writes import FLOOR
+from storage_guards.sql.outcome import FLOOR
 from tests.explorer.storage import (
     RESOURCE,
     Accepted,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fencing.fence import Mark
-from fencing.redis_keys import keys_of
-from fencing.redis_plans import Call
+from fencing.kernel.fence import Mark
+from fencing.redis.keys import keys_of
+from fencing.redis.plans import Call
 from tests.explorer.clients import Local, Program
 from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
 from tests.explorer.storage import RESOURCE, Backend, MemoryBackend, Operation, Storage, Value

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
-from fencing.errors import StaleFence, UnclaimedFence
-from fencing.fence import Fence, Mark, admit_claim, admit_write
+from fencing.kernel.errors import StaleFence, UnclaimedFence
+from fencing.kernel.fence import Fence, Mark, admit_claim, admit_write
 from storage_guards import MemoryGuard, memory
 
 __all__ = [

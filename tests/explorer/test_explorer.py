@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencing.fence import Fence
+from fencing.kernel.fence import Fence
 from storage_guards import MemoryGuard
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES, Rule

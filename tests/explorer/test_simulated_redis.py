@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from examples.servers import RedisServer
-from fencing import redis_scripts
-from fencing.redis_keys import keys_of
-from fencing.redis_scripts import Script
+from fencing.redis import scripts as redis_scripts
+from fencing.redis.keys import keys_of
+from fencing.redis.scripts import Script
 from tests.explorer.scenarios import SAFE
 from tests.explorer.search import explore
 from tests.explorer.simulated_redis import Entry, Members, Reply, Scored, ScriptError, SimulatedRedis, Snapshot

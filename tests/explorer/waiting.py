@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencing.redis_plans import Call, release_call
-from fencing.redis_waiting import Wait
+from fencing.redis.plans import Call, release_call
+from fencing.redis.waiters import Wait
 from tests.explorer import clients
 from tests.explorer.clients import Program, Woken
 from tests.explorer.simulated_redis import ACCEPT_MS, SPREAD_MS

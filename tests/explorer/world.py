@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from fencing.effects import Claim
-from fencing.fence import Fence, Mark
-from fencing.redis_plans import Call
-from fencing.redis_waiting import Wait
+from fencing.kernel.effects import Claim
+from fencing.kernel.fence import Fence, Mark
+from fencing.redis.plans import Call
+from fencing.redis.waiters import Wait
 from tests.explorer import clients, faults
 from tests.explorer.clients import Answered, Claimed, Local, Lost
 from tests.explorer.simulated_redis import Entry, Snapshot

@@ -12,16 +12,13 @@ import redis.asyncio
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from fencing import (
-    AsyncRedisCoordinator,
-    RedisCoordinator,
-    redis_async_wakeups,
-    redis_connections,
-    redis_direct,
-    redis_multiplex,
-    redis_replies,
-)
-from fencing.contract import Contract
+from fencing import AsyncRedisCoordinator, RedisCoordinator
+from fencing.redis import client as redis_connections
+from fencing.redis import client_async as redis_multiplex
+from fencing.redis import direct as redis_direct
+from fencing.redis import listener_async as redis_async_wakeups
+from fencing.redis import replies as redis_replies
+from fencing.testing.contract import Contract
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 
 

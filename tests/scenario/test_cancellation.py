@@ -14,8 +14,8 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, GuardUnavailable, RedisCoordinator
-from fencing.fence import Fence, HasFence
-from fencing.redis_scripts import ACQUIRE, RELEASE
+from fencing.kernel.fence import Fence, HasFence
+from fencing.redis.scripts import ACQUIRE, RELEASE
 from tests.conftest import ProxyFactory
 from tests.scenario.test_lost_replies import asks_for
 from tests.scenario.waiters import Queue

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from examples.servers import HttpProxy, RedisServer, Request, S3Server
-from fencing import Fence, plans
+from fencing import Fence
+from fencing.locks import plans
 from storage_guards import ObjectStoreGuard
-from storage_guards.object_keys import escape
-from storage_guards.object_pointer import decode
+from storage_guards.objects.keys import escape
+from storage_guards.objects.pointer import decode
 from tests.request_counts import RequestCounts
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "objects.md"

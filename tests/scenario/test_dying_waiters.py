@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from examples.servers import RedisServer, freeze
-from fencing import redis_hub
+from fencing.redis import hub as redis_hub
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
 from tests.scenario.test_fork import in_child

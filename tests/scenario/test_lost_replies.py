@@ -8,9 +8,11 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, LeaseLost, plans, redis_connections
-from fencing.effects import run, run_async
-from fencing.redis_scripts import ACQUIRE, RELEASE, REMINT, RENEW, Script
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, LeaseLost
+from fencing.kernel.effects import run, run_async
+from fencing.locks import plans
+from fencing.redis import client as redis_connections
+from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW, Script
 from tests.conftest import ProxyFactory
 from tests.scenario.conftest import Side
 from tests.support import wait_until

@@ -12,9 +12,10 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, redis_multiplex
-from fencing.effects import run_async
-from fencing.redis_scripts import ACQUIRE, RELEASE
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable
+from fencing.kernel.effects import run_async
+from fencing.redis import client_async as redis_multiplex
+from fencing.redis.scripts import ACQUIRE, RELEASE
 from tests.conftest import ProxyFactory
 from tests.support import wait_until
 

@@ -10,8 +10,8 @@ from obstore.store import MemoryStore
 
 from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleRead
-from storage_guards import object_collect
-from storage_guards.object_requests import PAGE, List
+from storage_guards.objects import collect as object_collect
+from storage_guards.objects.requests import PAGE, List
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 from tests.scenario.test_object_publications import A, B, C, Desk, R, failing

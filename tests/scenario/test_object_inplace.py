@@ -11,7 +11,7 @@ from obstore.store import MemoryStore
 from examples.servers.objects import ObjectServer
 from fencing import Fence, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.object_inplace import MOST_IN_PLACE
+from storage_guards.objects.in_place import MOST_IN_PLACE
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 

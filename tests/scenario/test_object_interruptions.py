@@ -12,7 +12,7 @@ import pytest
 
 from fencing import Fence, FencingError, OutcomeUnknown
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.object_requests import Close, Next
+from storage_guards.objects.requests import Close, Next
 from tests.object_faults import FaultyStore
 
 R, KEY = "orders:1", "reports/today.csv"

@@ -13,7 +13,8 @@ import pytest
 from obstore.exceptions import PreconditionError
 
 from fencing import Fence, FencingError, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_loop
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards.objects import loop as object_loop
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 from tests.support import wait_until

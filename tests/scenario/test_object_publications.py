@@ -18,9 +18,10 @@ from obstore.store import MemoryStore
 
 from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard, object_upload
-from storage_guards.object_plans import ANYTHING
-from storage_guards.object_requests import Get, Next
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards.objects import bodies as object_upload
+from storage_guards.objects.plans import ANYTHING
+from storage_guards.objects.requests import Get, Next
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 

@@ -12,10 +12,10 @@ import pytest
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 
 from fencing import Fence, StaleFence, StaleRead, UnclaimedFence
-from fencing.effects import Shielded, Sleep
+from fencing.kernel.effects import Shielded, Sleep
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.object_plans import ANYTHING
-from storage_guards.object_requests import Deadline, Delete, List, Put
+from storage_guards.objects.plans import ANYTHING
+from storage_guards.objects.requests import Deadline, Delete, List, Put
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 

@@ -17,10 +17,10 @@ from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
-from fencing.fence import MAX_NUMBER
+from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards import pruning as pruning_module
-from storage_guards.recent_writes import FLOOR
+from storage_guards.sql import pruning as pruning_module
+from storage_guards.sql.outcome import FLOOR
 from tests.scenario.conftest import Side
 from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import dsn_of

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine
 from examples.servers import PostgresServer, Proxy, ServerError, start_postgres
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
-from storage_guards.recent_writes import FLOOR
+from storage_guards.sql.outcome import FLOOR
 from tests.scenario.conftest import Side
 from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import ADD, MINE, NEWER, OTHER, Database, dsn_of

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, text
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.psycopg_statements import PREPARE
+from storage_guards.psycopg.statements import PREPARE
 from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.psycopg_database import MINE, NEWER, OTHER, dsn_of
 

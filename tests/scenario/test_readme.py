@@ -10,7 +10,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer
-from fencing import Fence, RedisCoordinator, plans
+from fencing import Fence, RedisCoordinator
+from fencing.locks import plans
 from storage_guards import SQLAlchemyGuard
 
 ROOT = Path(__file__).resolve().parents[2]

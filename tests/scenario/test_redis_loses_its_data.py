@@ -6,7 +6,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import LeaseLost, MarkImplausible, StaleFence
-from fencing.fence import MAX_NUMBER
+from fencing.kernel.fence import MAX_NUMBER
 from tests.scenario.conftest import Account, Side
 
 

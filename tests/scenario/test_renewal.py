@@ -21,11 +21,12 @@ import redis
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, FencedLock, LeaseLost, RedisCoordinator, clock
-from fencing import callbacks as callbacks_module
-from fencing import timer as timer_module
-from fencing.fence import Fence, HasFence
-from fencing.redis_scripts import RENEW
+from fencing import AsyncRedisCoordinator, FencedLock, LeaseLost, RedisCoordinator
+from fencing.kernel import clock
+from fencing.kernel.fence import Fence, HasFence
+from fencing.locks import callbacks as callbacks_module
+from fencing.locks import timer as timer_module
+from fencing.redis.scripts import RENEW
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
 from tests.scenario.test_cancellation import until

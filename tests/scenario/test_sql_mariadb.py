@@ -18,10 +18,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, StaleFence
-from fencing.fence import MAX_NUMBER, admit_claim, admit_write
+from fencing.kernel.fence import MAX_NUMBER, admit_claim, admit_write
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from storage_guards.conformance import AWKWARD_ENDS
-from storage_guards.sql_marks_mysql import MySQLMarks
+from storage_guards.sqlalchemy.mysql import MySQLMarks
+from storage_guards.testing import AWKWARD_ENDS
 from tests.scenario.sql_ways import asyncio_url
 from tests.support import wait_until
 from tests.unit.test_sql_guard import RESOURCE, TOKENS

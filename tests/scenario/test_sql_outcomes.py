@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from examples.servers import Proxy, ServerError, start_postgres
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
-from storage_guards.recent_writes import FLOOR
+from storage_guards.sql.outcome import FLOOR
 from tests.scenario.conftest import Side
 from tests.scenario.lock_waits import until_locks_are_waited_for
 from tests.scenario.sql_ways import EACH_WAY, WAYS, Way, asyncio_url, is_commit

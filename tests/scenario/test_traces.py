@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisServer
-from fencing import Fence, StaleFence, UnclaimedFence, plans
+from fencing import Fence, StaleFence, UnclaimedFence
+from fencing.locks import plans
 from tests.scenario.conftest import Account, Side
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.verification import Report
+from storage_guards.sql.verify import Report
 from tests.scenario.conftest import Side
 from tests.scenario.psycopg_database import dsn_of
 from tests.scenario.sql_ways import WAYS, Way, asyncio_url

@@ -12,15 +12,10 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import (
-    AsyncRedisCoordinator,
-    CoordinatorUnavailable,
-    NotAcquired,
-    RedisCoordinator,
-    redis_hub,
-    redis_wakeups,
-)
-from fencing.redis_scripts import ACQUIRE
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
+from fencing.redis import hub as redis_hub
+from fencing.redis import listener as redis_wakeups
+from fencing.redis.scripts import ACQUIRE
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
 from tests.scenario.test_lost_replies import asks_for

@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from examples.servers import RedisServer
-from fencing.redis_keys import keys_of
+from fencing.redis.keys import keys_of
 from tests.scenario.conftest import Side
 from tests.support import wait_until
 

@@ -18,9 +18,9 @@ import redis
 import redis.asyncio
 
 from fencing import AsyncLease, AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
-from fencing.coordinator import Grant, Taken
-from fencing.effects import Plan
-from fencing.redis_plans import RedisPlans
+from fencing.kernel.effects import Plan
+from fencing.locks.backend import Grant, Taken
+from fencing.redis.plans import RedisPlans
 
 WORKERS = 4
 TTL = 1.0

@@ -42,7 +42,7 @@ from storage_guards import (
     PsycopgGuard,
     SQLAlchemyGuard,
 )
-from storage_guards.object_store import (
+from storage_guards.objects.guard import (
     AsyncPublication,
     AsyncStream,
     Entry,
@@ -52,7 +52,7 @@ from storage_guards.object_store import (
     Stream,
     UploadFound,
 )
-from storage_guards.verification import Report as SQLReport
+from storage_guards.sql.verify import Report as SQLReport
 
 
 class Unit(Session):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fencing.coordinator import Grant, Settings
-from fencing.fence import Fence
-from fencing.holding import Holding
-from fencing.redis_plans import RedisPlans
-from fencing.renewal import _Moment, _Renewal
+from fencing.kernel.fence import Fence
+from fencing.locks.backend import Grant, Settings
+from fencing.locks.holding import Holding
+from fencing.locks.renewal import _Moment, _Renewal
+from fencing.redis.plans import RedisPlans
 
 TTL = 60.0
 BELIEVED = TTL - 1.3  # so that a deadline lies between two moments of the calendar

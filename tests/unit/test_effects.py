@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 
-from fencing.effects import finish
+from fencing.kernel.effects import finish
 
 
 def test_what_was_cancelled_before_it_began_is_not_left_behind() -> None:

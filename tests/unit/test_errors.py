@@ -8,7 +8,7 @@ import pytest
 
 import fencing
 from fencing import Fence, FencingError, Mark
-from fencing.errors import (
+from fencing.kernel.errors import (
     CoordinatorUnavailable,
     GuardNotEnforceable,
     GuardUnavailable,

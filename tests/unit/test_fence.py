@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fencing import Fence, LeaseLost, Mark, StaleFence, UnclaimedFence
-from fencing.fence import MAX_NUMBER, MAX_SEQ, admit_claim, admit_write, as_fence, sorted_fences
+from fencing.kernel.fence import MAX_NUMBER, MAX_SEQ, admit_claim, admit_write, as_fence, sorted_fences
 
 A, B = "a" * 22, "b" * 22
 

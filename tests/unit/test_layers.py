@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL = {"fencing.fence", "fencing.errors", "fencing.guard", "fencing.contract", "fencing.effects"}
+KERNEL = {
+    "fencing.kernel.fence",
+    "fencing.kernel.errors",
+    "fencing.kernel.guard",
+    "fencing.testing.contract",
+    "fencing.kernel.effects",
+}
 
 
 def imports_of(file: Path) -> set[str]:
@@ -19,7 +25,7 @@ def imports_of(file: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            # "from fencing import errors" names the module fencing.errors, where there is one
+            # "from fencing import errors" names the module fencing.kernel.errors, where there is one
             for alias in node.names:
                 inner = f"{node.module}.{alias.name}"
                 found.add(inner if (ROOT / (inner.replace(".", "/") + ".py")).is_file() else node.module)
@@ -68,7 +74,7 @@ def run(code: str) -> str:
 @pytest.mark.parametrize(
     ("imported", "absent"),
     [
-        ("import storage_guards.sqlalchemy, fencing.fence", "redis"),
+        ("import storage_guards.sqlalchemy.guard, fencing.kernel.fence", "redis"),
         ("from storage_guards import SQLAlchemyGuard; from fencing import Fence, StaleFence", "redis"),
         ("from storage_guards import MemoryGuard", "sqlalchemy"),
         ("from storage_guards import MemoryGuard", "obstore"),
@@ -76,8 +82,8 @@ def run(code: str) -> str:
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "sqlalchemy"),
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "redis"),
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "psycopg_pool"),
-        ("import storage_guards.enforcement", "psycopg"),
-        ("import storage_guards.enforcement", "sqlalchemy"),
+        ("import storage_guards.sql.enforcement", "psycopg"),
+        ("import storage_guards.sql.enforcement", "sqlalchemy"),
         ("from fencing import RedisCoordinator", "sqlalchemy"),
         ("import fencing, storage_guards", "asyncio"),
     ],

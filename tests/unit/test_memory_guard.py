@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from fencing.errors import GuardUnavailable
-from fencing.fence import Fence
+from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.fence import Fence
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 
 MINE = Fence("orders:1", 5, "a" * 22)

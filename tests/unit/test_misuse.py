@@ -17,7 +17,7 @@ from fencing import (
     FencedLock,
     RedisCoordinator,
 )
-from fencing.effects import Claim, run
+from fencing.kernel.effects import Claim, run
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 
 CLIENT = redis.Redis(host="127.0.0.1", port=1)

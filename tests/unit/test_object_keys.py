@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fencing.fence import MAX_RESOURCE_BYTES, Fence
-from storage_guards.object_keys import (
+from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence
+from storage_guards.objects.keys import (
     MAX_ESCAPED,
     DataKey,
     Directory,

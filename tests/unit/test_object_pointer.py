@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fencing.errors import GuardNotEnforceable, OutcomeUnknown
-from fencing.fence import Fence, Mark, admit_claim, admit_write
-from storage_guards.object_keys import Directory
-from storage_guards.object_outcome import may_still_land, verdict, verdict_in_place
-from storage_guards.object_pointer import (
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
+from fencing.kernel.fence import Fence, Mark, admit_claim, admit_write
+from storage_guards.objects.keys import Directory
+from storage_guards.objects.outcome import may_still_land, verdict, verdict_in_place
+from storage_guards.objects.pointer import (
     KEPT_WRITES,
     MAX_OBJECTS,
     Entry,

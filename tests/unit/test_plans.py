@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence, plans
-from fencing.coordinator import Grant, Holder, Settings, Taken
-from fencing.effects import Claim, Plan, Shielded, Sleep
-from fencing.holding import Holding
-from fencing.redis_blueprint import command
-from fencing.redis_plans import Call, NoReply, RedisPlans
-from fencing.redis_waiting import Enlist, Leave, Wait, Waiter
+from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence
+from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
+from fencing.locks import plans
+from fencing.locks.backend import Grant, Holder, Settings, Taken
+from fencing.locks.holding import Holding
+from fencing.redis.blueprint import command
+from fencing.redis.plans import Call, NoReply, RedisPlans
+from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 
 GUARD = MemoryGuard()

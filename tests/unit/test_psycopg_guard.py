@@ -20,9 +20,9 @@ from sqlalchemy import text
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
-from storage_guards.psycopg_errors import commit_was_refused, explain
-from storage_guards.psycopg_statements import begin
-from storage_guards.psycopg_wire import within
+from storage_guards.psycopg.errors import commit_was_refused, explain
+from storage_guards.psycopg.statements import begin
+from storage_guards.psycopg.wire import within
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "postgresql://127.0.0.1:1/nowhere"
@@ -43,7 +43,7 @@ def test_its_import_brings_only_what_it_needs(absent: str) -> None:
 
 def test_the_driver_is_the_driver() -> None:
     """The module has its name, in a package of its own."""
-    code = "import storage_guards.psycopg as ours, psycopg; print(ours.Connection is psycopg.Connection)"
+    code = "import storage_guards.psycopg.guard as ours, psycopg; print(ours.Connection is psycopg.Connection)"
     assert run(code) == "True\n"
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fencing.redis_keys import SLOTS, keys_of, slot_of, tag_of
+from fencing.redis.keys import SLOTS, keys_of, slot_of, tag_of
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from redis.exceptions import BusyLoadingError, InvalidResponse, NoScriptError, RedisError, ResponseError
 
-from fencing.redis_replies import NONE_YET, Reader, new_reader
+from fencing.redis.replies import NONE_YET, Reader, new_reader
 
 
 def read_all(reader: Any, chunks: list[bytes]) -> list[Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fencing.redis_waiting import LONGEST_LOOK_SECONDS, SLACK_SECONDS, Waiter, Waiting
+from fencing.redis.waiters import LONGEST_LOOK_SECONDS, SLACK_SECONDS, Waiter, Waiting
 
 
 class Ringing(Waiter):

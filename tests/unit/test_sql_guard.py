@@ -13,11 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from fencing.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
-from fencing.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
-from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard, sql_drivers
-from storage_guards.recent_writes import FLOOR
-from storage_guards.sql_marks import Marks
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from storage_guards.sql.outcome import FLOOR
+from storage_guards.sqlalchemy import drivers as sql_drivers
+from storage_guards.sqlalchemy.marks import Marks
 
 RESOURCE = "orders:1"
 TOKENS = ("a" * 22, "b" * 22)

@@ -6,9 +6,9 @@ import os
 import random
 from collections import Counter
 
-from fencing.errors import OutcomeUnknown
-from fencing.fence import Fence
-from storage_guards.recent_writes import Settled, verdict
+from fencing.kernel.errors import OutcomeUnknown
+from fencing.kernel.fence import Fence
+from storage_guards.sql.outcome import Settled, verdict
 
 REMEMBERED = 3  # fewer than the real marks have, so that short histories overflow
 

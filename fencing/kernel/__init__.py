@@ -1,0 +1,1 @@
+"""Values and rules of fencing. The standard library only; no I/O."""

@@ -1,0 +1,1 @@
+"""What users hold: locks, leases, renewal. No backend is known here."""

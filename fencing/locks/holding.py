@@ -1,0 +1,136 @@
+"""One grant from the moment it was made: its fence, its deadline, and how it ended. No I/O, no thread."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal, Protocol
+
+from fencing.locks.backend import Grant, Settings
+
+__all__ = ["Holding"]
+
+End = Literal["released", "detached", "abandoned"]
+Loss = Literal["expired", "gone", "stale"]
+
+THIRD = 1 / 3
+"""When a renewal is due, as a share of the ttl: two more attempts fit in before the lease is over."""
+
+RETRY_SHARE = 1 / 20
+JITTER = 0.1
+TICKS_PER_TTL = 60
+"""At least, and at most twice as many: renewals are due on a grid of moments, so that leases are renewed together."""
+
+
+class Told(Protocol):
+    """Who is told of a loss."""
+
+    def tell(self) -> None: ...
+
+
+def _nobody() -> None:
+    """Before there is a lease."""
+
+
+class Holding:
+    """What the lease, its renewal and the acquiring plan share. Any thread may use it; its end comes once.
+
+    Args:
+        grant: as the coordinator made it.
+        settings: of the lock.
+        now: the moment of the grant, on the coordinator's clock.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_fate",
+        "_tick",
+        "among",
+        "deadline",
+        "due",
+        "fence",
+        "grant",
+        "granted_at",
+        "lease",
+        "settings",
+    )
+
+    def __init__(self, grant: Grant, settings: Settings, now: float) -> None:
+        self.fence = grant.fence
+        self.grant = grant
+        self.deadline = grant.deadline
+        self.settings = settings
+        self.granted_at = now
+        self._tick = _tick(settings.ttl)
+        self.due: float | None = self._next(now, THIRD) if settings.renew else None
+        self.among: set[Holding] | None = None  # those that are due at the same moment
+        self.lease: Callable[[], Told | None] = _nobody
+        self._fate: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
+
+    @property
+    def moment(self) -> float:
+        """When it is to be looked at next: when its renewal is due, or shortly before its deadline."""
+        if self.due is not None and self.due < self.deadline:
+            return self.due
+        return self.deadline // self._tick * self._tick
+
+    @property
+    def fate(self) -> End | Loss | None:
+        """How it ended; None: it has not."""
+        fate = self._fate.get(None)
+        return None if fate is None else fate[0]
+
+    @property
+    def lost(self) -> Loss | None:
+        """How it was lost; None: it was not."""
+        fate = self.fate
+        return fate if fate == "expired" or fate == "gone" or fate == "stale" else None
+
+    def end(self, how: End) -> bool:
+        """It ends on purpose. False: it had ended before."""
+        return self._decide(how)
+
+    def lose(self, how: Loss) -> bool:
+        """It is lost; its lease is told. False: it had ended before."""
+        if not self._decide(how):
+            return False
+        lease = self.lease()
+        if lease is not None:
+            lease.tell()
+        return True
+
+    def _decide(self, fate: End | Loss) -> bool:
+        mine = (fate,)
+        first = self._fate.setdefault(None, mine) is mine
+        among, self.among = self.among, None
+        if among is not None:
+            among.discard(self)
+        return first
+
+    def renewed(self, deadline: float, now: float) -> None:
+        """A renewal has succeeded; the next is due in a third of the ttl, while the lifetime lasts."""
+        self.deadline = max(self.deadline, deadline)
+        if self.settings.renew:
+            self.due = self._next(now, THIRD)
+
+    def not_renewed(self, now: float) -> None:
+        """A renewal got no answer; the next attempt is due soon."""
+        self.due = self._next(now, RETRY_SHARE)
+
+    def _next(self, now: float, share: float) -> float | None:
+        ttl, lifetime = self.settings.ttl, self.settings.max_lifetime
+        if ttl is None:
+            return None
+        tick = self._tick
+        due = (now + ttl * share * (1 - JITTER + 2 * JITTER * random.random())) // tick * tick + tick
+        if lifetime is not None and due > self.granted_at + lifetime:
+            return None
+        return due
+
+
+@lru_cache(maxsize=64)
+def _tick(ttl: float | None) -> float:
+    """Of the grid of moments: a power of two, so that locks of similar ttls share it."""
+    return math.ldexp(0.5, math.frexp((ttl or 1.0) / TICKS_PER_TTL)[1])

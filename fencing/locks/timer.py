@@ -1,0 +1,106 @@
+"""Calls at given moments, for threads, as ``loop.call_at`` for asyncio. One thread per process, which does no I/O."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from fencing.kernel import clock
+
+__all__ = ["LINGER_SECONDS", "Timer", "timer"]
+
+logger = logging.getLogger("fencing")
+
+LINGER_SECONDS = 1.0
+"""How long the thread stays when nothing is to come, so that locks taken in a row do not start one each. It is also its
+longest wait: a machine that was suspended has missed what its clock should have called."""
+
+Callback = Callable[[], object]
+
+
+class Timer:
+    """Makes calls at moments of ``fencing.kernel.clock``, in a daemon thread that lives while some are wanted."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Callback, Callable[[], bool]]] = []
+        self._order = itertools.count()
+        self._changed = threading.Condition(threading.Lock())
+        self._thread: threading.Thread | None = None
+        self._wakes_at = float("inf")
+
+    def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
+        """Call ``callback`` at ``when``. It must be quick, and not block; what it raises is logged.
+
+        Args:
+            wanted: whether there is still anything for it to do; asked now and then. Once no call is wanted any more,
+                all are made at once, early, and the thread ends.
+        """
+        with self._changed:
+            heapq.heappush(self._heap, (when, next(self._order), callback, wanted))
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="fencing-timer", daemon=True)
+                thread.start()
+                self._thread = thread
+            elif when < self._wakes_at:
+                self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                due = self._wait()
+                if due is None:
+                    return
+                for callback in due:
+                    self._call(callback)
+            except BaseException:
+                logger.critical("the timer of leases failed, and goes on", exc_info=True)
+
+    def _call(self, callback: Callback) -> None:
+        try:
+            callback()
+        except Exception:
+            logger.exception("a call of the timer of leases failed")
+
+    def _wait(self) -> list[Callback] | None:
+        """The calls that are due; None: none has been wanted for a while, and the thread ends."""
+        with self._changed:
+            idle = False
+            while True:
+                now = clock.now()
+                due = []
+                while self._heap and self._heap[0][0] <= now:
+                    due.append(heapq.heappop(self._heap)[2])
+                if due:
+                    return due
+                wanted = any(wanted() for _, _, _, wanted in self._heap)
+                if idle and not wanted:
+                    if not self._heap:
+                        self._thread = None
+                        return None
+                    due, self._heap = [callback for _, _, callback, _ in self._heap], []
+                    return due
+                idle = not wanted
+                self._wakes_at = min(self._heap[0][0], now + LINGER_SECONDS) if self._heap else now + LINGER_SECONDS
+                self._changed.wait(self._wakes_at - now)
+                self._wakes_at = -float("inf")
+
+
+_timer = Timer()
+
+
+def timer() -> Timer:
+    """The timer of this process."""
+    return _timer
+
+
+def _forget() -> None:
+    global _timer
+    _timer = Timer()  # its thread, and whoever held its lock, are in the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,1 @@
+"""Fences minted by Redis."""

@@ -1,0 +1,37 @@
+"""The Lua scripts, loaded as package data, each bound to a name. What they take and return stands at their own head."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from fencing.redis.wire import bulks
+
+__all__ = ["ACQUIRE", "FORCE_RELEASE", "HOLDER", "RELEASE", "REMINT", "RENEW", "Script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as Redis gets it: its text, and the SHA-1 it is called by; and the beginnings of both calls, packed."""
+
+    name: str
+    text: str = field(repr=False)
+    sha: str
+    by_sha: bytes = field(repr=False)
+    by_text: bytes = field(repr=False)
+
+
+def _load(name: str, *more: str) -> Script:
+    folder = files("fencing.redis") / "lua"
+    text = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", *more, name))
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, sha, by_sha=bulks(("EVALSHA", sha)), by_text=bulks(("EVAL", text)))
+
+
+ACQUIRE = _load("acquire", "queue")
+RENEW = _load("renew")
+RELEASE = _load("release", "queue")
+REMINT = _load("remint")
+HOLDER = _load("holder")
+FORCE_RELEASE = _load("force_release")

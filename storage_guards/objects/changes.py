@@ -1,0 +1,224 @@
+"""How a pointer is read, and changed under a condition, as plans: also where the reply to a change is lost.
+
+A change is one put that is conditional on the very state it was made from. A state never comes back, so:
+
+- the same put may be sent again, as often as need be: at most one of them lands;
+- once the pointer is in another state, a put that was conditional on the former can never land any more.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from itertools import count
+from typing import Literal
+
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.fence import Fence, Mark, admit_write
+from storage_guards.objects.keys import Directory
+from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
+from storage_guards.objects.requests import (
+    CREATE,
+    Clock,
+    Conflict,
+    Deadline,
+    Get,
+    Lost,
+    Put,
+    Version,
+)
+
+__all__ = [
+    "PUT_SHARE",
+    "ROUNDS",
+    "Scope",
+    "Seen",
+    "change",
+    "check",
+    "look",
+    "pause",
+    "put",
+    "read",
+    "unavailable",
+]
+
+ROUNDS = 50
+"""How often a change is made anew because others were faster. The deadline mostly comes first."""
+
+PUT_SHARE = 0.6
+"""The share of the time left that a put may take, so that there is some to look what became of it."""
+
+FIRST_PAUSE_SECONDS = 0.005
+LONGEST_PAUSE_SECONDS = 0.5
+
+ATTRIBUTES = {"Content-Type": "application/json"}
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What the plans about one resource share."""
+
+    resource: str
+    directory: Directory
+    seconds: float
+    clock: Clock = field(default=time.monotonic)
+    now: Callable[[], datetime] = field(default=_now)
+
+    def deadline(self) -> Deadline:
+        return Deadline(self.seconds, self.clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The pointer as it was read, and the condition that it still is so."""
+
+    pointer: Pointer | None
+    condition: Version | Literal["create"]
+
+    @property
+    def mark(self) -> Mark | None:
+        return None if self.pointer is None else self.pointer.mark
+
+
+def pause(attempt: int, deadline: Deadline, least: float = 0.0) -> Sleep:
+    """What to wait after so many attempts, by chance, but this share of it at least."""
+    longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS, deadline.part())
+    return Sleep(random.uniform(least, 1) * longest)
+
+
+def unavailable(scope: Scope, error: BaseException, then: str = "nothing was written, retry") -> GuardUnavailable:
+    """The error for a store that does not answer about a resource."""
+    return GuardUnavailable(
+        f"the object store did not answer about {scope.resource!r}: {error}; {then}", resource=scope.resource
+    )
+
+
+# Reading
+
+
+def look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
+    """The pointer as it is; Lost where the store does not say."""
+    found = yield Get(scope.directory.pointer, MAX_POINTER_BYTES, deadline.part())
+    if found is None:
+        return Seen(None, CREATE)
+    if found.size > MAX_POINTER_BYTES:
+        raise GuardNotEnforceable(
+            f"the pointer of {scope.resource!r} has {found.size} bytes: something else wrote it; repair it by hand"
+        )
+    return Seen(decode(found.data, scope.resource), found.version)
+
+
+def read(scope: Scope) -> Plan[Pointer | None]:
+    """The pointer as it is."""
+    try:
+        return (yield from look(scope, scope.deadline())).pointer
+    except Lost as error:
+        raise unavailable(scope, error, "retry") from error
+
+
+def check(scope: Scope, fence: Fence) -> Plan[Pointer]:
+    """The pointer, read under the claim of ``fence``; its rule's errors."""
+    pointer = yield from read(scope)
+    admit_write(None if pointer is None else pointer.mark, fence)
+    assert pointer is not None
+    return pointer
+
+
+# Changing
+
+
+def put(
+    scope: Scope,
+    seen: Seen,
+    wanted: Pointer,
+    landed: Callable[[Pointer | None], bool | None],
+    unknown: Callable[[], FencingError],
+    deadline: Deadline,
+) -> Plan[bool]:
+    """Put ``wanted`` in the place of what was seen.
+
+    Args:
+        landed: what a later state says of it: it did, it never will, or that cannot be known.
+        unknown: makes the error for an outcome that stays unknown.
+
+    Returns:
+        Whether it is there; False: it is not, and never will be.
+    """
+    data = encode(wanted)
+    why: Exception | None = None
+    try:
+        for attempt in count():
+            try:
+                yield Put(scope.directory.pointer, data, seen.condition, deadline.part(PUT_SHARE), ATTRIBUTES)
+                return True
+            except (Conflict, Lost) as error:
+                # Also a refusal may have come after it was done: the store's client had repeated it by itself.
+                why = error
+            except Exception as error:
+                if why is None:
+                    raise
+                raise unknown() from error  # of this attempt it says that it was refused, not of those before
+            try:
+                now = yield from look(scope, deadline)
+            except Lost as error:
+                why = error
+            except GuardNotEnforceable as error:
+                raise unknown() from error
+            else:
+                if now.pointer != seen.pointer:
+                    answer = landed(now.pointer)
+                    if answer is None:
+                        raise unknown() from why
+                    return answer
+            if deadline.over:
+                break
+            yield pause(attempt, deadline, 0.5)
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:  # Ctrl-C: a put may still be on its way, whatever was being done just now
+        raise error from unknown()
+    raise unknown() from why
+
+
+def change(
+    scope: Scope,
+    decide: Callable[[Pointer | None], Pointer],
+    landed: Callable[[Pointer, Pointer | None], bool | None],
+    unknown: Callable[[Pointer], FencingError],
+) -> Plan[Pointer]:
+    """Change the pointer as ``decide`` says; decide anew where others were faster."""
+    deadline = scope.deadline()
+    for attempt in range(ROUNDS):
+        try:
+            seen = yield from look(scope, deadline)
+        except Lost as error:
+            raise unavailable(scope, error) from error
+        wanted = decide(seen.pointer)
+        if wanted is seen.pointer:
+            return wanted
+        if (
+            yield from put(
+                scope,
+                seen,
+                wanted,
+                lambda now, wanted=wanted: landed(wanted, now),  # type: ignore[misc]
+                lambda wanted=wanted: unknown(wanted),  # type: ignore[misc]
+                deadline,
+            )
+        ):
+            return wanted
+        if deadline.over:
+            break
+        yield pause(attempt, deadline)
+    raise GuardUnavailable(
+        f"the pointer of {scope.resource!r} was changed by others each time; nothing was written, retry",
+        resource=scope.resource,
+    )

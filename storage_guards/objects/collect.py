@@ -1,0 +1,109 @@
+"""What else lies in a resource's directory, and its deletion, which is a write like any other.
+
+Only data of fences **below** the collector's own are deleted, under its own claim, and nothing that the pointer names
+which it read under that claim. So a collector that was paused deletes nothing newer holders have uploaded: their fences
+are not below. Nor anything they have made current again: they can carry over only what the pointer named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.fence import Fence
+from storage_guards.objects.changes import Scope, check, read, unavailable
+from storage_guards.objects.keys import DataKey, unescape_path
+from storage_guards.objects.pointer import Pointer
+from storage_guards.objects.requests import Delete, List, Listed, Lost
+
+__all__ = ["UploadFound", "collect", "history"]
+
+MOST_LISTED = 100_000
+"""Objects of a resource that are looked at, oldest fences first. What is left comes next time."""
+
+BATCH = 250
+"""Objects deleted by one request: Azure takes 256."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadFound:
+    """One upload in the store: of a publication, or of an attempt at one.
+
+    Args:
+        number: of the fence that uploaded it.
+        token: of that fence.
+        sizes: bytes by name of the object. A very long name is cut, and ends in its hash.
+        at: when the last of it was stored.
+        current: whether any of it is current.
+        id: of the upload.
+    """
+
+    number: int
+    token: str
+    sizes: Mapping[str, int]
+    at: datetime
+    current: bool
+    id: str
+
+    @property
+    def size(self) -> int:
+        """Bytes, together."""
+        return sum(self.sizes.values())
+
+
+_Member = tuple[DataKey, Listed]
+
+
+def history(scope: Scope) -> Plan[list[UploadFound]]:
+    """Every upload there is, oldest fence first."""
+    groups, current = yield from _find(scope, (yield from read(scope)))
+    return [_upload(members, current) for members in groups]
+
+
+def collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
+    """Delete uploads, or what of them is not current, of fences below ``fence``; what was deleted."""
+    groups, current = yield from _find(scope, (yield from check(scope, fence)))
+    left = [[(key, each) for key, each in members if key.key not in current] for members in groups]
+    superfluous = [(_upload(rest, current), rest) for rest in left if rest and rest[0][0].number < fence.number]
+    superfluous.sort(key=lambda found: found[0].at)
+    if keep:
+        del superfluous[-keep:]
+    if older_than is not None:
+        before = scope.now() - timedelta(seconds=older_than)
+        superfluous = [found for found in superfluous if found[0].at <= before]
+    keys = [each.key for _, rest in superfluous for _, each in rest]
+    for start in range(0, len(keys), BATCH):
+        try:
+            yield Delete(keys[start : start + BATCH], scope.seconds)
+        except Lost as error:
+            raise GuardUnavailable(
+                f"the object store did not answer about {scope.resource!r}: {error}; some may be deleted, call again",
+                resource=scope.resource,
+            ) from error
+    return [upload for upload, _ in superfluous]
+
+
+def _find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_Member]], set[str]]]:
+    """What lies there, by upload, oldest fence first; and the keys of what is current."""
+    try:
+        listed = yield List(scope.directory.data, MOST_LISTED, scope.seconds)
+    except Lost as error:
+        raise unavailable(scope, error, "retry") from error
+    named = {} if pointer is None or pointer.published is None else pointer.published.objects
+    groups: dict[tuple[int, str, str], list[_Member]] = {}
+    for each in listed:
+        key = DataKey.parse(scope.directory.relative(each.key))
+        if key is not None:  # else it is nothing of ours, and stays
+            groups.setdefault((key.number, key.token, key.upload), []).append((key, each))
+    return [members for _, members in sorted(groups.items())], {entry.key for entry in named.values()}
+
+
+def _upload(members: list[_Member], current: set[str]) -> UploadFound:
+    first = members[0][0]
+    sizes = {unescape_path(key.name): each.size for key, each in members}
+    at = max(each.modified for _, each in members)
+    is_current = any(key.key in current for key, _ in members)
+    return UploadFound(first.number, first.token, sizes, at, is_current, first.upload)

@@ -1,0 +1,326 @@
+"""Guards for object stores through obstore: S3, Google Cloud Storage, Azure Blob Storage, and what is compatible."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from fencing.kernel.effects import Plan, run
+from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
+from fencing.kernel.fence import Fence, HasFence, Mark, sorted_fences
+from storage_guards.bounds import check_unknown
+from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
+from storage_guards.objects.collect import UploadFound, history
+from storage_guards.objects.guard_async import AsyncObjectStoreGuard
+from storage_guards.objects.in_place import StoredObject
+from storage_guards.objects.loop import in_loop
+from storage_guards.objects.plans import ANYTHING, Anything
+from storage_guards.objects.pointer import Entry
+from storage_guards.objects.probe import Report
+from storage_guards.objects.publication import AsyncPublication, AsyncStream, Publication, Stream
+from storage_guards.objects.requests import Close, Next
+
+__all__ = [
+    "AsyncObjectStoreGuard",
+    "AsyncPublication",
+    "AsyncStream",
+    "Entry",
+    "ObjectStoreGuard",
+    "Publication",
+    "Report",
+    "StoredObject",
+    "Stream",
+    "UploadFound",
+]
+
+T = TypeVar("T")
+
+
+class ObjectStoreGuard(ObjectGuard):
+    """Keeps a small pointer object for each resource: the mark, and which immutable objects are current.
+
+    What it does **not** promise: what was read before the claim (before ``hold``) is not protected. Only writers that
+    use the guard are kept out: whoever writes or deletes below ``prefix`` past it, a lifecycle rule too, breaks the
+    promise. Caches and replicas are not covered. Several resources are claimed one after the other: a refusal of a
+    later one, by somebody who came meanwhile, leaves those before it claimed, which does no harm. What it promises: if
+    a publication is acknowledged, all that the same fence read of its resource's publications since its claim was still
+    current when it came; readers see all of a publication or nothing.
+
+    At its first write a guard tries the store out (see :meth:`verify`), and refuses one that does not keep conditions.
+    Its bounds are its own: each request ends at them, whatever the store's ``retry_config`` would allow.
+
+    Args:
+        store: an obstore store, such as ``obstore.store.S3Store("bucket")``.
+        prefix: the directory of everything the guard keeps; the same for all guards of a resource.
+        timeout: the longest that finding out or changing what is current may take, in seconds. A lease that ends
+            earlier shortens it.
+        upload_timeout: the longest that the transfer of data may make no progress, in seconds.
+
+    Raises:
+        TypeError, ValueError: an argument is malformed.
+    """
+
+    _asynchronous = False
+
+    def __init__(
+        self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
+    ) -> None:
+        super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
+        self._verifying = threading.Lock()
+        self._report: Report | None = None
+
+    def verify(self, *, timeout: float | None = None) -> Report:
+        """Try out whether the store keeps conditional writes apart. A guard does so by itself at its first write.
+
+        Random keys below ``prefix`` are written and deleted again. The result is kept: a second call asks nothing.
+
+        Args:
+            timeout: seconds, at most the guard's own, which is the default.
+
+        Raises:
+            GuardNotEnforceable: it does not, or refuses the guard; the text says in what.
+            GuardUnavailable: no answer. Retry.
+        """
+        return self._verified(self._deadline(timeout).seconds)
+
+    def _verified(self, seconds: float) -> Report:
+        if self._report is None:
+            if not self._verifying.acquire(timeout=seconds):
+                raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
+            try:
+                if self._report is None:
+                    report = self._run(self._probe(seconds))
+                    self._learned(report)
+                    self._report = report
+            finally:
+                self._verifying.release()
+        return self._report
+
+    def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """Raise the mark to each fence. A lock with ``guards=[guard]`` calls it on acquiring.
+
+        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated. Of several
+        fences all are checked first; across resources it is not atomic.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for the store, at most the guard's own; None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            GuardUnavailable: no answer. Retry; the claim may have happened.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
+        fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
+        self._verified(deadline.part())
+        self._run(self._claim(fences, deadline))
+
+    def mark(self, resource: str) -> Mark | None:
+        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        return self._run(self._mark(self._scope(resource)))
+
+    def publish(
+        self,
+        holder: Fence | HasFence,
+        objects: Mapping[str, Any],
+        *,
+        claim: bool = False,
+        replacing: Publication | Anything | None = ANYTHING,
+        progress: Progress | None = None,
+    ) -> Publication:
+        """Make ``objects``, and nothing else, the current publication of the holder's resource, all at once.
+
+        It does **not** replace what is current until the last body is uploaded; any error before, one that a body or
+        ``progress`` raises too, publishes nothing (what was uploaded by then stays in the store until
+        :meth:`collect`). With ``claim=True`` it is a **blind** write: right only if nothing that was read before went
+        into it. Threads that share a fence replace each other's publications; ``replacing`` excludes that.
+
+        Args:
+            holder: a lease or a fence.
+            objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
+                body is bytes, a path, a binary file, an iterable of bytes, or an entry of the current publication,
+                which is carried over without a copy. Bodies are read in this thread, in order, with bounded memory.
+            claim: claim and publish at once.
+            replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
+            progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
+
+        Returns:
+            The new publication.
+
+        Raises:
+            TypeError, ValueError: a name or a body is none, or there are too many.
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            StaleRead: what it is to replace, or an entry's data, is no longer current. Read again.
+            OutcomeUnknown: the reply to the change of the pointer was lost. Ask :meth:`landed`.
+            GuardUnavailable: no answer; nothing is published. Retry.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
+        scope, plan = self._publish(holder, objects, claim, replacing, progress)
+        self._verified(scope.seconds)
+        return Publication(scope.resource, self._run(plan), scope.directory, self._run, self._upload_timeout)
+
+    def read(self, resource: str) -> Publication | None:
+        """What is current; None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
+
+        A holder reads after its claim. Compare with ``is None``.
+
+        Raises:
+            GuardUnavailable: no answer. Retry.
+            GuardNotEnforceable: the pointer is not one that this version understands, or the store refuses.
+        """
+        scope = self._scope(resource)
+        current = self._run(self._current(scope))
+        if current is None:
+            return None
+        return Publication(resource, current, scope.directory, self._run, self._upload_timeout)
+
+    def open(self, resource: str, name: str) -> Stream:
+        """The bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+
+        Raises:
+            KeyError: nothing of that name is current.
+            StaleRead: it was replaced and collected again and again meanwhile.
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        for _ in range(OPEN_ROUNDS):
+            current = self.read(resource)
+            if current is None:
+                raise KeyError(name)
+            try:
+                return current.open(name)
+            except StaleRead as error:
+                stale = error
+        raise stale
+
+    def delete(self, holder: Fence | HasFence, *, claim: bool = False) -> None:
+        """Make nothing current. The mark stays, and so do the data, until :meth:`collect`.
+
+        Args:
+            holder: a lease or a fence.
+            claim: claim and delete at once.
+
+        Raises:
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
+        plan = self._delete(holder, claim)
+        self._verified(self._timeout)
+        self._run(plan)
+
+    def history(self, resource: str) -> list[UploadFound]:
+        """The uploads in the store, oldest fence first, abandoned ones too: of the first 100,000 objects.
+
+        Raises:
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        return self._run(history(self._scope(resource)))
+
+    def collect(self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None) -> list[UploadFound]:
+        """Delete data of **older** fences that are not current: garbage collection, which is a write.
+
+        What is not current is not protected from it: whoever reads an older publication gets a :class:`StaleRead`.
+        Uploads of the holder's own fence stay, for the next one to collect.
+
+        Args:
+            holder: a lease or a fence, claimed here.
+            keep: how many of the newest uploads to keep, among those of which something is not current.
+            older_than: seconds; younger uploads are kept, for readers that are still at them. By the store's clock and
+                this process's.
+
+        Returns:
+            What was deleted, and nothing else. It looks at 100,000 objects at a time, oldest fences first; call again
+            until there is none.
+
+        Raises:
+            StaleFence, UnclaimedFence: as :meth:`publish`.
+            GuardUnavailable: no answer; some may be deleted. Call again.
+            GuardNotEnforceable: the store refuses.
+        """
+        plan = self._collect(holder, keep, older_than)
+        self._verified(self._timeout)
+        return self._run(plan)
+
+    def write(
+        self,
+        holder: Fence | HasFence,
+        key: str,
+        body: Any,
+        *,
+        replacing: StoredObject | Anything | None = ANYTHING,
+        claim: bool = False,
+    ) -> StoredObject:
+        """Write one object in place, under a key of your own: for readers that want one name for ever.
+
+        It promises **less** than :meth:`publish`. The check of the mark and the write are two requests: a write that
+        had passed its check may still land after a newer claim, until that holder has itself written the object. So
+        without ``replacing`` it protects only bodies that depend on nothing read before. With ``replacing`` no update
+        is lost, with one exception: on S3 a version is a hash of the content, so where the same bytes come back, an
+        older version does too, and what was read with it passes for current. Nothing is atomic over several objects.
+        Deleting the object deletes the mark it carries; other metadata, a content type too, are not kept. Where that
+        matters, publish. A key belongs to one resource: the numbers of two cannot be compared.
+
+        Args:
+            holder: a lease or a fence.
+            key: of the object in the store, not below the guard's prefix.
+            body: bytes, at most 8 MiB.
+            replacing: what :meth:`get` or the last ``write`` gave: refused unless that is still there. None: it is
+                created, and refused where it exists.
+            claim: claim first.
+
+        Returns:
+            The object as stored, to be replaced by the next ``write``.
+
+        Raises:
+            TypeError, ValueError: the key or the body is none, or too long.
+            StaleFence: a newer fence was claimed, or has written the object. Stop.
+            StaleRead: it is not what ``replacing`` says. Read again.
+            UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
+        plan = self._write(holder, key, body, replacing, claim)
+        self._verified(self._timeout)
+        return self._run(plan)
+
+    def get(self, key: str) -> StoredObject | None:
+        """An object that is written in place, as it is; None: there is none.
+
+        Raises:
+            TypeError, ValueError: ``key`` is none, or the object has more than 8 MiB.
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
+        return self._run(self._get(key))
+
+    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """Whether the write whose outcome was unknown happened, at this guard's store.
+
+        It does **not** say whether it still stands: others may have written since. True and False are never wrong. A
+        publication that may still be under way is kept from ever landing first, by a change to the pointer's seq, or by
+        a claim where it was to claim. Ask soon: a pointer remembers its last 16 writes. The answer may be had by
+        another process; the error can be pickled.
+
+        Args:
+            error: as :meth:`publish`, :meth:`delete` or :meth:`write` raised it; after Ctrl-C or a cancellation the
+                ``__cause__`` of that.
+            timeout: seconds, at most the guard's own, which is the default.
+
+        Returns:
+            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
+            holds. None: it cannot be known here any more (of a write in place, often); read under a lease.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown.
+            GuardUnavailable: no answer. Ask again.
+            GuardNotEnforceable: as :meth:`claim`.
+        """
+        unknown, deadline = check_unknown(error), self._deadline(timeout)
+        return self._run(self._landed(unknown, deadline, self._verified(deadline.part())))
+
+    def _run(self, plan: Plan[T]) -> T:
+        return run(plan, self._perform)
+
+    def _perform(self, request: Any) -> Any:
+        if isinstance(request, Next):
+            return next(request.pieces, None)
+        if isinstance(request, Close):
+            return request.pieces.close()
+        return in_loop(self._io.perform(request), getattr(request, "seconds", self._timeout))

@@ -1,0 +1,184 @@
+"""Writing an object in place, under a key of the caller's own: less than a publication promises, see ``write``.
+
+The mark of the last guarded write, and the ids of the last ones, are in the object's own user metadata; they are stored
+by the same put as its bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import count
+from typing import Any
+
+from fencing.kernel.effects import Plan, Shielded
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
+from fencing.kernel.fence import Fence, Mark
+from storage_guards.objects.changes import PUT_SHARE, ROUNDS, Scope, check, pause, unavailable
+from storage_guards.objects.keys import new_id
+from storage_guards.objects.outcome import verdict_in_place
+from storage_guards.objects.plans import ANYTHING
+from storage_guards.objects.pointer import CREATION, KEPT_WRITES
+from storage_guards.objects.requests import (
+    CREATE,
+    Conflict,
+    Deadline,
+    Found,
+    Get,
+    Lost,
+    Put,
+    Version,
+)
+
+__all__ = ["MOST_IN_PLACE", "StoredObject", "get", "landed_in_place", "write"]
+
+MOST_IN_PLACE = 8 * 2**20
+"""Bytes of an object that is written in place: one put, which is in memory."""
+
+# One word each: Azure takes no hyphens in a name, and some proxies no underscores.
+MARK = "fencingmark"
+WRITES = "fencingwrites"
+
+WRITTEN_OVER = Version(None, None)
+"""Of an object that was replaced by the time its version could be asked for: whoever goes on from it is refused."""
+
+_MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as it was read, or written.
+
+    Args:
+        key: in the store.
+        data: its bytes.
+        modified: when it was stored; None for one that this process has just stored.
+        mark: the fence of the last guarded write; None: it was not written by one.
+    """
+
+    key: str
+    data: bytes = field(repr=False)
+    modified: datetime | None
+    mark: Mark | None
+    version: Version = field(repr=False)
+    recent_writes: tuple[str, ...] = field(repr=False, default=())
+
+
+def get(scope: Scope, key: str) -> Plan[StoredObject | None]:
+    """The object as it is."""
+    try:
+        found = yield Get(key, MOST_IN_PLACE, scope.seconds)
+    except Lost as error:
+        raise GuardUnavailable(f"the object store did not answer about {key!r}: {error}; retry") from error
+    if found is None:
+        return None
+    if found.size > MOST_IN_PLACE:
+        raise ValueError(
+            f"{key!r} has {found.size} bytes, get() reads at most {MOST_IN_PLACE}; read it with obstore, or publish()"
+        )
+    return StoredObject(key, found.data, found.modified, _mark(found.attributes), found.version, _writes(found))
+
+
+def _mark(attributes: Mapping[str, str]) -> Mark | None:
+    match = _MARK.fullmatch(attributes.get(MARK, ""))
+    try:
+        return Mark(int(match[1]), match[2]) if match else None
+    except ValueError:
+        return None
+
+
+def _writes(found: Found) -> tuple[str, ...]:
+    return tuple(found.attributes.get(WRITES, "").split()[:KEPT_WRITES])
+
+
+def write(scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any) -> Plan[StoredObject]:
+    """Put the object, if the mark is the fence's and the object is what it is to replace."""
+    if isinstance(replacing, StoredObject) and replacing.version == WRITTEN_OVER:
+        raise StaleRead(resource=scope.resource, key=key)
+    deadline = scope.deadline()
+    id_ = new_id()
+    for attempt in range(ROUNDS):
+        pointer = yield from check(scope, fence)
+        try:
+            base = yield from _base(key, replacing, deadline)
+        except Lost as error:
+            raise unavailable(scope, error) from error
+        last = None if base is None else base.mark
+        if last is not None and last.number >= fence.number and not last.is_of(fence):
+            raise StaleFence(fence=fence, mark=last)
+        writes = (CREATION + id_,) if base is None else (id_, *base.recent_writes)[:KEPT_WRITES]
+        attributes = {MARK: f"{fence.number}.{fence.token}", WRITES: " ".join(writes)}
+        condition = CREATE if base is None else base.version
+        put = Put(key, data, condition, deadline.part(PUT_SHARE), attributes)
+        unknown = OutcomeUnknown(fence=fence, seq=pointer.mark.seq, recent_writes=" ".join(writes), key=key)
+        version = yield Shielded(_put(put, writes, unknown, deadline))
+        if version is not None:
+            return StoredObject(key, data, None, Mark(fence.number, fence.token), version, writes)
+        if replacing is not ANYTHING:
+            try:
+                now = yield Get(key, 0, deadline.part(), head=True)
+            except Lost as error:
+                raise unavailable(scope, error) from error
+            if (now and now.version) != (replacing and replacing.version):
+                raise StaleRead(resource=scope.resource, key=key)
+        if deadline.over:
+            break
+        yield pause(attempt, deadline)
+    raise GuardUnavailable(
+        f"{key!r} was changed by others each time; nothing was written, retry", resource=scope.resource
+    )
+
+
+def _base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | None]:
+    """What is to be replaced; None: nothing is to be there."""
+    if replacing is not ANYTHING:
+        return replacing  # type: ignore[no-any-return]
+    found = yield Get(key, 0, deadline.part(), head=True)
+    if found is None:
+        return None
+    return StoredObject(key, b"", found.modified, _mark(found.attributes), found.version, _writes(found))
+
+
+def _put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline) -> Plan[Version | None]:
+    """The version stored; None: it was refused, and is not to be there."""
+    why: Exception | None = None
+    try:
+        for attempt in count():
+            try:
+                return (yield put)  # type: ignore[no-any-return]
+            except (Conflict, Lost) as error:
+                why = error
+            except Exception as error:
+                if why is None:
+                    raise
+                raise unknown from error
+            try:
+                now = yield Get(put.key, 0, deadline.part(), head=True)
+            except (Lost, GuardNotEnforceable):
+                break
+            there = () if now is None else _writes(now)
+            if writes[0] in there:
+                return now.version if writes[0] == there[0] else WRITTEN_OVER
+            if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
+                return None
+            if isinstance(why, Lost) or deadline.over:
+                break
+            yield pause(attempt, deadline, 0.5)  # refused, though it is as it was to be: something else was in the way
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:  # Ctrl-C: the put may still be on its way
+        raise error from unknown
+    raise unknown from why
+
+
+def landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: bool) -> Plan[bool | None]:
+    """Whether a write in place happened. Changes nothing."""
+    assert error.key is not None
+    try:
+        now = yield Get(error.key, 0, scope.seconds, head=True)
+    except Lost as lost:
+        raise unavailable(scope, lost, "the outcome is still open, ask again") from lost
+    there = () if now is None else _writes(now)
+    return verdict_in_place(tuple(error.recent_writes.split()), there, versions_return)

@@ -1,0 +1,196 @@
+"""Where things are in a store: one directory of keys per resource, every name escaped so that no two share a key.
+
+::
+
+    <prefix><resource>/pointer.json                                     the mark, and what is current
+    <prefix><resource>/data/<number>.<token>/<upload>/<name>            immutable data
+    <prefix>=probe/<random>                                             of the probe, deleted afterwards
+
+Escaped, a name is printable ASCII that every store takes as it is: ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside; any
+other byte of its UTF-8 becomes ``=XX``, an empty part of a path ``=``. What grows too long is cut and ends in ``=~``
+and its SHA-256. So nothing escaped is ever ``..``, and nothing can climb out of its directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from dataclasses import dataclass
+
+from fencing.kernel.fence import Fence
+
+__all__ = [
+    "DataKey",
+    "Directory",
+    "Layout",
+    "check_key",
+    "check_name",
+    "escape",
+    "escape_path",
+    "new_id",
+    "unescape_path",
+]
+
+MAX_NAME_BYTES = 1024
+"""The longest name of an object in a publication, in bytes of UTF-8; what a store takes as a key elsewhere."""
+
+MAX_PREFIX = 200
+MAX_ESCAPED = 200
+"""Stores take keys of 1,024 bytes: prefix, resource, fence, upload and name fit in it, and a prefix of the store's."""
+
+_HASHED = 2 + 64  # "=~" and a SHA-256
+_STAYS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_DATA_KEY = re.compile(
+    r"data/(?P<number>[0-9]{16})\.(?P<token>[A-Za-z0-9_-]{22,128})/(?P<upload>[A-Za-z0-9_-]{16})/"
+    r"(?P<name>[A-Za-z0-9_=.~/-]{1,200})"
+)
+_DOTS = re.compile(r"(^|/)(\.|/|$)|\.(/|$)")  # parts that are empty, or begin or end with a dot
+
+
+def new_id() -> str:
+    """A name nothing else has: 96 random bits, 16 characters."""
+    return secrets.token_urlsafe(12)
+
+
+def escape(name: str) -> str:
+    """``name`` as one part of a key."""
+    return _short(_escape_part(name.encode()), name)
+
+
+def escape_path(name: str) -> str:
+    """``name`` as parts of a key, one for each part of it between slashes."""
+    return _short("/".join(_escape_part(part) for part in name.encode().split(b"/")), name)
+
+
+def _escape_part(part: bytes) -> str:
+    last = len(part) - 1
+    return (
+        "".join(
+            chr(byte) if byte in _STAYS or (byte == 0x2E and 0 < index < last) else f"={byte:02X}"
+            for index, byte in enumerate(part)
+        )
+        or "="
+    )
+
+
+def unescape_path(escaped: str) -> str:
+    """The name again; where it was cut, what is left of it as it stands."""
+    if "=~" in escaped:
+        return escaped
+    parts = ("" if part == "=" else part for part in escaped.split("/"))
+    raw = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), "/".join(parts).encode())
+    return raw.decode(errors="replace")
+
+
+def _short(escaped: str, name: str) -> str:
+    if len(escaped) <= MAX_ESCAPED:
+        return escaped
+    head = re.sub(r"(=[0-9A-F]?|[./])$", "", escaped[: MAX_ESCAPED - _HASHED])
+    return f"{head}=~{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def check_name(name: object, what: str = "the name of an object") -> str:
+    """Return ``name`` if it can name an object of a publication; TypeError or ValueError otherwise."""
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a str, not {type(name).__name__}")
+    if not name:
+        raise ValueError(f"{what} is not empty")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} is not valid Unicode text: {error.reason}") from None
+    if size > MAX_NAME_BYTES:
+        raise ValueError(f"{what} has at most {MAX_NAME_BYTES} bytes of UTF-8, not {size}")
+    return name
+
+
+def check_key(key: object, prefix: str) -> str:
+    """Return ``key`` if it is a key of the caller's own; TypeError or ValueError otherwise."""
+    check_name(key, "a key")
+    assert isinstance(key, str)
+    if any(part == "" or part.endswith(".") for part in key.split("/")):
+        raise ValueError(f"a key has no part that is empty or ends with a dot, which stores read differently: {key!r}")
+    if any(ord(character) < 32 or ord(character) == 127 for character in key):
+        raise ValueError(f"a key has no control characters: {key!r}")
+    if "\\" in key:
+        raise ValueError(f"a key has no backslash, which Azure takes for a slash: {key!r}")
+    if (key + "/").startswith(prefix):
+        raise ValueError(f"keys below {prefix!r} are the guard's own; write beside them, or use publish()")
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """What the key of a data object says."""
+
+    key: str
+    number: int
+    token: str
+    upload: str
+    name: str
+
+    @classmethod
+    def parse(cls, key: str) -> DataKey | None:
+        """Read a key relative to its resource's directory; None: it is not one."""
+        match = _DATA_KEY.fullmatch(key)
+        if match is None or _DOTS.search(match["name"]) or int(match["number"]) < 1:
+            return None
+        return cls(key, int(match["number"]), match["token"], match["upload"], match["name"])
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """The keys of one resource."""
+
+    path: str
+
+    @property
+    def pointer(self) -> str:
+        return f"{self.path}pointer.json"
+
+    @property
+    def data(self) -> str:
+        return f"{self.path}data/"
+
+    def full(self, key: str) -> str:
+        """The store's key for one that is relative to this directory."""
+        return self.path + key
+
+    def relative(self, key: str) -> str:
+        return key.removeprefix(self.path)
+
+    @staticmethod
+    def data_key(fence: Fence, upload: str, name: str) -> str:
+        """Where an upload of ``fence`` puts ``name``, relative to this directory. Nobody else ever writes there."""
+        return f"data/{fence.number:016d}.{fence.token}/{upload}/{escape_path(name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a guard keeps everything.
+
+    Raises:
+        TypeError, ValueError: ``prefix`` is no plain directory.
+    """
+
+    prefix: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.prefix, str):
+            raise TypeError(f"prefix is a str, not {type(self.prefix).__name__}")
+        parts = self.prefix.split("/")
+        if parts.pop() or not parts or any(escape(part) != part or part == "=" for part in parts):
+            raise ValueError(
+                f"prefix is a directory such as 'fencing/': parts of A-Z a-z 0-9 _ - and inner dots, each ended by a "
+                f"slash, not {self.prefix!r}"
+            )
+        if len(self.prefix) > MAX_PREFIX:
+            raise ValueError(f"prefix has at most {MAX_PREFIX} characters, not {len(self.prefix)}")
+
+    def directory(self, resource: str) -> Directory:
+        return Directory(f"{self.prefix}{escape(resource)}/")
+
+    @property
+    def probe(self) -> str:
+        return f"{self.prefix}=probe/"  # which no resource is escaped to

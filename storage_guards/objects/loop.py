@@ -1,0 +1,110 @@
+"""Where the sync object-store guard does its I/O: an event loop in a daemon thread.
+
+There is one implementation of the I/O, obstore's asyncio functions. Plans of the sync guard run in the caller's thread,
+and their requests on one event loop in a daemon thread of this process: so each is bounded exactly, and Ctrl-C is heard
+at once, neither of which obstore's sync functions offer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import concurrent.futures
+import os
+import threading
+import time
+from collections.abc import Coroutine
+from typing import Any, NoReturn, TypeVar
+
+from storage_guards.objects.io import was_used
+from storage_guards.objects.requests import Lost
+
+__all__ = ["in_loop"]
+
+T = TypeVar("T")
+
+_GRACE = 30.0
+"""Seconds that waiting for the loop's thread gets beyond the bound that the request itself keeps: a backstop."""
+
+_END_SECONDS = 2.0
+"""How long the end of the process waits for requests to be dropped."""
+
+_SETTLE_SECONDS = 0.05
+"""What obstore's threads then get to let go of Python: https://github.com/PyO3/pyo3-async-runtimes/issues/40"""
+
+_starting = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+_ending = False
+
+
+def _the_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _starting:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="object-store-guard", daemon=True).start()
+        return _loop
+
+
+def _after_fork() -> None:
+    global _loop, _starting
+    _loop, _starting = None, threading.Lock()  # threads do not live on in a child
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _end() -> None:
+    """Drop what daemon threads have under way: where obstore comes back to an interpreter that is gone, the process
+    ends in an abort."""
+    global _ending
+    with _starting:
+        _ending = True
+    if _loop is not None:
+        try:
+            asyncio.run_coroutine_threadsafe(_drop_all(), _loop).result(_END_SECONDS)
+        except concurrent.futures.TimeoutError:
+            pass
+    if was_used():
+        time.sleep(_SETTLE_SECONDS)
+
+
+async def _drop_all() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_END_SECONDS)
+
+
+def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
+    """Run a coroutine, which bounds itself to ``seconds``, on the loop of this process; cancel it where this thread
+    stops waiting, by Ctrl-C for one. Lost where it has not kept its bound, as after the whole process stood still."""
+    try:
+        if _ending:
+            raise concurrent.futures.CancelledError
+        future = asyncio.run_coroutine_threadsafe(coroutine, _the_loop())
+    except BaseException as error:
+        coroutine.close()
+        if isinstance(error, concurrent.futures.CancelledError):
+            _stop_here(error)
+        raise
+    try:
+        return future.result(seconds + _GRACE)
+    except concurrent.futures.CancelledError as error:
+        _stop_here(error)
+    except concurrent.futures.TimeoutError as error:
+        future.cancel()
+        raise Lost(f"no answer for {seconds + _GRACE:.3g} s, nor an end") from error
+    except BaseException:
+        future.cancel()  # nothing, where the error is the coroutine's own
+        raise
+
+
+def _stop_here(error: BaseException) -> NoReturn:
+    """The process ends. A daemon thread stops where it is, as the interpreter would have it do anyway."""
+    while _ending and threading.current_thread().daemon:
+        time.sleep(_END_SECONDS)
+    raise RuntimeError("the object-store guard cannot be used any more: the process is ending") from error

@@ -1,0 +1,71 @@
+"""What ``landed`` says of a change to a pointer whose reply was lost, and why it is never wrong.
+
+Each write puts a random id of its own in front of the pointer's ``recent_writes``, so what stands there is the end of
+its history, without a gap; an :class:`~fencing.OutcomeUnknown` carries what it would be if the write had landed.
+
+- **Its id is there: True.** Nobody else has used that id.
+- **An older one is there, but not its own: it has not landed.** Else it would stand in front of that.
+- **It would have made the pointer, another one did: it has not landed,** and cannot, for a pointer is never deleted.
+- **None of these: None.** Too many writes came after it, or this is not the store it was sent to.
+
+That it has not landed is False only when it cannot come any more, either: it was conditional on one state, and states
+never come back. So while the pointer may be in that very state, it is first moved to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fencing.kernel.errors import OutcomeUnknown
+from storage_guards.objects.pointer import CREATION, KEPT_WRITES, Pointer
+
+__all__ = ["may_still_land", "verdict", "verdict_in_place"]
+
+
+def verdict(writes: Sequence[str], now: Pointer | None) -> bool | None:
+    """Whether a write is in the history of what is there now; None: that cannot be known.
+
+    Args:
+        writes: what the pointer would remember if it had been the last, its own id first.
+    """
+    if not writes:
+        return None
+    mine, *older = writes
+    makes_it = mine.startswith(CREATION)
+    if now is None:
+        return False if makes_it else None
+    if mine in now.recent_writes:
+        return True
+    if set(older) & set(now.recent_writes):
+        return False
+    return False if makes_it and now.recent_writes[-1].startswith(CREATION) else None
+
+
+def may_still_land(writes: Sequence[str], unknown: OutcomeUnknown, now: Pointer | None) -> bool:
+    """Whether ``now`` may be the very state that the write was conditional on."""
+    mine, *older = writes
+    if mine.startswith(CREATION):
+        return now is None
+    if now is None or tuple(older) != now.recent_writes[: KEPT_WRITES - 1]:
+        return False
+    if now.mark.is_of(unknown.fence):
+        return now.mark.seq < unknown.seq
+    return now.mark.number < unknown.fence.number  # then it would have claimed, too
+
+
+def verdict_in_place(writes: Sequence[str], now: Sequence[str], versions_return: bool) -> bool | None:
+    """Whether a write in place is in the history of the object that is there now.
+
+    False only where a version never comes back, and the object has got another since: then what was conditional on the
+    former can never land. One that was to make the object might land whenever somebody deletes it.
+
+    Args:
+        now: the recent writes that the object's metadata has; empty: it has none, or there is no object.
+    """
+    if not writes:
+        return None
+    mine, *older = writes
+    if mine in now:
+        return True
+    moved_on = bool(older) and older[0] in now[1:]
+    return False if moved_on and not versions_return else None

@@ -1,0 +1,143 @@
+"""What the object-store guard does with a pointer, as plans: claim, publish, delete, and find out what became of a
+write whose reply was lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fencing.kernel.effects import Plan, Shielded
+from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
+from fencing.kernel.fence import Fence, Mark, admit_claim, admit_write
+from storage_guards.objects import pointer as to
+from storage_guards.objects.changes import ROUNDS, Scope, change, look, put, read, unavailable
+from storage_guards.objects.keys import new_id
+from storage_guards.objects.outcome import may_still_land, verdict
+from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
+from storage_guards.objects.requests import Lost
+
+__all__ = ["ANYTHING", "Anything", "claim", "delete", "landed", "publish"]
+
+
+class Anything:
+    """Whatever is there."""
+
+    def __repr__(self) -> str:
+        return "<whatever is there>"
+
+
+ANYTHING = Anything()
+"""That a write may replace whatever is there."""
+
+
+def claim(scope: Scope, fence: Fence) -> Plan[None]:
+    """Raise the mark to ``fence``."""
+    id_ = new_id()
+
+    def decide(now: Pointer | None) -> Pointer:
+        mark = admit_claim(None if now is None else now.mark, fence)
+        return now if now is not None and mark == now.mark else to.claimed(now, fence, mark, id_, scope.now())
+
+    def unknown(_: Pointer) -> FencingError:
+        text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
+        return GuardUnavailable(text, resource=scope.resource)
+
+    yield from change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
+
+
+def publish(
+    scope: Scope,
+    fence: Fence,
+    bodies: Mapping[str, Any],
+    *,
+    claim: bool,
+    replacing: Any,
+    progress: Callable[[str, int, int | None], object] | None,
+    send: Callable[[str, Any, Callable[[int, int | None], object] | None], Plan[int]],
+) -> Plan[Published]:
+    """Upload what is new, then make all of it current at once.
+
+    Args:
+        send: the plan that uploads one body.
+    """
+    carried = {name: body for name, body in bodies.items() if isinstance(body, Entry)}
+    upload = new_id()
+    directory = scope.directory
+    objects = {name: carried.get(name) or Entry(directory.data_key(fence, upload, name), 2**50) for name in bodies}
+
+    def decide(now: Pointer | None) -> Pointer:
+        mark = _admit(now, fence, claim)
+        current = None if now is None else now.published
+        if replacing is not ANYTHING and (current and current.id) != (replacing and replacing.id):
+            raise StaleRead(resource=scope.resource)
+        there = set() if current is None else set(current.objects.values())
+        for entry in carried.values():
+            if entry not in there:  # its data may be gone, or be deleted at any time
+                raise StaleRead(resource=scope.resource, key=entry.key)
+        return to.published(now, fence, mark, upload, scope.now(), objects)
+
+    encode(decide((yield from read(scope))), ROOM)  # refused before anything is uploaded
+    for name, body in bodies.items():
+        if name not in carried:
+            key = objects[name].key
+            report = None if progress is None else _progress(progress, name)
+            try:
+                size = yield from send(directory.full(key), body, report)
+            except Lost as error:
+                raise unavailable(scope, error, "nothing was published, retry") from error
+            objects[name] = Entry(key, size)
+    pointer = yield Shielded(_write(scope, fence, decide))
+    return pointer.published  # type: ignore[no-any-return]
+
+
+def _progress(progress: Callable[[str, int, int | None], object], name: str) -> Callable[[int, int | None], object]:
+    return lambda sent, total: progress(name, sent, total)
+
+
+def delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
+    """Make nothing current. The mark stays."""
+    id_ = new_id()
+
+    def decide(now: Pointer | None) -> Pointer:
+        return to.deleted(now, fence, _admit(now, fence, claim), id_, scope.now())
+
+    yield Shielded(_write(scope, fence, decide))
+
+
+def _admit(now: Pointer | None, fence: Fence, claim: bool) -> Mark:
+    mark = None if now is None else now.mark
+    return admit_write(admit_claim(mark, fence) if claim else mark, fence)
+
+
+def _write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer]) -> Plan[Pointer]:
+    def unknown(wanted: Pointer) -> FencingError:
+        return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
+
+    return (yield from change(scope, decide, lambda wanted, now: verdict(wanted.recent_writes, now), unknown))
+
+
+def landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
+    """Whether a change happened. Where it may still come, it is made impossible first."""
+    deadline = scope.deadline()
+    writes = tuple(error.recent_writes.split())
+    fence = error.fence
+
+    def still_open() -> FencingError:
+        text = f"the object store did not answer about {scope.resource!r}; the outcome is still open, ask again"
+        return GuardUnavailable(text, resource=scope.resource)
+
+    for _ in range(ROUNDS):
+        try:
+            seen = yield from look(scope, deadline)
+        except Lost as lost:
+            raise still_open() from lost
+        answer = verdict(writes, seen.pointer)
+        if answer is not False or not may_still_land(writes, error, seen.pointer):
+            return answer
+        if seen.pointer is not None and seen.pointer.mark.is_of(fence):
+            other = to.moved(seen.pointer, scope.now())
+        else:
+            other = to.claimed(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
+        if (yield from put(scope, seen, other, lambda _: False, still_open, deadline)):
+            return False
+    raise still_open()

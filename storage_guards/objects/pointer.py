@@ -1,0 +1,224 @@
+"""The pointer of a resource: the mark, and what is current, in one small object that is only ever replaced under a
+condition. Pure: text in, text out.
+
+It is JSON with sorted keys, so that other tools can read it; version 1 is::
+
+    {"format": "fencing-pointer/1", "resource": "orders:42",
+     "mark": {"number": 7, "token": "...", "seq": 3},
+     "changed_at": "2026-01-31T12:00:00+00:00",
+     "recent_writes": ["newest id", ..., "*the id that made the pointer"],
+     "published": null or {"id": ..., "number": 7, "token": "...", "at": ...,
+                           "objects": {name: {"key": ..., "size": 3}}},
+     "deleted": null or {"number": 7, "token": "...", "at": ...}}
+
+Keys are relative to the pointer's directory; times are for people. ``(number, token, seq)`` never comes back, so the
+bytes of no two states are equal, and an ETag that is a hash of the content is a true version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from fencing.kernel.errors import GuardNotEnforceable
+from fencing.kernel.fence import MAX_SEQ, Fence, Mark, check_number, check_token
+from storage_guards.objects.keys import DataKey, check_name
+
+__all__ = ["Deleted", "Entry", "Pointer", "Published", "claimed", "decode", "deleted", "encode", "moved", "published"]
+
+FORMAT = "fencing-pointer/1"
+MAX_POINTER_BYTES = 2**20
+ROOM = 4096
+"""Bytes that a publication leaves free: later claims and ids make its pointer longer, and it must not keep them out."""
+
+MAX_OBJECTS = 1000
+KEPT_WRITES = 16
+"""How many ids of its last writes a pointer remembers, for ``landed``."""
+
+CREATION = "*"
+"""Begins the id of the write that made a pointer, which is the end of its history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of a publication. Given to ``publish`` as a body, it is carried over without a copy.
+
+    Args:
+        key: where its bytes are, relative to the directory of its resource. Nothing is ever written there again.
+        size: in bytes.
+    """
+
+    key: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is current: the objects of one publication, by name."""
+
+    id: str
+    number: int
+    token: str
+    at: datetime
+    objects: Mapping[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """That what was current has been deleted, by whom and when."""
+
+    number: int
+    token: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """One state of a resource."""
+
+    resource: str
+    mark: Mark
+    changed_at: datetime
+    recent_writes: tuple[str, ...]
+    published: Published | None = None
+    deleted: Deleted | None = None
+
+
+# What a change makes of it. Whether it is allowed was decided by fencing.kernel.fence's rules, which gave the mark.
+
+
+def claimed(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
+    """After a claim: another mark, the same data."""
+    if now is None:
+        return Pointer(fence.resource, mark, at, (CREATION + id_,))
+    return replace(now, mark=mark, changed_at=at)
+
+
+def published(
+    now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime, objects: Mapping[str, Entry]
+) -> Pointer:
+    """After a publication."""
+    new = Published(id_, fence.number, fence.token, at, dict(objects))
+    return Pointer(fence.resource, mark, at, _written(now, id_), published=new)
+
+
+def deleted(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
+    """After a deletion: the mark stays, as a tombstone."""
+    gone = Deleted(fence.number, fence.token, at)
+    return Pointer(fence.resource, mark, at, _written(now, id_), deleted=gone)
+
+
+def moved(now: Pointer, at: datetime) -> Pointer:
+    """The same once more under the next seq: what was conditional on ``now`` can never land any more."""
+    return replace(now, mark=replace(now.mark, seq=now.mark.seq + 1), changed_at=at)
+
+
+def _written(now: Pointer | None, id_: str) -> tuple[str, ...]:
+    return (CREATION + id_,) if now is None else (id_, *now.recent_writes)[:KEPT_WRITES]
+
+
+# To bytes, and back
+
+
+def encode(pointer: Pointer, room: int = 0) -> bytes:
+    """The bytes of a pointer, with so many to spare.
+
+    Raises:
+        ValueError: too many objects, or names so long that it grows too big.
+    """
+    new, gone = pointer.published, pointer.deleted
+    if new is not None and len(new.objects) > MAX_OBJECTS:
+        raise ValueError(f"a publication has at most {MAX_OBJECTS} objects, not {len(new.objects)}; pack some together")
+    mark = {"number": pointer.mark.number, "token": pointer.mark.token, "seq": pointer.mark.seq}
+    shown = {
+        "format": FORMAT,
+        "resource": pointer.resource,
+        "mark": mark,
+        "changed_at": pointer.changed_at.isoformat(),
+        "recent_writes": list(pointer.recent_writes),
+        "published": new
+        and {
+            "id": new.id,
+            "number": new.number,
+            "token": new.token,
+            "at": new.at.isoformat(),
+            "objects": {name: {"key": entry.key, "size": entry.size} for name, entry in new.objects.items()},
+        },
+        "deleted": gone and {"number": gone.number, "token": gone.token, "at": gone.at.isoformat()},
+    }
+    data = json.dumps(shown, sort_keys=True, indent=1).encode()
+    most = MAX_POINTER_BYTES - room
+    if len(data) > most:
+        raise ValueError(f"the names of a publication make a pointer of {len(data)} bytes, over {most}")
+    return data
+
+
+def decode(data: bytes, resource: str) -> Pointer:
+    """Read a pointer back, and believe nothing of it unchecked.
+
+    Raises:
+        GuardNotEnforceable: it is not one, of another format, or of another resource.
+    """
+    try:
+        return _decode(json.loads(data), resource)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise GuardNotEnforceable(
+            f"the pointer of {resource!r} is not in the format {FORMAT} ({_brief(error)}): was it written by a newer "
+            f"version, or by something else? Upgrade, or repair it by hand; deleting it would drop the mark"
+        ) from error
+
+
+def _decode(shown: Any, resource: str) -> Pointer:
+    if shown["format"] != FORMAT:
+        raise ValueError(f"its format is {shown['format']!r}")
+    if shown["resource"] != resource:
+        raise ValueError("it is of another resource")
+    mark = Mark(shown["mark"]["number"], shown["mark"]["token"], shown["mark"]["seq"])
+    if mark.seq > MAX_SEQ // 2:
+        raise ValueError("its seq leaves no room for writes")
+    writes = shown["recent_writes"]
+    if not isinstance(writes, list) or not 1 <= len(writes) <= KEPT_WRITES or not all(map(_is_id, writes)):
+        raise ValueError("its recent_writes are no list of ids")
+    new, gone = shown["published"], shown["deleted"]
+    return Pointer(
+        resource,
+        mark,
+        _time(shown["changed_at"]),
+        tuple(writes),
+        None if new is None else _published(new),
+        None if gone is None else Deleted(check_number(gone["number"]), check_token(gone["token"]), _time(gone["at"])),
+    )
+
+
+def _published(shown: Any) -> Published:
+    if not _is_id(shown["id"]) or not isinstance(shown["objects"], dict) or len(shown["objects"]) > MAX_OBJECTS:
+        raise ValueError("its publication is malformed")
+    objects = {check_name(name): _entry(entry) for name, entry in shown["objects"].items()}
+    number, token = check_number(shown["number"]), check_token(shown["token"])
+    return Published(shown["id"], number, token, _time(shown["at"]), objects)
+
+
+def _entry(shown: Any) -> Entry:
+    key, size = shown["key"], shown["size"]
+    if not isinstance(key, str) or DataKey.parse(key) is None or type(size) is not int or size < 0:
+        raise ValueError("an object in it is malformed")
+    return Entry(key, size)
+
+
+def _is_id(text: object) -> bool:
+    return isinstance(text, str) and 8 <= len(text) <= 64 and text.isascii() and text.isprintable() and " " not in text
+
+
+def _time(text: Any) -> datetime:
+    time = datetime.fromisoformat(text)
+    if time.tzinfo is None:
+        raise ValueError("a time in it has no zone")
+    return time
+
+
+def _brief(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,191 @@
+"""Whether a store keeps the promises that everything here rests on: tried out, not looked up.
+
+Some that call themselves compatible ignore the conditions of a put, and two puts under one condition both succeed. A
+guard on such a store would protect nothing, so it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from storage_guards.objects.keys import Layout, new_id
+from storage_guards.objects.requests import (
+    CREATE,
+    Conflict,
+    Deadline,
+    Delete,
+    Found,
+    Get,
+    List,
+    Lost,
+    Put,
+    Together,
+    Version,
+)
+
+__all__ = ["Report", "probe"]
+
+RACERS = 4
+ROUNDS = 3
+
+FORMS = ("as given", "unquoted", "quoted")
+"""How an ETag may have to be written into a condition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the probe found, of a store that can be used.
+
+    Args:
+        etag_form: how ETags are written into conditions: ``"as given"``, ``"unquoted"`` or ``"quoted"``.
+        versions_return: whether the same bytes have the same version, as on S3, where an ETag is a hash of them.
+            Publications do not mind; of a write in place ``landed`` can then never say that it did not happen.
+        races: how many races between conditional puts had one winner.
+        seconds: how long it took.
+    """
+
+    etag_form: str
+    versions_return: bool
+    races: int
+    seconds: float
+
+
+class _Refused(Exception):
+    """A conditional put that should have been accepted was not; how that reads."""
+
+
+def probe(layout: Layout, deadline: Deadline) -> Plan[Report]:
+    """Try the store out under random keys, which are deleted afterwards.
+
+    Raises:
+        GuardNotEnforceable: it does not keep one of the promises; the text says which.
+        GuardUnavailable: it did not answer.
+    """
+    directory = f"{layout.probe}{new_id()}/"
+    used: list[str] = []
+    try:
+        report = yield from _probe(directory, used, deadline)
+    except Lost as error:
+        raise GuardUnavailable(f"the object store did not answer the guard's probe: {error}; retry") from error
+    except _Refused as error:
+        yield from _clean(directory, used, deadline)
+        raise _broken(str(error)) from error
+    except GuardNotEnforceable:
+        yield from _clean(directory, used, deadline)
+        raise
+    yield from _clean(directory, used, deadline)
+    return report
+
+
+def _clean(directory: str, used: list[str], deadline: Deadline) -> Plan[None]:
+    try:
+        yield Delete([directory + name for name in used], deadline.part())
+    except (Lost, GuardNotEnforceable):
+        pass  # a few bytes stay below the probe's directory; whoever may not delete may still claim and publish
+
+
+def _probe(directory: str, used: list[str], deadline: Deadline) -> Plan[Report]:
+    def key(name: str) -> str:
+        used.append(name)
+        return directory + name
+
+    one = key("one")
+    first = yield from _expect(one, b"first", CREATE, deadline)
+    yield from _refuse(one, b"second", CREATE, "created an object that existed (it ignores If-None-Match: *)", deadline)
+    form = yield from _form(one, b"third", first, deadline)
+    third = yield from _read(one, b"third", deadline)
+    yield from _refuse(
+        one, b"fourth", first, "replaced an object that had changed (it ignores If-Match)", deadline, form
+    )
+    yield from _read(one, b"third", deadline)
+    absent = key("absent")
+    yield from _refuse(absent, b"none", third, "made an object though If-Match names one that is gone", deadline, form)
+    if (yield Get(absent, 0, deadline.part())) is not None:
+        raise _broken("refused a put with If-Match on a missing key, and made the object all the same")
+    listed = yield List(directory, 10, deadline.part())
+    if [each.key for each in listed] != [one]:
+        raise _broken("does not list what was just stored")
+    races = 0
+    for number in range(ROUNDS):
+        racing = key(f"race-{number}")
+        races += yield from _race(racing, CREATE, f"create {number}", "creations of one key", deadline, form)
+        now = yield Get(racing, 100, deadline.part())
+        if now is None:
+            raise _broken("does not show what was just stored")
+        races += yield from _race(racing, now.version, f"update {number}", "updates of one version", deadline, form)
+    if races < ROUNDS:
+        raise Lost("conditional puts at the same time all failed")
+    same = key("same")
+    versions = []
+    for _ in range(2):
+        yield Put(same, b"the same bytes", None, deadline.part())
+        versions.append((yield from _read(same, b"the same bytes", deadline)))
+    return Report(form, versions[0] == versions[1], races, deadline.seconds - deadline.left)
+
+
+def _expect(key: str, data: bytes, condition: object, deadline: Deadline, form: str | None = None) -> Plan[Version]:
+    """A put that must be accepted. Refused, it may have been accepted before obstore repeated it."""
+    try:
+        yield Put(key, data, condition, deadline.part(), form=form)  # type: ignore[arg-type]
+    except Conflict as error:
+        now = yield Get(key, 100, deadline.part())
+        if now is None or now.data != data:
+            raise _Refused(f"refuses a conditional put that it should accept ({error})") from error
+    return (yield from _read(key, data, deadline))
+
+
+def _form(key: str, data: bytes, condition: Version, deadline: Deadline) -> Plan[str]:
+    """The form of ETag that it accepts."""
+    for form in FORMS:
+        try:
+            yield from _expect(key, data, condition, deadline, form)
+            return form
+        except _Refused as error:
+            refused = error
+    raise refused
+
+
+def _refuse(
+    key: str, data: bytes, condition: object, otherwise: str, deadline: Deadline, form: str | None = None
+) -> Plan[None]:
+    try:
+        yield Put(key, data, condition, deadline.part(), form=form)  # type: ignore[arg-type]
+    except Conflict:
+        return
+    raise _broken(otherwise)
+
+
+def _read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
+    found: Found | None = yield Get(key, 100, deadline.part())
+    if found is None or found.data != data:
+        raise _broken("does not show what was just stored, but something older")
+    if found.version.e_tag is None and found.version.version is None:
+        raise _broken("gives neither an ETag nor a version, so that nothing can be replaced under a condition")
+    return found.version
+
+
+def _race(key: str, condition: object, name: str, what: str, deadline: Deadline, form: str) -> Plan[int]:
+    """Whether there was a winner; more than one of them is the end."""
+    bodies = [f"{name} by {racer}".encode() for racer in range(RACERS)]
+    puts = [Put(key, body, condition, deadline.part(), form=form) for body in bodies]  # type: ignore[arg-type]
+    replies: Sequence[object] = yield Together(puts)
+    for reply in replies:
+        if isinstance(reply, BaseException) and not isinstance(reply, (Conflict, Lost)):
+            raise reply
+    winners = [body for body, reply in zip(bodies, replies, strict=True) if isinstance(reply, Version)]
+    if len(winners) > 1:
+        raise _broken(f"let {len(winners)} of {RACERS} {what} succeed that came at the same time")
+    now: Found | None = yield Get(key, 100, deadline.part())
+    if winners and (now is None or now.data != winners[0]):
+        raise _broken(f"did not keep the one of {RACERS} {what} that it acknowledged")
+    return len(winners)
+
+
+def _broken(what: str) -> GuardNotEnforceable:
+    return GuardNotEnforceable(
+        f"this object store {what}, so it cannot enforce fences: use one with conditional writes (S3, Google Cloud "
+        f"Storage, Azure Blob Storage and others have them), or another guard"
+    )

@@ -1,0 +1,1 @@
+"""Guards for PostgreSQL through psycopg 3."""

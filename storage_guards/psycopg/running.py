@@ -1,0 +1,211 @@
+"""Who waits for the plans: a thread, or an asyncio task. And what a guarded block may not do with its connection."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.abc import PQGen
+
+from fencing.kernel.errors import GuardNotEnforceable
+from storage_guards.psycopg.statements import AnyConnection
+from storage_guards.psycopg.transaction import GuardedTransaction
+from storage_guards.psycopg.wire import hang_up, is_idle, require_idle, within
+from storage_guards.sql.shield import GRACE, carry, tell
+
+__all__ = ["AsyncRunning", "Running", "once", "once_async", "run", "run_async"]
+
+T = TypeVar("T")
+
+_ENDS_THE_BLOCK = ("commit", "rollback", "close")
+
+
+class Running:
+    """A guarded transaction on a connection, from its check to its end."""
+
+    def __init__(self, connection: Connection[Any], transaction: GuardedTransaction) -> None:
+        self._connection = connection
+        self._transaction = transaction
+
+    def __enter__(self) -> None:
+        require_idle(self._connection)
+        self._autocommit = self._connection.autocommit
+        try:
+            if self._autocommit:  # or else what follows a COMMIT in the block would be committed by itself
+                self._connection.autocommit = False
+            run(self._connection, self._transaction.enter(self._connection), self._transaction.silence)
+        except BaseException:
+            self._clean_up()
+            raise
+        if self._transaction.foreign_body:
+            _forbid(self._connection)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._transaction.foreign_body:
+            _allow(self._connection)
+        try:
+            if error is None:
+                run(self._connection, self._transaction.leave(self._connection), self._transaction.silence)
+            else:
+                self._transaction.body_failed(error)
+        finally:
+            if self._autocommit or not is_idle(self._connection):
+                self._clean_up()
+
+    def _clean_up(self) -> None:
+        """Roll back what is not committed, or else hang up. How that fails does not matter any more."""
+        try:
+            if not is_idle(self._connection) and not self._connection.closed:
+                _wait_for_turn(self._connection, self._transaction.silence)
+                self._connection.rollback()
+            if not is_idle(self._connection):  # a pipeline that was left open, in which the pool would lend it again
+                hang_up(self._connection)
+            elif self._autocommit:
+                self._connection.autocommit = True
+        except psycopg.Error:
+            hang_up(self._connection)
+
+
+class AsyncRunning:
+    """:class:`Running` for asyncio. Its end is carried to an answer, whatever is cancelled: see ``sql/shield.py``."""
+
+    def __init__(self, connection: AsyncConnection[Any], transaction: GuardedTransaction) -> None:
+        self._connection = connection
+        self._transaction = transaction
+
+    async def __aenter__(self) -> None:
+        require_idle(self._connection)
+        self._autocommit = self._connection.autocommit
+        try:
+            if self._autocommit:  # as above
+                await self._connection.set_autocommit(False)
+            await run_async(self._connection, self._transaction.enter(self._connection), self._transaction.silence)
+        except BaseException:
+            await carry(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
+            raise
+        if self._transaction.foreign_body:
+            _forbid(self._connection)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._transaction.foreign_body:
+            _allow(self._connection)
+        if error is not None:
+            self._transaction.body_failed(error)
+        end = self._end(commits=error is None)
+        ended = await carry(end, self._transaction.seconds, lambda: hang_up(self._connection))
+        tell(ended, error, self._transaction.meaning)
+
+    async def _end(self, *, commits: bool) -> None:
+        try:
+            if commits:
+                await run_async(self._connection, self._transaction.leave(self._connection), self._transaction.silence)
+        finally:
+            await self._clean_up()
+
+    async def _clean_up(self) -> None:
+        try:
+            if not is_idle(self._connection) and not self._connection.closed:
+                await _wait_for_turn_async(self._connection, self._transaction.silence)
+                await self._connection.rollback()
+            if not is_idle(self._connection):  # as above
+                hang_up(self._connection)
+            elif self._autocommit:
+                await self._connection.set_autocommit(True)
+        except psycopg.Error:
+            hang_up(self._connection)
+
+
+def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
+    """Carry out a plan, in which the server may be silent for so many seconds (and a moment, so that its own refusal
+    comes first)."""
+    _wait_for_turn(connection, seconds)
+    with connection.lock:
+        return connection.wait(within(plan, seconds + GRACE))
+
+
+async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
+    """:func:`run` for asyncio."""
+    await _wait_for_turn_async(connection, seconds)
+    async with connection.lock:
+        return await connection.wait(within(plan, seconds + GRACE))
+
+
+def once(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
+    """:func:`run` for a plan that begins and ends its own transaction."""
+    require_idle(connection)
+    try:
+        return run(connection, plan, seconds)
+    finally:
+        try:
+            if not is_idle(connection):
+                connection.rollback()
+        except psycopg.Error:
+            hang_up(connection)
+
+
+async def once_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
+    """:func:`once` for asyncio; what is left open is rolled back within ``seconds``, whatever is cancelled."""
+    require_idle(connection)
+    try:
+        return await run_async(connection, plan, seconds)
+    finally:
+        if not is_idle(connection):
+            await carry(_roll_back(connection), seconds, lambda: hang_up(connection))
+
+
+async def _roll_back(connection: AsyncConnection[Any]) -> None:
+    try:
+        await connection.rollback()
+    except psycopg.Error:
+        hang_up(connection)
+
+
+def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
+    """Hang up, and OperationalError, where the connection stays in use. psycopg locks it as long as a stream or a COPY
+    is open, also against the thread that has left it open."""
+    if connection.lock.locked():
+        if not connection.lock.acquire(timeout=seconds):
+            _give_up(connection, seconds)
+        connection.lock.release()
+
+
+async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
+    if connection.lock.locked():
+        try:
+            await asyncio.wait_for(connection.lock.acquire(), seconds)
+        except asyncio.TimeoutError:
+            _give_up(connection, seconds)
+        connection.lock.release()
+
+
+def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
+    hang_up(connection)
+    raise psycopg.OperationalError(
+        f"the connection was still in use after {seconds:.3g} s, by a stream or a COPY that was left open, say; "
+        f"nothing was written"
+    )
+
+
+def _forbid(connection: AnyConnection) -> None:
+    """What would end the checked transaction is refused at once, as psycopg does within ``connection.transaction()``;
+    a COMMIT sent as SQL is noticed at the block's end."""
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise GuardNotEnforceable(
+            "a guarded block leaves commit(), rollback() and close() to the guard: it commits at its end, an exception "
+            "rolls it back. Put connection.transaction() around what may be rolled back by itself"
+        )
+
+    vars(connection).update(dict.fromkeys(_ENDS_THE_BLOCK, refuse))
+
+
+def _allow(connection: AnyConnection) -> None:
+    for name in _ENDS_THE_BLOCK:
+        vars(connection).pop(name, None)

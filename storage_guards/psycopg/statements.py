@@ -1,0 +1,177 @@
+"""How values get into the statements of ``sql/statements.py``, and what goes around these. No I/O.
+
+Several statements go to the server together, as one simple query, so values are literals. The two that run all the
+time are prepared on each connection and executed by name: to parse and plan them takes longer than to run them. (Not on
+a database that enforces: there they are calls of functions, whose plans the server keeps itself.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from psycopg import AsyncConnection, Connection
+from psycopg.pq import Escaping
+
+from fencing.kernel.errors import GuardNotEnforceable
+from fencing.kernel.fence import MAX_NUMBER, Fence
+from storage_guards.sql.outcome import FLOOR, TABLE, new_id
+from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, JOINING, POSTGRESQL, Statements
+
+__all__ = [
+    "COMMIT",
+    "IS_ENFORCED",
+    "PREPARE",
+    "ROLLBACK",
+    "AnyConnection",
+    "Way",
+    "begin",
+    "check",
+    "claim",
+    "create",
+    "limits",
+    "literal",
+    "make_floor",
+    "values_of",
+]
+
+AnyConnection = Connection[Any] | AsyncConnection[Any]
+Values = dict[str, str]
+
+COMMIT = "COMMIT"
+ROLLBACK = "ROLLBACK"
+IS_ENFORCED = f"SELECT {ENFORCED}"
+
+_TABLE = f"""
+    CREATE TABLE IF NOT EXISTS {TABLE} (
+        resource TEXT COLLATE "C" NOT NULL,
+        number BIGINT NOT NULL,
+        token TEXT COLLATE "C" NOT NULL,
+        seq BIGINT NOT NULL,
+        recent_writes TEXT COLLATE "C" DEFAULT '' NOT NULL,
+        claimed_at TIMESTAMP WITH TIME ZONE DEFAULT now() NOT NULL,
+        xact xid8,
+        PRIMARY KEY (resource),
+        CONSTRAINT fencing_marks_number CHECK (
+            number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})
+        ),
+        CONSTRAINT fencing_marks_seq CHECK (seq >= 0)
+    )
+"""
+
+_PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
+
+
+def _named(kind: str, text: str, types: str) -> tuple[str, str]:
+    """A name that no other text can have, and the PREPARE."""
+    name = f"fencing_{kind}_{crc32(text.encode()):08x}"
+    return name, f"PREPARE {name} ({types}) AS {text.format(**_PLACES)}"
+
+
+_CHECK_NAME, _PREPARE_CHECK = _named("check", POSTGRESQL.check, "text, bigint, text, text")
+_CLAIM_NAME, _PREPARE_CLAIM = _named("claim", POSTGRESQL.claim, "text, bigint, text, text, bigint")
+
+PREPARE = (_PREPARE_CHECK, _PREPARE_CLAIM)
+"""What a connection needs before ``check`` and ``claim`` with ``prepared=True``."""
+
+
+class Way:
+    """How a guard's role gets at the marks: by statements on the table, or by calls of functions, on a database that
+    enforces. Found out by the refusal of the one, and then kept."""
+
+    def __init__(self) -> None:
+        self.enforced: bool | None = None
+
+    @property
+    def sql(self) -> Statements:
+        """The statements of this way."""
+        return CALLS if self.enforced else POSTGRESQL
+
+
+def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
+    """BEGIN as this connection is set. With ``read_committed`` a statement that has waited sees what it waited for."""
+    level = connection.isolation_level
+    parts = ["BEGIN"]
+    if read_committed:
+        parts.append("ISOLATION LEVEL READ COMMITTED")
+    elif level is not None:
+        parts.append(f"ISOLATION LEVEL {level.name.replace('_', ' ')}")
+    if connection.read_only is not None:
+        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
+    if connection.deferrable is not None:
+        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
+    return " ".join(parts)
+
+
+def limits(seconds: float, *, idle: bool = True) -> list[str]:
+    """Bound what this transaction can wait for, and be waited for.
+
+    Each statement, and so each wait for a lock. Unless nobody else's statements follow (``idle``): each wait for a
+    lock also where a block takes the first bound away, for a slow statement; a client that stands still between two
+    statements; and one that stands still while it is being sent rows, which the former does not notice.
+    """
+    limit = f" = {max(1, round(seconds * 1000))}"
+    of_each_statement = "SET LOCAL statement_timeout" + limit
+    if not idle:
+        return [of_each_statement]
+    return [
+        of_each_statement,
+        "SET LOCAL lock_timeout" + limit,
+        "SET LOCAL idle_in_transaction_session_timeout" + limit,
+        "SET LOCAL tcp_user_timeout" + limit,
+    ]
+
+
+def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Values:
+    """The literals of one claim or check, with a new random id for the write.
+
+    Raises:
+        GuardNotEnforceable: the connection's client encoding cannot say the resource's name.
+    """
+    return {
+        "resource": literal(connection, fence.resource),
+        "number": str(fence.number),
+        "token": f"'{fence.token}'",
+        "write": f"'{new_id()}'",
+        "writes": str(writes),
+    }
+
+
+def check(way: Way, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False) -> str:
+    """Admit a write: a row (seq, recent_writes, xact) if the fence is the mark's own. If it ``joins`` a transaction,
+    the last column is whether it was outside any savepoint."""
+    if prepared and not way.enforced:
+        resource = literal(connection, fence.resource)
+        return f"EXECUTE {_CHECK_NAME} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
+    statements = JOINING if joins and not way.enforced else way.sql
+    return statements.check.format(**values_of(connection, fence))
+
+
+def claim(way: Way, values: Values, *, prepared: bool = False) -> str:
+    """Raise a mark that exists: a row (seq, recent_writes, xact) if the rule admits the fence."""
+    if prepared and not way.enforced:
+        return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
+    return way.sql.claim.format(**values)
+
+
+def make_floor() -> str:
+    """Makes the floor row where there is none, and with it the table's id."""
+    return POSTGRESQL.make_floor.format(write=f"'{new_id()}'")
+
+
+def create() -> list[str]:
+    """Create the table and its floor row where they are missing; two processes may do it at once."""
+    return [f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", _TABLE, make_floor()]
+
+
+def literal(connection: AnyConnection, text: str) -> str:
+    """The text as a literal of SQL, whatever is in it."""
+    if text.isascii() and "'" not in text and "\\" not in text:
+        return f"'{text}'"
+    encoding = "ascii" if text.isascii() else connection.info.encoding
+    try:
+        return Escaping(connection.pgconn).escape_literal(text.encode(encoding)).decode(encoding)
+    except UnicodeEncodeError as error:
+        raise GuardNotEnforceable(
+            f"the connection's client_encoding ({encoding}) cannot say the resource name {text!r}; set it to UTF8"
+        ) from error

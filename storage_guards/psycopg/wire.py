@@ -1,0 +1,211 @@
+"""Several statements, one round trip: plans that psycopg's ``Connection.wait`` runs in either colour.
+
+psycopg sends BEGIN, each statement and COMMIT one by one. A plan here is a generator, as psycopg's own: it puts a
+request on the connection and yields until the answer is there. The connection itself stays in its usual mode, so in a
+guarded block everything of psycopg works.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg import errors, generators
+from psycopg.abc import PQGen
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from storage_guards.psycopg.statements import PREPARE, ROLLBACK, AnyConnection, Way
+
+__all__ = [
+    "Row",
+    "ask",
+    "ask_prepared",
+    "either_way",
+    "failure_of",
+    "first_row",
+    "hang_up",
+    "is_idle",
+    "is_open",
+    "require_idle",
+    "require_ready",
+    "send",
+    "within",
+]
+
+T = TypeVar("T")
+Row = tuple[str | None, ...]
+
+_REFUSED_WAYS = (errors.InsufficientPrivilege, errors.UndefinedFunction)
+
+_prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
+"""True: PREPARE was sent. False: it does not last here (a pooler in between), so statements are sent whole."""
+
+
+def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
+    """Send the statements as one simple query. The server stops at the first that fails: its result is the last."""
+    pgconn = connection.pgconn
+    request = "; ".join(statements)
+    pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
+    results: list[PGresult] = yield from generators.execute(pgconn)
+    return results
+
+
+def within(plan: PQGen[T], seconds: float) -> PQGen[T]:
+    """The plan, which gives up after so many seconds of silence. Meanwhile psycopg 3.3 calls again ten times a second;
+    older ones do not, and there ``tcp_user_timeout`` and the ends that asyncio guards bound are what there is."""
+    silent_since: float | None = None
+    try:
+        wanted = next(plan)
+        while True:
+            ready = yield wanted
+            if ready:
+                silent_since = None
+            elif silent_since is None:
+                silent_since = time.monotonic()
+            elif time.monotonic() - silent_since > seconds:
+                raise psycopg.OperationalError(f"no answer for {seconds:.3g} s")
+            wanted = plan.send(ready)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def failure_of(connection: AnyConnection, results: Sequence[PGresult]) -> psycopg.Error | None:
+    """The error of the statement that failed, which is the last; None: none has."""
+    if results[-1].status == ExecStatus.FATAL_ERROR:
+        return errors.error_from_result(results[-1], encoding=connection.info.encoding)
+    return None
+
+
+def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
+    """Send, and return each statement's answer; raise the error of the one that failed."""
+    results = yield from send(connection, statements)
+    failure = failure_of(connection, results)
+    if failure is not None:
+        raise failure
+    return results
+
+
+def ask_prepared(
+    connection: AnyConnection, way: Way, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
+) -> PQGen[list[PGresult]]:
+    """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
+
+    What is prepared can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
+    the transaction is begun anew, twice at most; and once more if the way to the marks is refused, as by
+    :func:`either_way`.
+
+    Args:
+        connection: idle.
+        way: to the marks; calls of functions are not prepared.
+        opening: begins the transaction.
+        statements: those after that, with prepared ones or without.
+
+    Returns:
+        The answers to ``statements`` alone.
+    """
+    refused: psycopg.Error | None = None
+    vanished = 0
+    while True:
+        enforced, known = way.enforced, _prepared.get(connection)
+        if enforced:
+            known = False
+        elif vanished == 2 or (known is None and connection.prepare_threshold is None):
+            known = _prepared[connection] = False
+        before = opening if known is not None else [*opening, *PREPARE]
+        results = yield from send(connection, [*before, *statements(known is not False)])
+        failure = failure_of(connection, results)
+        if failure is None:
+            if known is None:
+                _prepared[connection] = True
+            return results[len(before) :]
+        if isinstance(failure, _REFUSED_WAYS):
+            if refused is not None:
+                way.enforced = not enforced
+                raise refused if isinstance(failure, errors.UndefinedFunction) else failure
+            refused = failure
+            way.enforced = not enforced  # not the reverse of what it is now: another thread may have found out the same
+        elif known and isinstance(failure, errors.InvalidSqlStatementName):
+            _prepared.pop(connection, None)
+            vanished += 1
+        elif known is None and isinstance(failure, errors.DuplicatePreparedStatement):  # its answer was lost
+            _prepared[connection] = True
+            vanished += 1
+        else:
+            raise failure
+        yield from ask(connection, [ROLLBACK])
+
+
+def either_way(connection: AnyConnection, way: Way, plan: Callable[[], PQGen[T]]) -> PQGen[T]:
+    """Carry out a plan that begins with a transaction; if the way to the marks is refused, once more the other way.
+
+    A role without privileges on the table is that of an application whose database enforces; or else its functions are
+    gone.
+    """
+    tried = way.enforced
+    try:
+        return (yield from plan())
+    except _REFUSED_WAYS as error:
+        refused = error
+    way.enforced = not tried  # not the reverse of what it is now: another thread may have found out the same
+    try:
+        yield from ask(connection, [ROLLBACK])
+        return (yield from plan())
+    except _REFUSED_WAYS as error:
+        way.enforced = tried
+        raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
+
+
+def require_ready(connection: AnyConnection) -> None:
+    """ValueError where the connection cannot take a statement, or not at once."""
+    if connection.pgconn.pipeline_status != PipelineStatus.OFF:
+        raise ValueError(
+            "the connection is in pipeline mode, where statements are sent before the check was answered; "
+            "leave the pipeline first"
+        )
+    status = connection.pgconn.transaction_status
+    if status == TransactionStatus.INERROR:
+        raise ValueError("the connection's transaction has failed; roll it back first")
+    if status == TransactionStatus.ACTIVE:
+        raise ValueError("the connection is busy with another statement; read its results to their end first")
+
+
+def require_idle(connection: AnyConnection) -> None:
+    """ValueError where a transaction of the guard's own cannot be begun."""
+    if is_idle(connection):
+        return
+    require_ready(connection)
+    if connection.pgconn.transaction_status == TransactionStatus.INTRANS:
+        raise ValueError(
+            "the connection is in a transaction of its own, which the guard would commit: end it first (a SELECT "
+            "begins one, too), or check inside it with advance()"
+        )
+
+
+def is_idle(connection: AnyConnection) -> bool:
+    """Whether the connection is outside any transaction, and of use."""
+    pgconn = connection.pgconn
+    return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def is_open(connection: AnyConnection) -> bool:
+    """Whether the driver reports a sound open transaction, ready for the next statement."""
+    pgconn = connection.pgconn
+    return pgconn.transaction_status == TransactionStatus.INTRANS and pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def hang_up(connection: AnyConnection) -> None:
+    """Close the socket under whatever waits for it, without a word to the server."""
+    connection.pgconn.finish()
+
+
+def first_row(result: PGresult) -> Row | None:
+    """The first row of an answer; None: there is none. All that the mark table has but resources is ASCII."""
+    if not result.ntuples:
+        return None
+    values = [result.get_value(0, column) for column in range(result.nfields)]
+    return tuple([None if value is None else value.decode("ascii") for value in values])

@@ -1,0 +1,1 @@
+"""The admission rule as SQL. No driver is known here."""

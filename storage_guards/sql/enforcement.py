@@ -1,0 +1,250 @@
+"""What makes PostgreSQL itself refuse writes that have not passed the check, as SQL. No I/O; no driver is known here.
+
+The rule stays where it is: in the mark's row, which a check changes, and locks until the transaction ends. Besides:
+
+- **Functions** with the guard's statements as their bodies, run with their owner's rights (``sql/functions.py``). They
+  are the only way by which the application's role can change a mark, so nothing but a check sets the mark's ``xact``.
+- **A row trigger** on the enforced table demands that the mark of the row's resource has ``xact`` = the current
+  transaction. It runs AFTER the row was stored: no other trigger changes the row any more, and generated columns are
+  there. It is STABLE: it sees the database as the writing statement does, so that a check *inside* that statement,
+  whose reads are older than the wait for the mark, does not count. It is ENABLE ALWAYS: ``session_replication_role``
+  does not switch it off.
+- **A statement trigger** refuses TRUNCATE.
+
+All names are resolved, quoted and looked up by the server; every function has a search_path of its own.
+"""
+
+from __future__ import annotations
+
+from storage_guards.sql.functions import CREATE_FUNCTIONS, FUNCTION_NAMES
+from storage_guards.sql.outcome import TABLE
+from storage_guards.sql.statements import CREATE_LOCK
+
+__all__ = ["enforce", "unenforce"]
+
+_ROW_TRIGGER = "fencing_enforced"
+_TRUNCATE_TRIGGER = "fencing_enforced_truncate"
+
+# Each row is a finding: what is wrong, and what to do.
+_REFUSALS = """
+    SELECT 'is a superuser, or can become one', 'Let the application connect as a role of its own.'
+        FROM pg_roles WHERE rolsuper AND pg_has_role(app, oid, 'MEMBER')
+    UNION ALL
+    SELECT format('is a member of %s, which can change everything', rolname), 'Revoke that.' FROM pg_roles
+        WHERE rolname IN ('pg_execute_server_program', 'pg_write_server_files') AND pg_has_role(app, oid, 'MEMBER')
+    UNION ALL
+    SELECT 'has CREATEROLE, with which it can make itself a member of any role', 'ALTER ROLE ... NOCREATEROLE.'
+        FROM pg_roles WHERE rolname = app AND rolcreaterole AND current_setting('server_version_num')::int < 160000
+    UNION ALL
+    SELECT format('owns the table %s, or is a member of its owner, and can disable its triggers', oid::regclass),
+        'Let another role own it (ALTER TABLE ... OWNER TO), which runs the migrations.'
+        FROM pg_class WHERE oid = ANY (tables || marks_oid) AND pg_has_role(app, relowner, 'MEMBER')
+    UNION ALL
+    SELECT format('owns the schema %I, or is a member of its owner, and can drop what is in it', nspname),
+        'Let another role own it (ALTER SCHEMA ... OWNER TO).' FROM pg_namespace
+        WHERE oid IN (SELECT relnamespace FROM pg_class WHERE oid = ANY (tables || marks_oid))
+        AND pg_has_role(app, nspowner, 'MEMBER')
+    UNION ALL
+    SELECT format('owns the function %s, which the check relies on, or is a member of its owner', oid::regprocedure),
+        'Let another role own it (ALTER FUNCTION ... OWNER TO), or drop it.' FROM pg_proc
+        WHERE oid = ANY (functions) AND pg_has_role(app, proowner, 'MEMBER')
+    UNION ALL
+    SELECT format('has the privilege TRIGGER on %s', oid::regclass), 'REVOKE TRIGGER ON ... FROM ...'
+        FROM pg_class WHERE oid = ANY (tables || marks_oid) AND has_table_privilege(app, oid, 'TRIGGER')
+    UNION ALL
+    SELECT format('may still change %s itself, by a predefined role or a grant that is not yours', marks),
+        'Revoke it (pg_write_all_data, for instance).'
+        WHERE has_table_privilege(app, marks_oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
+        OR has_any_column_privilege(app, marks_oid, 'INSERT, UPDATE')
+"""
+
+_ENFORCE = f"""
+-- Makes {{table}} refuse every write of a transaction that has not passed the check for the row's resource.
+-- Run it as the owner of that table and of {TABLE}. It may be run again.
+DO ${{tag}}$
+DECLARE
+    target regclass := to_regclass({{table_literal}});
+    app name := {{role}};
+    expression text := {{resource}};
+    path text;
+    marks_oid oid := to_regclass('{TABLE}');
+    marks text;
+    home name;
+    bare name;
+    tables oid[];
+    functions oid[];
+    one oid;
+    made name;
+    grantee text;
+    wrong text;
+    cure text;
+BEGIN
+    PERFORM pg_advisory_xact_lock({CREATE_LOCK});
+    IF marks_oid IS NULL THEN
+        RAISE EXCEPTION 'the table {TABLE} is missing: call create_tables() of a guard, as its owner';
+    ELSIF target IS NULL THEN
+        RAISE EXCEPTION 'there is no table %', {{table_literal}};
+    ELSIF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = app) THEN
+        RAISE EXCEPTION 'there is no role %', quote_ident(app);
+    ELSIF NOT EXISTS (SELECT FROM pg_class WHERE oid = target AND relkind IN ('r', 'p') AND relpersistence <> 't') THEN
+        RAISE EXCEPTION '% is no ordinary table, nor a partitioned one', target;
+    ELSIF target = marks_oid THEN
+        RAISE EXCEPTION '{TABLE} is what the check itself writes';
+    END IF;
+    SELECT nspname, format('%I.%I', nspname, relname) INTO home, marks
+        FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = marks_oid;
+    SELECT relname INTO bare FROM pg_class WHERE oid = target;
+    SELECT array_agg(relid) INTO tables FROM (
+        SELECT target::oid AS relid UNION SELECT relid FROM pg_partition_tree(target)
+        UNION SELECT relid FROM pg_partition_ancestors(target)
+    ) AS tree;
+
+    -- A parent's triggers are not those of tables that only inherit from it.
+    SELECT inhrelid INTO one FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = target
+        AND NOT relispartition AND NOT EXISTS (
+            SELECT FROM pg_trigger WHERE tgrelid = inhrelid AND tgname = '{_ROW_TRIGGER}'
+        ) LIMIT 1;
+    IF one IS NOT NULL THEN
+        RAISE EXCEPTION '% inherits from %, and its rows would not be checked: enforce it first', one::regclass, target;
+    END IF;
+
+    -- The resource of a row must not depend on who asks, or when: what PostgreSQL demands of an index, too. Nor on
+    -- virtual generated columns, which are NULL in triggers.
+    EXECUTE format('CREATE TEMPORARY TABLE %I (LIKE %s INCLUDING GENERATED) ON COMMIT DROP', bare, target);
+    path := current_setting('search_path');
+    BEGIN
+        PERFORM set_config('search_path', 'pg_catalog, pg_temp', true);  -- as the trigger will have it
+        EXECUTE format('CREATE INDEX fencing_resource ON pg_temp.%I (((
+%s
+)::text))', bare, expression);
+        PERFORM set_config('search_path', path, true);
+    EXCEPTION WHEN OTHERS THEN
+        RAISE EXCEPTION 'the expression % does not give the resource of a row of %: %. It is made of columns and '
+            'immutable functions, those outside pg_catalog with their schema', expression, target, SQLERRM;
+    END;
+    SELECT array_agg(DISTINCT function) INTO functions FROM pg_depend, LATERAL (
+        SELECT refobjid AS function WHERE refclassid = 'pg_proc'::regclass
+        UNION ALL SELECT oprcode FROM pg_operator WHERE oid = refobjid AND refclassid = 'pg_operator'::regclass
+    ) AS used WHERE classid = 'pg_class'::regclass AND objid = 'pg_temp.fencing_resource'::regclass;
+    EXECUTE format('DROP TABLE pg_temp.%I', bare);
+
+    -- Functions first, then what they replace.
+{{functions}}
+    SELECT functions || array_agg(oid) INTO functions FROM pg_proc
+        WHERE pronamespace = quote_ident(home)::regnamespace AND proname IN ({{names}});
+    EXECUTE format('GRANT USAGE ON SCHEMA %I TO %I', home, app);
+    EXECUTE format('GRANT SELECT ON TABLE %s TO %I', marks, app);
+    FOR grantee IN
+        SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_class, aclexplode(relacl) AS a WHERE oid = marks_oid AND a.grantee <> relowner
+        UNION SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(a.grantee)) END
+        FROM pg_attribute, aclexplode(attacl) AS a WHERE attrelid = marks_oid
+    LOOP
+        EXECUTE format('REVOKE INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER ON %s FROM %s', marks, grantee);
+    END LOOP;
+
+    FOR wrong, cure IN {_REFUSALS}
+    LOOP
+        RAISE EXCEPTION '% cannot be enforced against the role %, which %. %', target, quote_ident(app), wrong, cure;
+    END LOOP;
+
+    {{drop}}
+    made := 'fencing_enforced_' || replace(gen_random_uuid()::text, '-', '');
+    EXECUTE format('CREATE FUNCTION %I.%I() RETURNS trigger LANGUAGE plpgsql STABLE SECURITY INVOKER '
+        'SET search_path = pg_catalog, pg_temp AS %L', home, made, format($body$
+#variable_conflict use_column
+DECLARE
+    fencing_old text;
+    fencing_new text;
+BEGIN
+    IF TG_OP <> 'INSERT' THEN
+        SELECT (
+%1$s
+        )::text INTO fencing_old FROM (SELECT OLD.*) AS %2$I;
+        PERFORM %3$I.fencing_require(fencing_old, TG_RELID);
+    END IF;
+    IF TG_OP <> 'DELETE' THEN
+        SELECT (
+%1$s
+        )::text INTO fencing_new FROM (SELECT NEW.*) AS %2$I;
+        IF TG_OP = 'INSERT' OR fencing_new IS DISTINCT FROM fencing_old THEN
+            PERFORM %3$I.fencing_require(fencing_new, TG_RELID);
+        END IF;
+    END IF;
+    RETURN NULL;
+END
+$body$, expression, bare, home));
+    EXECUTE format('CREATE TRIGGER {_ROW_TRIGGER} AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW '
+        'EXECUTE FUNCTION %I.%I()', target, home, made);
+    EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER {_ROW_TRIGGER}', target);
+    FOR one IN SELECT target UNION SELECT relid FROM pg_partition_tree(target) LOOP
+        EXECUTE format('CREATE TRIGGER {_TRUNCATE_TRIGGER} BEFORE TRUNCATE ON %s FOR EACH STATEMENT '
+            'EXECUTE FUNCTION %I.fencing_refuse_truncate()', one::regclass, home);
+        EXECUTE format('ALTER TABLE %s ENABLE ALWAYS TRIGGER {_TRUNCATE_TRIGGER}', one::regclass);
+    END LOOP;
+END
+${{tag}}$"""
+
+_DROP = f"""FOR one IN SELECT target UNION SELECT relid FROM pg_partition_tree(target) LOOP
+        EXECUTE format('DROP TRIGGER IF EXISTS {_TRUNCATE_TRIGGER} ON %s', one::regclass);
+    END LOOP;
+    SELECT tgfoid INTO one FROM pg_trigger WHERE tgrelid = target AND tgname = '{_ROW_TRIGGER}';
+    IF one IS NOT NULL THEN
+        EXECUTE format('DROP TRIGGER {_ROW_TRIGGER} ON %s', target);
+        EXECUTE format('DROP FUNCTION %s', one::regprocedure);
+    END IF;"""
+
+_UNENFORCE = """
+-- Lets everybody write {table} again who may. The marks, and the functions, stay as they are.
+DO ${tag}$
+DECLARE
+    target regclass := to_regclass({table_literal});
+    one oid;
+BEGIN
+    IF target IS NULL THEN
+        RAISE EXCEPTION 'there is no table %', {table_literal};
+    END IF;
+    {drop}
+END
+${tag}$"""
+
+
+def enforce(table: str, resource: str, role: str) -> str:
+    """One statement that makes the database refuse unchecked writes of ``table``, or says why it cannot.
+
+    Args:
+        table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``.
+        resource: an expression over the table's columns, the name of the row's resource: ``'orders:' || id``.
+        role: the application's; its exact name.
+    """
+    return _fill(
+        _ENFORCE,
+        table,
+        resource=_literal("resource", resource),
+        role=_literal("role", role),
+        functions=CREATE_FUNCTIONS,
+        names=FUNCTION_NAMES,
+    )
+
+
+def unenforce(table: str) -> str:
+    """One statement that takes back what :func:`enforce` did to ``table``."""
+    return _fill(_UNENFORCE, table)
+
+
+def _fill(template: str, table: str, **values: str) -> str:
+    literal = _literal("table", table)
+    tag = "fencing"
+    while f"${tag}$" in "".join([literal, *values.values()]):
+        tag += "_"
+    one_line = " ".join(table.split())
+    return template.format(table=one_line, table_literal=literal, drop=_DROP, tag=tag, **values).lstrip()
+
+
+def _literal(what: str, text: object) -> str:
+    """The text as a literal of SQL, whatever the session's settings."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+    if not text.strip() or "\0" in text:
+        raise ValueError(f"{what} is empty, or has a NUL in it")
+    return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,72 @@
+"""A thread, or a task, in a guarded block that asks its guard for a second transaction of the same fence: refused.
+The second would wait for the first, and the first waits for the second, until one of them runs out of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from fencing.kernel.fence import Fence
+
+__all__ = ["not_inside_another"]
+
+
+class _Open:
+    """A transaction that holds marks, or is about to."""
+
+    __slots__ = ("fences", "is_over", "marks", "owner")
+
+    def __init__(
+        self, owner: object, marks: object, fences: Sequence[Fence], is_over: Callable[[], bool] | None
+    ) -> None:
+        self.owner: object = owner  # None: it is over
+        self.marks = id(marks)
+        self.fences = fences
+        self.is_over = is_over
+
+
+# Of this context; children inherit it, and are told apart by their owner.
+_open: ContextVar[tuple[_Open, ...]] = ContextVar("fencing_open_transactions", default=())
+
+
+@contextmanager
+def not_inside_another(
+    marks: object, fences: Sequence[Fence], is_over: Callable[[], bool] | None = None
+) -> Iterator[None]:
+    """Around a transaction. Not noticed: the block of another guard object, and another fence of the same name.
+
+    Args:
+        marks: whose they are: one object of the guard's.
+        fences: whose marks it will hold.
+        is_over: whether it holds them no more, though this has not been left yet: hooks may run then.
+
+    Raises:
+        RuntimeError: it would wait for a block of the same thread, or task.
+    """
+    owner = _owner()
+    others = tuple(each for each in _open.get() if each.owner is not None and not (each.is_over and each.is_over()))
+    for each in others:
+        same = [fence for fence in fences if fence in each.fences]
+        if same and each.owner == owner and each.marks == id(marks):
+            raise RuntimeError(
+                f"a guarded block around this call holds the mark of {same[0].resource!r}, so this would wait for "
+                f"itself; use the connection or session that the block gave, or end the block first"
+            )
+    mine = _Open(owner, marks, fences, is_over)
+    _open.set((*others, mine))
+    try:
+        yield
+    finally:
+        mine.owner = None
+
+
+def _owner() -> tuple[int, object]:
+    try:
+        task: object = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        task = None
+    return threading.get_ident(), task

@@ -1,0 +1,129 @@
+"""The admission rule as SQL, for PostgreSQL and SQLite: one text for every driver. No I/O, and no driver is known here.
+
+Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert): it takes the mark's row lock, compares, and answers
+in one step, and the lock is kept until the transaction ends. Only a refusal reads the mark again, to say why.
+
+On a database that enforces (``enforcement.py``) an application may not change the table. There functions of the same
+names as the statements here have these very texts as their bodies, and the statements call them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
+
+__all__ = ["CALLS", "CREATE_LOCK", "ENFORCED", "JOINING", "POSTGRESQL", "SQLITE", "Statements", "statements_on"]
+
+CREATE_LOCK = 7_236_273_601
+"""Arbitrary: the advisory lock under which PostgreSQL creates tables and functions, as IF NOT EXISTS fails where two
+race."""
+
+ENFORCED = "to_regprocedure('fencing_check(text, bigint, text, text)') IS NOT NULL"
+"""True where the functions are; the application's role has no other way to the table then."""
+
+# In a savepoint, a row's xmin is the savepoint's own transaction id and not that of the whole transaction.
+_IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
+
+# Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
+_REMEMBER = f"substr(CAST({{write}} AS text) || ' ' || {TABLE}.recent_writes, 1, {REMEMBERED_CHARACTERS})"
+_ADMITS = f"({TABLE}.number < {{number}} OR ({TABLE}.number = {{number}} AND {TABLE}.token = {{token}}))"
+
+
+class Statements(NamedTuple):
+    """Templates of :meth:`str.format`; the fields are ``resource``, ``number``, ``token``, ``write`` (a new random id)
+    and ``writes`` (what to add to ``seq``: 1 for a write, 0 for a mere claim).
+
+    Args:
+        check: admits a write: a row (seq, recent_writes; on PostgreSQL also xact) if the fence is the mark's own.
+        claim: raises a mark that exists: such a row if the rule admits the fence.
+        first_claim: the same for a mark that may be absent; ``lock_floor`` comes before it.
+        lock_floor: a row (number, recent_writes) that nobody changes before this transaction ends; none: no floor yet.
+        make_floor: makes the floor where there is none, and with it the table's id, which is the ``write``.
+        lock_mark: changes nothing, and waits for whoever has written the mark: a row (recent_writes) if there is one.
+        lock_absence: a mark that an open transaction is about to insert is not there yet: inserting it, too, waits for
+            that. A row if there was no mark; to be rolled back.
+    """
+
+    check: str
+    claim: str
+    first_claim: str
+    lock_floor: str
+    make_floor: str
+    lock_mark: str
+    lock_absence: str
+
+    @property
+    def read_mark(self) -> str:
+        """The mark as it is: a row (number, token, seq). Locks nothing, so nothing follows from it."""
+        return f"SELECT number, token, seq FROM {TABLE} WHERE resource = {{resource}}"
+
+    @property
+    def read_floor(self) -> str:
+        return f"SELECT number, recent_writes FROM {TABLE} WHERE resource = '{FLOOR}'"
+
+
+def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
+    """The rule on the table of that name, which may be qualified by a schema.
+
+    With ``outermost`` the rows have one more column: whether outside any savepoint. (It costs a tenth of the check.)
+    """
+    # xact: the transaction that last wrote the mark, for checks inside the database.
+    xact, column, value = "", "", ""
+    reply, share = "RETURNING seq, recent_writes", ""
+    if postgresql:
+        xact, column, value = " xact = pg_current_xact_id(),", ", xact", ", pg_current_xact_id()"
+        reply, share = "RETURNING seq, recent_writes, xact::text", " FOR SHARE"
+        if outermost:
+            reply += f", {_IS_OUTERMOST} AS outermost"
+    raised = (
+        "number = {number}, token = {token}, "
+        f"seq = CASE WHEN {TABLE}.number = {{number}} THEN {TABLE}.seq ELSE 0 END + {{writes}},{xact} "
+        f"recent_writes = CASE WHEN {{writes}} = 0 THEN {TABLE}.recent_writes ELSE {_REMEMBER} END, "
+        "claimed_at = CURRENT_TIMESTAMP"
+    )
+    return Statements(
+        check=(
+            f"UPDATE {table} SET{xact} seq = seq + 1, recent_writes = {_REMEMBER} "
+            f"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} {reply}"
+        ),
+        claim=f"UPDATE {table} SET {raised} WHERE resource = {{resource}} AND {_ADMITS} {reply}",
+        first_claim=(
+            f"INSERT INTO {table} (resource, number, token, seq, recent_writes{column}) "
+            "SELECT {resource}, {number}, {token}, {writes}, "
+            f"CAST({{write}} AS text) || ' ' || floor.recent_writes{value} "
+            f"FROM {table} AS floor WHERE floor.resource = '{FLOOR}' AND floor.number < {{number}} "
+            f"ON CONFLICT (resource) DO UPDATE SET {raised} WHERE {_ADMITS} {reply}"
+        ),
+        lock_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'{share}",
+        make_floor=(
+            f"INSERT INTO {table} (resource, number, token, seq, recent_writes) "
+            f"VALUES ('{FLOOR}', 0, '', 0, {{write}}) ON CONFLICT (resource) DO NOTHING"
+        ),
+        lock_mark=f"UPDATE {table} SET seq = seq WHERE resource = {{resource}} RETURNING recent_writes",
+        lock_absence=(
+            f"INSERT INTO {table} (resource, number, token, seq) VALUES ({{resource}}, {{number}}, {{token}}, 0) "
+            "ON CONFLICT (resource) DO NOTHING RETURNING resource"
+        ),
+    )
+
+
+POSTGRESQL = statements_on(TABLE)
+JOINING = statements_on(TABLE, outermost=True)
+
+# SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
+SQLITE = statements_on(TABLE, postgresql=False)
+
+_FENCE = "CAST({resource} AS text), CAST({number} AS bigint), CAST({token} AS text)"
+_WRITE = f"{_FENCE}, CAST({{write}} AS text)"
+
+CALLS = Statements(
+    check=f"SELECT * FROM fencing_check({_WRITE})",
+    claim=f"SELECT * FROM fencing_claim({_WRITE}, CAST({{writes}} AS bigint))",
+    first_claim=f"SELECT * FROM fencing_first_claim({_WRITE}, CAST({{writes}} AS bigint))",
+    lock_floor="SELECT * FROM fencing_lock_floor()",
+    make_floor="SELECT number FROM fencing_lock_floor()",  # which makes it, too
+    lock_mark="SELECT * FROM fencing_lock_mark(CAST({resource} AS text))",
+    lock_absence=f"SELECT * FROM fencing_lock_absence({_FENCE})",
+)
+"""The same on a database that enforces, through its functions."""

@@ -1,0 +1,1 @@
+"""Guards for SQL databases through SQLAlchemy 2."""

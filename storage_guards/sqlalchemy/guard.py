@@ -1,0 +1,443 @@
+"""Guards for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL and SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from sqlalchemy import Connection, Engine, Executable
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, affected, check_writes
+from storage_guards.sqlalchemy.enforcement import AsyncEnforcing, Enforcing
+from storage_guards.sqlalchemy.greenlet import InGreenlet, in_greenlet
+from storage_guards.sqlalchemy.retry import split
+from storage_guards.sqlalchemy.session import async_session_on, check_factory, session_on
+from storage_guards.sqlalchemy.transaction import GuardedTransaction
+from storage_guards.sqlalchemy.upkeep import AsyncUpkeep, Upkeep
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Session)
+A = TypeVar("A", bound=AsyncSession)
+AnyFence = Fence | HasFence
+
+
+class SQLAlchemyGuard(Upkeep, Enforcing):
+    """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
+
+    What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
+    before you open a transaction of your own. Only writers that use the guard are kept out. Replicas and caches are not
+    covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
+    claim was still current when it committed, whatever Redis, clocks and pauses did.
+
+    A holder that is frozen inside a transaction keeps others waiting, though not for ever: each wait here is bounded,
+    and the server (not SQLite) ends the session of a client that stands still inside a guarded transaction. Except: on
+    PostgreSQL in the middle of sending, in an ``executemany`` of psycopg or COPY FROM STDIN (docs/databases.md). MySQL
+    has a bound only while it is sending rows, and none for a client that stands still between two statements. The
+    client's own waits for a silent network, and for a free connection, are the driver's and the pool's: see
+    ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, ``pool_timeout``.
+
+    Args:
+        engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit; every
+            isolation level is right, on PostgreSQL with REPEATABLE READ and above more claims end in
+            ``GuardUnavailable``. MariaDB's and MySQL's transactions become READ COMMITTED unless they are SERIALIZABLE.
+        timeout: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and MariaDB),
+            and for a client that stands still in one, in seconds. A lease that ends earlier shortens it.
+
+    Raises:
+        TypeError: ``engine`` is no (sync) engine, or ``timeout`` no number.
+        ValueError: ``timeout`` is not finite and above 0.
+        GuardNotEnforceable: this database, driver or pool is not supported; the text says what is.
+    """
+
+    def __init__(self, engine: Engine, *, timeout: float = 10.0) -> None:
+        if isinstance(engine, AsyncEngine):
+            raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
+        if not isinstance(engine, Engine):
+            raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
+        if engine.dialect.is_async:
+            raise TypeError(
+                f"{engine.dialect.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard"
+            )
+        super().__init__(engine, timeout)
+        self._engine = engine
+
+    def create_tables(self) -> None:
+        """Create the mark table where it is missing. May be called at each start, by several processes at once.
+
+        Raises:
+            GuardUnavailable: the database did not answer. Retry.
+            GuardNotEnforceable: the database refused, for want of a privilege say. Use ``metadata`` with Alembic.
+        """
+        with self._without_fence().explained(), self._engine.connect() as connection:
+            self._create_tables(connection)
+
+    def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
+
+        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for locks, at most the guard's own; None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed; nothing was changed. Stop.
+            GuardUnavailable: no answer, or a mark stayed locked. Retry; the claim may have happened.
+            GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
+        """
+        transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
+        with self._run(transaction):
+            pass
+
+    def mark(self, resource: str) -> Mark | None:
+        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        check_resource(resource)
+        with self._without_fence().explained(), self._engine.connect() as connection:
+            return self._marks.read(connection, resource)
+
+    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """Whether the write whose outcome was unknown happened, at this guard's database. Changes nothing there.
+
+        It does **not** say whether it still stands: others may have written since. True and False are never wrong, also
+        after a crash, a failover or a restore of the database: they are said of the data that are there now. Ask soon:
+        a mark remembers its last 16 writes. The answer may be had by another process; the error can be pickled.
+
+        Args:
+            error: as :meth:`begin` or :meth:`write` raised it; after a cancellation the ``__cause__`` of that.
+            timeout: seconds to wait for a transaction that is still under way, at most the guard's own, which is the
+                default.
+
+        Returns:
+            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
+            holds. None: it cannot be known here any more (many writes came after it, or it was sent to another
+            database); read the data under a lease.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown.
+            GuardUnavailable: no answer, or the transaction, or another one, still holds the mark. Ask again.
+            GuardNotEnforceable: as :meth:`claim`.
+        """
+        inquiry = self._inquiry(error, timeout)
+        with inquiry.explained(), self._engine.connect() as connection:
+            return inquiry.ask(connection)
+
+    @contextmanager
+    def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
+        """One transaction: the marks are checked and locked by its first statement, and stay so until its commit.
+
+        It does **not** protect what was read before the claim. Read and write inside the block, on its connection; it
+        commits at the end, and an exception rolls it back and passes through. For the ORM: :meth:`session`.
+
+        Args:
+            holders: leases or fences of all the resources that the block writes; their marks are locked in one order.
+            claim: claim and check at once, one commit less; right only if nothing was read outside the block.
+
+        Returns:
+            A context manager; its value is the :class:`~sqlalchemy.Connection`, in its transaction.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
+            GuardUnavailable: no answer, or a mark stayed locked; the block has not run. Retry.
+            GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
+                by itself. The text says what to do.
+            sqlalchemy.exc.DBAPIError: the commit was refused, by a deferred constraint or a serialization failure say;
+                nothing was written.
+        """
+        with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+            yield connection
+
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
+    ) -> AbstractContextManager[Session]: ...
+
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: sessionmaker[S] | scoped_session[S]
+    ) -> AbstractContextManager[S]: ...
+
+    @contextmanager
+    def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> Iterator[Any]:
+        """A :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
+
+            with guard.session(lease) as session:
+                session.get_one(Order, 42).total += 1
+
+        It does **not** protect what was read before the claim, and no caches: values that you, or a cache, carry into
+        the block are written as they are. But nothing that the session serves is older than the check, and an object
+        from another session is never taken for current: added, it is expired, so that it is read again; it is refused
+        if it has changes, and so is ``merge``, which would write all that was read of it. The session flushes and
+        commits as the block ends, and is closed then. ``commit``, ``rollback`` and ``close`` inside are refused;
+        ``begin_nested`` is not: a failure inside it undoes its savepoint, and never the check.
+
+        Args:
+            holders: as for :meth:`begin`.
+            claim: as for :meth:`begin`.
+            factory: your ``sessionmaker``, with its options, class and events; its engine is this guard's. Or a
+                ``scoped_session``: inside the block its scope has the guarded session, and no other before and after.
+
+        Returns:
+            A context manager; its value is the :class:`~sqlalchemy.orm.Session`.
+
+        Raises:
+            TypeError: ``factory`` is none of these.
+            ValueError: it makes sessions of another engine, its scope has a session already; or, in the block, what was
+                read elsewhere was to be written.
+            GuardNotEnforceable: also when the block used another database, or ended the session by itself.
+            Exception: whatever :meth:`begin` raises.
+        """
+        check_factory(factory, self._engine)
+        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        with (
+            transaction.explained(),
+            self._engine.connect() as connection,
+            session_on(connection, transaction, factory) as session,
+            transaction.on(connection),
+        ):
+            yield session
+
+    @contextmanager
+    def _run(self, transaction: GuardedTransaction) -> Iterator[Connection]:
+        with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
+            yield connection
+
+    def run(
+        self,
+        *holders_then_function: Unpack[tuple[AnyFence, Unpack[tuple[AnyFence, ...]], Callable[[Connection], T]]],
+        claim: bool = False,
+        attempts: int = 5,
+    ) -> T:
+        """Run ``function(connection)`` in a :meth:`begin`, all of it anew where others at the same time undid it::
+
+            total = guard.run(lease, move_money)
+
+        The function **may run several times**; of these runs one is committed at the most. So it reads inside all it
+        writes from, and does nothing that a rollback does not undo. It is tried again after a serialization failure, a
+        deadlock, a lock wait timeout of MariaDB or MySQL, or a busy SQLite, after a short random pause, within the
+        guard's ``timeout`` and the lease's remaining time. Nothing else is: no lost connection, no unknown outcome.
+
+        Args:
+            holders_then_function: leases or fences as for :meth:`begin`; the function comes last.
+            claim: as for :meth:`begin`.
+            attempts: how often it runs at the most.
+
+        Returns:
+            What the function returned in the run that was committed.
+
+        Raises:
+            GuardUnavailable: also when it was undone each time; nothing was written. Retry later.
+            Exception: whatever :meth:`begin` or the function raises.
+        """
+        holders, function = split(holders_then_function)
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
+        retries = self._retries(holders, attempts)
+        while True:
+            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            try:
+                with self._run(transaction) as connection:
+                    result: T = function(connection)
+                return result
+            except (DBAPIError, GuardUnavailable) as error:
+                if not transaction.lost_a_race(error):
+                    raise
+                pause = retries.pause(error)
+            time.sleep(pause)
+
+    def write(
+        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
+    ) -> int:
+        """One guarded statement: a :meth:`begin` with nothing else in it, and its errors. Inside another :meth:`begin`
+        of the same fence it would wait for itself: RuntimeError.
+
+        With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
+
+        Args:
+            holder: a lease or a fence.
+            statement: an INSERT, UPDATE, DELETE or ``text()``; that a ``text()`` is a SELECT is not noticed.
+            parameters: its values; a list of them for several rows.
+            claim: claim and write at once.
+
+        Returns:
+            How many rows it affected; with RETURNING, how many it returned; -1 where the driver does not know.
+
+        Raises:
+            TypeError: ``statement`` is no SQL statement; wrap a str in ``sqlalchemy.text()``.
+            ValueError: it is a SELECT. Read inside :meth:`begin`.
+        """
+        check_writes(statement)
+        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
+        with self._run(transaction) as connection:
+            return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+
+    def advance(self, connection_or_session: Connection | Session, *holders: Fence | HasFence) -> None:
+        """Check and lock the marks in a transaction of your own, from here to its end.
+
+        It does **not** protect what this transaction, or its session, read before: read again what you write from. It
+        never commits. After any error here roll the transaction back. A savepoint or COMMIT sent as text is not
+        noticed, nor that you go on after a deadlock of MariaDB or MySQL, which undoes the check, too. The objects of a
+        session are expired, so that they are read again; on PostgreSQL the guard's bounds hold for the rest of the
+        transaction. On MariaDB and MySQL the transaction keeps its isolation level, and is refused if it has read from
+        a snapshot that is older than the mark.
+
+        Args:
+            connection_or_session: of this guard's database; its transaction is begun where there is none.
+            holders: leases or fences of all the resources that the transaction writes.
+
+        Raises:
+            TypeError: neither a Connection nor a Session.
+            ValueError: it is in a nested transaction (a rollback to the savepoint would drop the check), or the session
+                has unflushed changes.
+            StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+        """
+        if not isinstance(connection_or_session, (Connection, Session)):
+            raise TypeError(f"advance takes a Connection or a Session, not {type(connection_or_session).__name__}")
+        self._advance(connection_or_session, holders)
+
+
+class AsyncSQLAlchemyGuard(AsyncUpkeep, AsyncEnforcing):
+    """:class:`SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
+
+    Args:
+        engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql`` or
+            ``sqlite+aiosqlite``.
+        timeout: as there.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0) -> None:
+        if isinstance(engine, Engine):
+            raise TypeError("this is a sync Engine; use SQLAlchemyGuard")
+        if not isinstance(engine, AsyncEngine):
+            raise TypeError(f"an AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()")
+        super().__init__(engine.sync_engine, timeout)
+        self._engine = engine
+
+    async def create_tables(self) -> None:
+        """See :meth:`SQLAlchemyGuard.create_tables`."""
+        with self._without_fence().explained():
+            async with self._engine.connect() as connection:
+                await connection.run_sync(self._create_tables)
+
+    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """See :meth:`SQLAlchemyGuard.claim`."""
+        transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
+        async with self._run(transaction):
+            pass
+
+    async def mark(self, resource: str) -> Mark | None:
+        """See :meth:`SQLAlchemyGuard.mark`."""
+        check_resource(resource)
+        with self._without_fence().explained():
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(self._marks.read, resource)
+
+    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """See :meth:`SQLAlchemyGuard.landed`."""
+        inquiry = self._inquiry(error, timeout)
+        with inquiry.explained():
+            async with self._engine.connect() as connection:
+                return await in_greenlet(connection, inquiry.ask)
+
+    @asynccontextmanager
+    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
+        """See :meth:`SQLAlchemyGuard.begin`, but for cancellation: the commit is carried to its answer first, within
+        the guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
+        database refused it, that error; if it has none, the block is committed or was never finished."""
+        async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+            yield connection
+
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
+    ) -> AbstractAsyncContextManager[AsyncSession]: ...
+
+    @overload
+    def session(
+        self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[A] | async_scoped_session[A]
+    ) -> AbstractAsyncContextManager[A]: ...
+
+    @asynccontextmanager
+    async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
+        """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation. Hooks at
+        the block's end run in a task of their own, where an ``async_scoped_session`` by tasks has another session: they
+        use the one that they are given."""
+        check_factory(factory, self._engine.sync_engine, asynchronous=True)
+        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        with transaction.explained():
+            async with (
+                self._engine.connect() as connection,
+                async_session_on(connection, transaction, factory) as session,
+                InGreenlet(connection, transaction),
+            ):
+                yield session
+
+    @asynccontextmanager
+    async def _run(self, transaction: GuardedTransaction) -> AsyncIterator[AsyncConnection]:
+        with transaction.explained():
+            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
+                yield connection
+
+    async def run(
+        self,
+        *holders_then_function: Unpack[
+            tuple[AnyFence, Unpack[tuple[AnyFence, ...]], Callable[[AsyncConnection], Awaitable[T]]]
+        ],
+        claim: bool = False,
+        attempts: int = 5,
+    ) -> T:
+        """See :meth:`SQLAlchemyGuard.run`; the function is asynchronous."""
+        holders, function = split(holders_then_function)
+        retries = self._retries(holders, attempts)
+        while True:
+            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            try:
+                async with self._run(transaction) as connection:
+                    running: Any = function(connection)
+                    if not inspect.isawaitable(running):
+                        raise TypeError("the function is not asynchronous; write it as async def")
+                    result: T = await running
+                return result
+            except (DBAPIError, GuardUnavailable) as error:
+                if not transaction.lost_a_race(error):
+                    raise
+                pause = retries.pause(error)
+            await asyncio.sleep(pause)
+
+    async def write(
+        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
+    ) -> int:
+        """See :meth:`SQLAlchemyGuard.write`."""
+        check_writes(statement)
+        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
+        async with self._run(transaction) as connection:
+            return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+
+    async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:
+        """See :meth:`SQLAlchemyGuard.advance`."""
+        if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
+            raise TypeError(
+                f"advance takes an AsyncConnection or AsyncSession, not {type(connection_or_session).__name__}"
+            )
+        await connection_or_session.run_sync(self._advance, holders)

@@ -1,0 +1,105 @@
+"""The marks of PostgreSQL through SQLAlchemy and psycopg 3, by the psycopg guard's plans: one round trip begins, bounds
+all waits and checks. It goes past the engine, where each of these would be a trip, and more work than the trip.
+
+So these statements do not meet what an engine does with each of its own, such as hooks and a log. Where a hook has
+begun the transaction already, everything goes through the engine, as with other drivers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from fencing.kernel.fence import Fence
+from storage_guards.psycopg.running import run, run_async
+from storage_guards.psycopg.statements import Way
+from storage_guards.psycopg.transaction import admit, to_admitted
+from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle
+from storage_guards.sql.errors import is_an_answer
+from storage_guards.sql.outcome import Admitted
+from storage_guards.sqlalchemy.marks import Marks
+
+__all__ = ["PsycopgMarks"]
+
+T = TypeVar("T")
+
+_IS_STILL = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
+
+
+class PsycopgMarks(Marks):
+    """The marks of a PostgreSQL database, on connections that others open."""
+
+    def __init__(self) -> None:
+        super().__init__("postgresql")
+        self._way = Way()
+
+    def admit(
+        self,
+        connection: Connection,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        joined: bool = False,
+    ) -> list[Admitted]:
+        """See :meth:`Marks.admit`. A mere claim is committed, too."""
+        if joined and not connection.in_transaction():
+            connection.begin()  # or else it would not be SQLAlchemy's to roll back
+        driver: Any = connection.connection.driver_connection
+        # A transaction of the caller's own may go through another driver.
+        if connection.dialect.driver != "psycopg" or driver.autocommit or not is_idle(driver):
+            return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+        answers = _carry_out(
+            connection,
+            driver,
+            lambda: admit(driver, self._way, fences, seconds, claim=claim, writes=writes),
+            seconds * len(fences),
+        )
+        return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
+
+    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """See :meth:`Marks.is_still`."""
+        driver: Any = connection.connection.driver_connection
+        statement = _IS_STILL.format(admitted.transaction)
+        [same] = _carry_out(connection, driver, lambda: ask(driver, [statement]), seconds)
+        return first_row(same) == ("t",)
+
+
+def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
+    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's. What is interrupted psycopg stops
+    itself, or else it closes the connection."""
+    try:
+        if connection.dialect.is_async:
+            adapted: Any = connection.connection.dbapi_connection
+            result: T = adapted.run_async(lambda _: run_async(driver, plan(), seconds))
+            return result
+        return run(driver, plan(), seconds)
+    except psycopg.Error as error:
+        if error.sqlstate is None or not is_an_answer(error.sqlstate):  # or else it is the last one of this connection
+            hang_up(driver)
+        if driver.closed:
+            with suppress(Exception):
+                connection.exec_driver_sql("")  # so that the engine finds it, tells its pool, and rolls nothing back
+        raise DBAPIError.instance(
+            "the guard's statements",
+            None,
+            error,
+            psycopg.Error,
+            connection_invalidated=driver.closed,
+            dialect=connection.dialect,
+        ) from error
+    except Exception:
+        raise
+    except BaseException as interruption:
+        if driver.closed or driver.pgconn.transaction_status == TransactionStatus.ACTIVE:
+            hang_up(driver)
+            connection.invalidate(interruption)  # or else the rollback that fails would hide the interruption
+        raise

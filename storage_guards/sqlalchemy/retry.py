@@ -1,0 +1,65 @@
+"""How often, and for how long, a whole block is tried again that others at the same time have undone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.fence import Fence, HasFence, sorted_fences
+
+__all__ = ["Retries", "split"]
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+
+
+def split(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
+    """The leases or fences, and the function, which comes last."""
+    if len(arguments) < 2 or not callable(arguments[-1]):
+        raise TypeError("run takes leases or fences, and then a function: guard.run(lease, function)")
+    return tuple(arguments[:-1]), arguments[-1]
+
+
+class Retries:
+    """One use of ``run``: bounded in attempts and in time.
+
+    Args:
+        holders: leases or fences.
+        attempts: how often the block is tried at the most.
+        seconds: how long, from now on.
+    """
+
+    def __init__(self, holders: Sequence[Fence | HasFence], attempts: object, seconds: float) -> None:
+        if isinstance(attempts, bool) or not isinstance(attempts, int):
+            raise TypeError(f"attempts is a number of attempts, not {type(attempts).__name__}")
+        if attempts < 1:
+            raise ValueError(f"attempts is at least 1, not {attempts}")
+        self._fences = sorted_fences(holders)
+        self._attempts = attempts
+        self._begun = time.monotonic()
+        self._deadline = self._begun + seconds
+        self._failed = 0
+
+    def left(self) -> float:
+        """Seconds."""
+        return self._deadline - time.monotonic()
+
+    def pause(self, error: Exception) -> float:
+        """How many seconds to wait before the next attempt; GuardUnavailable from ``error`` if there is none.
+
+        The pause is random, so that those who undid each other do not meet again, and it may double each time.
+        """
+        self._failed += 1
+        pause = random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failed))
+        if self._failed >= self._attempts or pause >= self.left():
+            names = ", ".join(repr(fence.resource) for fence in self._fences)
+            took = time.monotonic() - self._begun
+            raise GuardUnavailable(
+                f"the block under {names} was undone by others at the same time, {self._failed} of at most "
+                f"{self._attempts} times in {took:.3g} s; nothing was written, retry later",
+                resource=self._fences[0].resource if len(self._fences) == 1 else None,
+            ) from error
+        return pause

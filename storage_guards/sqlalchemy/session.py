@@ -1,0 +1,264 @@
+"""ORM sessions of which nothing is older than the claim: one session, one guarded transaction.
+
+The session is new and bound to the guarded connection, so its identity map begins empty, and whatever it loads it loads
+after the check. What comes in from elsewhere is not taken as current: an object that was loaded by another session is
+expired as it is added, and refused where it has changes, or where its values would be copied (``merge``). It commits
+once, by the guard, as its block ends: with its events and flushes, through :meth:`Session.commit` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from types import TracebackType
+from typing import Any, NoReturn
+
+from sqlalchemy import Connection, Engine, event, inspect
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+)
+from sqlalchemy.orm import InstanceState, Session, scoped_session, sessionmaker
+
+from fencing.kernel.errors import GuardNotEnforceable
+from storage_guards.sqlalchemy.errors import DATABASE_ERRORS
+from storage_guards.sqlalchemy.transaction import GuardedTransaction
+
+__all__ = ["async_session_on", "check_factory", "session_on"]
+
+_ENDS_THE_BLOCK = ("rollback", "close", "reset", "invalidate")
+
+_LEAVE_THE_END = (
+    "a guarded session leaves commit(), rollback(), close() and the like to the guard: it commits as the block ends, "
+    "an exception rolls it back. Put session.begin_nested() around what may be rolled back by itself"
+)
+
+_ELSEWHERE = (
+    "this session would use another engine or connection than its guarded one, where nothing is checked: bind no "
+    "mapper and no statement to another database here, and use a session of its own for that"
+)
+
+_FLUSHES = 100
+"""As many as SQLAlchemy makes before it takes hooks that always leave something to flush for an endless loop."""
+
+
+def check_factory(factory: Any, engine: Engine, *, asynchronous: bool = False) -> None:
+    """TypeError or ValueError unless ``factory`` can make this engine's sessions; None will do."""
+    makers, theirs = (sessionmaker, scoped_session), (async_sessionmaker, async_scoped_session)
+    if asynchronous:
+        makers, theirs = theirs, makers  # type: ignore[assignment]
+    if factory is not None and not isinstance(factory, makers):
+        hint = "; the guard has the other colour" if isinstance(factory, theirs) else ""
+        names = " or ".join(maker.__name__ for maker in makers)
+        raise TypeError(f"factory is a {names}, not {type(factory).__name__}{hint}")
+    if isinstance(factory, (scoped_session, async_scoped_session)):
+        if factory.registry.has():
+            raise ValueError(
+                "this scope has a session already, whose objects may be older than the claim; call its remove() before "
+                "the guarded block"
+            )
+        factory = factory.session_factory
+    bind = getattr(factory, "kw", {}).get("bind")
+    bind = bind.sync_engine if isinstance(bind, AsyncEngine) else bind
+    if bind is not None and bind is not engine:
+        raise ValueError(f"the factory makes sessions on {bind!r}, and this guard's marks are in {engine!r}")
+
+
+@contextmanager
+def session_on(connection: Connection, transaction: GuardedTransaction, factory: Any) -> Iterator[Any]:
+    """A session for the one transaction that is about to begin on ``connection``; closed at the end.
+
+    Args:
+        connection: idle.
+        transaction: its unit of work will be the session's.
+        factory: as :func:`check_factory` takes it.
+    """
+    session: Session = (factory or sessionmaker())(bind=connection, join_transaction_mode="control_fully")
+    try:
+        work = _UnitOfWork(session, connection, transaction)
+        try:
+            yield session
+        finally:
+            work.allow_all()
+    finally:
+        try:
+            session.close()
+        finally:
+            _leave_scope(factory, session)
+
+
+@asynccontextmanager
+async def async_session_on(
+    connection: AsyncConnection, transaction: GuardedTransaction, factory: Any
+) -> AsyncIterator[Any]:
+    """:func:`session_on` for asyncio."""
+    session: AsyncSession = (factory or async_sessionmaker())(bind=connection, join_transaction_mode="control_fully")
+    plain = connection.sync_connection
+    if plain is None:
+        raise AssertionError("a connection that was not begun")
+    try:
+        work = _UnitOfWork(session.sync_session, plain, transaction)
+        try:
+            yield session
+        finally:
+            work.allow_all()
+    finally:
+        try:
+            await session.close()  # without I/O, as its transaction is over: so no cancellation comes between
+        finally:
+            _leave_scope(factory, session)
+
+
+class _UnitOfWork:
+    """A session's part in its guarded transaction: what is forbidden meanwhile, and the commit at the end."""
+
+    def __init__(self, session: Session, connection: Connection, transaction: GuardedTransaction) -> None:
+        if session.twophase:
+            raise ValueError("a two-phase session cannot be guarded: its commit comes after the check's transaction")
+        if any(True for _ in session):
+            raise ValueError(
+                "the factory's sessions are not new: they have objects, which may be older than the claim; add them in "
+                "the guarded block"
+            )
+        self._session = session
+        self._connection = connection
+        self._transaction = transaction
+        self._ending = False
+        self._strayed: GuardNotEnforceable | None = None
+        self._own = {
+            **dict.fromkeys(_ENDS_THE_BLOCK, _refuse),
+            "get_bind": self._bind_of(session.get_bind),
+            "merge": self._merging(session.merge),
+            "bulk_save_objects": self._saving(session.bulk_save_objects),
+        }
+        if hasattr(session, "merge_all"):  # since SQLAlchemy 2.1
+            self._own["merge_all"] = self._saving(session.merge_all)
+        # The session's class, and so the caller's own events, come before these.
+        event.listen(session, "after_begin", self._after_begin)
+        event.listen(session, "before_commit", self._before_commit)
+        event.listen(session, "before_attach", self._before_attach)
+        event.listen(session, "detached_to_persistent", self._expire)
+        transaction.unit_of_work = self
+        vars(session).update(self._own)  # last: whoever is interrupted before can close it
+
+    def __enter__(self) -> None:
+        if not self._session.in_transaction():
+            self._session.begin()  # autobegin may be off
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.allow_all()
+        if error is not None:
+            with suppress(*DATABASE_ERRORS):  # the transaction is gone all the same, and it is the block's error that
+                self._session.rollback()  # counts: a cancellation, say
+            return
+        if self._strayed is not None:
+            raise self._strayed
+        self._ending = True
+        try:
+            self._session.commit()
+        except BaseException:
+            # SQLAlchemy lets go of the transaction when its commit was answered. What fails after that is a hook.
+            self._transaction.commit_is_over = self._connection.get_transaction() is None
+            raise
+
+    def allow_all(self) -> None:
+        """Give the session back what was forbidden."""
+        for name in self._own:
+            if name != "get_bind":
+                vars(self._session).pop(name, None)
+
+    def _before_commit(self, session: Session) -> None:
+        """The last of these events: hooks may have written, and what they left to flush is flushed here."""
+        if session.in_nested_transaction():
+            return  # the release of a savepoint
+        if not self._ending:
+            _refuse()
+        for _ in range(_FLUSHES):
+            if not (session.new or session.dirty or session.deleted):
+                break
+            session.flush()
+        self._transaction.about_to_commit(self._connection)
+
+    def _after_begin(self, session: Session, transaction: object, connection: Connection) -> None:
+        """Nothing is sent to another connection; nor is it committed, if this error is swallowed."""
+        if connection is not self._connection:
+            self._strayed = GuardNotEnforceable(_ELSEWHERE)
+            raise self._strayed
+
+    def _bind_of(self, get_bind: Callable[..., Any]) -> Callable[..., Any]:
+        """Where a mapper is bound to the guard's engine by itself, its connection is meant."""
+
+        def guarded(*args: Any, **options: Any) -> Any:
+            bind = get_bind(*args, **options)
+            return self._connection if bind is self._connection.engine else bind
+
+        return guarded
+
+    def _before_attach(self, session: Session, instance: object) -> None:
+        state = _state_of(instance)
+        if state.key is not None and state.modified:
+            raise ValueError(
+                f"this {type(instance).__name__} was loaded by another session and changed since: its changes may come "
+                f"from what was read before the claim. Get it anew in this session, and change that"
+            )
+
+    def _expire(self, session: Session, instance: object) -> None:
+        """What it has is old. What it brings in by its relationships comes in first, as they are forgotten with it."""
+        state = _state_of(instance)
+        related = [found[0] for found in state.mapper.cascade_iterator("save-update", state)]
+        session.expire(instance)
+        for each in related:
+            if each not in session:
+                session.add(each)
+
+    def _merging(self, merge: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(instance: Any, *args: Any, **options: Any) -> Any:
+            if not options.get("load", True):
+                raise ValueError("merge(load=False) takes what was read before for current; get it anew instead")
+            self._require_no_copies([instance])
+            return merge(instance, *args, **options)
+
+        return guarded
+
+    def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(instances: Iterable[Any], *args: Any, **options: Any) -> Any:
+            instances = list(instances)
+            if not options.get("load", True):
+                raise ValueError("load=False takes what was read before for current; get it anew instead")
+            self._require_no_copies(instances)
+            return save(instances, *args, **options)
+
+        return guarded
+
+    def _require_no_copies(self, instances: Iterable[Any]) -> None:
+        """ValueError where values would be written that another session has read."""
+        for instance in instances:
+            state = _state_of(instance)
+            reached = [state, *(found[2] for found in state.mapper.cascade_iterator("merge", state))]
+            for each in reached:
+                if each.key is not None and each.session is not self._session:
+                    raise ValueError(
+                        f"this would write all that another session has read of a {each.class_.__name__}, which may be "
+                        f"older than the claim. Get it anew in this session, and change that"
+                    )
+
+
+def _state_of(instance: object) -> InstanceState[Any]:
+    state: InstanceState[Any] = inspect(instance, raiseerr=True)
+    return state
+
+
+def _refuse(*_: object, **__: object) -> NoReturn:
+    raise GuardNotEnforceable(_LEAVE_THE_END)
+
+
+def _leave_scope(factory: Any, session: object) -> None:
+    if isinstance(factory, (scoped_session, async_scoped_session)):
+        registry = factory.registry
+        if registry.has() and registry() is session:
+            registry.clear()
