@@ -1,4 +1,4 @@
-# Nothing but a Python (3.10 or later, with venv) is needed; everything else goes into .venv.
+# Nothing but a Python (3.11 or later, with venv) is needed; everything else goes into .venv.
 #   make demo | demo-object-upload | test | thorough | stress | explore | bench | check | wheel | clean
 #   make bench ARGS="pair contended --quick"
 #   make node      (needs npm: more object stores for the tests)
@@ -16,13 +16,13 @@ SPREAD = -n auto --dist worksteal
 # Up to 3.13 there is a real Redis as a wheel, so those come first; a later python3 will do too.
 PYTHON =
 FIND_PYTHON = \
-	usable() { "$$1" -c "import sys; raise SystemExit(not (3, 10) <= sys.version_info < $$2)" 2>/dev/null; }; \
+	usable() { "$$1" -c "import sys; raise SystemExit(not (3, 11) <= sys.version_info < $$2)" 2>/dev/null; }; \
 	found="$(PYTHON)"; \
-	for python in python3 python3.13 python3.12 python3.11 python3.10; do \
+	for python in python3 python3.13 python3.12 python3.11; do \
 		[ -n "$$found" ] || ! usable $$python "(3, 14)" || found=$$python; \
 	done; \
 	[ -n "$$found" ] || ! usable python3 "(4,)" || found=python3; \
-	[ -n "$$found" ] || { echo "Install Python 3.10 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	[ -n "$$found" ] || { echo "Install Python 3.11 or later, or name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 
 demo: .venv/.demo
 	@$(BIN)/python -m examples.gc_pause $(ARGS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -13,11 +12,6 @@ from typing import Any
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as async_timeout
-else:
-    from async_timeout import timeout as async_timeout
 
 __all__ = ["AsyncMemoryGuard", "MemoryGuard"]
 
@@ -168,9 +162,9 @@ class AsyncMemoryGuard(_Memory):
     @asynccontextmanager
     async def _exclusive(self, fences: list[Fence], seconds: float) -> AsyncIterator[None]:
         try:
-            async with async_timeout(seconds):  # wait_for could swallow a cancellation as the lock is granted
+            async with asyncio.timeout(seconds):  # wait_for could swallow a cancellation as the lock is granted
                 await self._lock.acquire()
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise self._locked(fences, seconds) from None
         try:
             yield

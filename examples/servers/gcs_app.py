@@ -17,7 +17,7 @@ import sys
 import urllib.parse
 import xml.etree.ElementTree as Xml
 from collections.abc import Mapping
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from examples.servers.gcs_state import Conditions, Object, Refused, State
@@ -244,7 +244,7 @@ def _listed(key: str, live: Object) -> dict[str, str]:
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _seconds(date: str) -> float:

@@ -190,7 +190,7 @@ class Proxy:
             for each in () if connection.lost else writers:
                 each.close()  # what was written still goes out
                 await asyncio.wait_for(each.wait_closed(), _CONTROL_TIMEOUT)
-        except (OSError, asyncio.TimeoutError):
+        except (TimeoutError, OSError):
             pass  # either side has gone; the other side learns it below
         except asyncio.CancelledError:
             pass  # broken off by `_abort_all`

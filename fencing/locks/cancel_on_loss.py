@@ -23,7 +23,7 @@ class CancelOnLoss:
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
-        if self._task is not None and hasattr(self._task, "cancelling"):
+        if self._task is not None:
             self._before = self._task.cancelling()
         self._lease._cancel = self._cancel
         if self._lease._holding.lost is not None:
@@ -42,6 +42,6 @@ class CancelOnLoss:
         self._lease._cancel = None
         if not self._fired or task is None:
             return
-        others = hasattr(task, "uncancel") and task.uncancel() > self._before  # somebody else cancels it as well
+        others = task.uncancel() > self._before  # somebody else cancels it as well
         if isinstance(error, asyncio.CancelledError) and not others:
             raise LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone") from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections import deque
 from functools import partial
@@ -26,11 +25,6 @@ from fencing.redis.blueprint import (
 )
 from fencing.redis.direct import Replies, direct_transport, stream_writer
 from fencing.redis.plans import Call, NoReply
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as async_timeout
-else:
-    from async_timeout import timeout as async_timeout
 
 __all__ = ["AsyncConnections"]
 
@@ -235,9 +229,9 @@ class _Line:
     async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
         try:
             # wait_for() could swallow a cancellation that comes as the connection is made
-            async with async_timeout(min(self._blueprint.user_timeout, CONNECT_SECONDS)):
+            async with asyncio.timeout(min(self._blueprint.user_timeout, CONNECT_SECONDS)):
                 await connection.connect()
-        except (RedisError, OSError, asyncio.TimeoutError) as error:
+        except (TimeoutError, RedisError, OSError) as error:
             opening.set_exception(no_connection(error, self._blueprint.address))
             opening.exception()  # looked at: nobody may be waiting any more
             return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -19,11 +18,6 @@ from fencing.redis.direct import Replies, direct_transport, stream_writer
 from fencing.redis.hub import DECLINE_SECONDS, Silence, message, not_listening
 from fencing.redis.plans import Call, NoReply, release_call
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiting
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as async_timeout
-else:
-    from async_timeout import timeout as async_timeout
 
 __all__ = ["AsyncWakeups"]
 
@@ -123,10 +117,10 @@ class _LoopHub:
         if self.connection is None:
             seconds = max(min(effect.timeout, self._blueprint.user_timeout), 0.001)
             try:
-                async with async_timeout(seconds), self._connecting:
+                async with asyncio.timeout(seconds), self._connecting:
                     if self.connection is None:
                         await self._connect()
-            except asyncio.TimeoutError as error:
+            except TimeoutError as error:
                 raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
             except (RedisError, OSError) as error:
                 raise not_listening(error, self._blueprint.address) from error
@@ -157,12 +151,12 @@ class _LoopHub:
         try:
             while self._silence.goes_on(bool(self.waiting)):
                 try:
-                    async with async_timeout(redis_hub.TICK_SECONDS):
+                    async with asyncio.timeout(redis_hub.TICK_SECONDS):
                         if replies is not None:
                             await asyncio.shield(replies.end)
                         else:
                             self._answer(await connection.read_response(disconnect_on_error=False))
-                except asyncio.TimeoutError:
+                except TimeoutError:
                     if self._silence.to_ask():
                         await connection.send_command("PING", check_health=False)
         except (RedisError, OSError):

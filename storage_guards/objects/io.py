@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
@@ -38,11 +37,6 @@ from storage_guards.objects.requests import (
     Together,
     Version,
 )
-
-if sys.version_info >= (3, 11):
-    from asyncio import timeout as async_timeout
-else:
-    from async_timeout import timeout as async_timeout
 
 __all__ = ["ObjectIO", "write_etag"]
 
@@ -236,9 +230,9 @@ class ObjectIO:
     async def bounded(self, awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
         """The result within the bound; obstore's errors translated, but for FileNotFoundError, which depends."""
         try:
-            async with async_timeout(seconds):
+            async with asyncio.timeout(seconds):
                 return await awaitable
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise Lost(f"{what}: no answer within {seconds:.3g} s") from error
         except (FileNotFoundError, Conflict, Lost, GuardNotEnforceable):
             raise

@@ -180,7 +180,7 @@ async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float)
     if connection.lock.locked():
         try:
             await asyncio.wait_for(connection.lock.acquire(), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             _give_up(connection, seconds)
         connection.lock.release()
 

@@ -162,7 +162,7 @@ def _async_one(connection: AsyncConnection[Any]) -> AsyncLend:
     async def lend(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
         try:
             await asyncio.wait_for(turn.acquire(), seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise _busy(seconds) from None
         try:
             _require_alive(connection)

@@ -7,7 +7,7 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
@@ -29,9 +29,6 @@ from storage_guards.sqlalchemy.retry import split
 from storage_guards.sqlalchemy.session import async_session_on, check_factory, session_on
 from storage_guards.sqlalchemy.transaction import GuardedTransaction
 from storage_guards.sqlalchemy.upkeep import AsyncUpkeep, Upkeep
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 __all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
 
@@ -225,7 +222,7 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
 
     def run(
         self,
-        *holders_then_function: Unpack[tuple[AnyFence, Unpack[tuple[AnyFence, ...]], Callable[[Connection], T]]],
+        *holders_then_function: *tuple[AnyFence, *tuple[AnyFence, ...], Callable[[Connection], T]],
         claim: bool = False,
         attempts: int = 5,
     ) -> T:
@@ -401,9 +398,7 @@ class AsyncSQLAlchemyGuard(AsyncUpkeep, AsyncEnforcing):
 
     async def run(
         self,
-        *holders_then_function: Unpack[
-            tuple[AnyFence, Unpack[tuple[AnyFence, ...]], Callable[[AsyncConnection], Awaitable[T]]]
-        ],
+        *holders_then_function: *tuple[AnyFence, *tuple[AnyFence, ...], Callable[[AsyncConnection], Awaitable[T]]],
         claim: bool = False,
         attempts: int = 5,
     ) -> T:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -44,7 +44,7 @@ class _Objects(GuardContract):
         key = directory.data_key(mine, new_id(), "value")
         data = b"%d" % value
         self.store.put(directory.full(key), data)
-        mark, now = Mark(1, mine.token), datetime.now(timezone.utc)
+        mark, now = Mark(1, mine.token), datetime.now(UTC)
         pointer = published(None, mine, mark, new_id(), now, {"value": Entry(key, len(data))})
         self.store.put(directory.pointer, encode(pointer))
 

@@ -175,7 +175,7 @@ def test_a_time_out_around_acquire_gives_back(any_redis: RedisServer) -> None:
         async def attempt(number: int) -> bool:
             try:
                 lease = await asyncio.wait_for(coordinator.acquire(f"r{number}"), 0.0002 * (number % 40))
-            except asyncio.TimeoutError:
+            except TimeoutError:
                 return True
             await lease.release()
             return False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
 import gc
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -137,17 +135,15 @@ def test_stale_fence_leaving_the_block_marks_the_lease_lost(side: Side, any_redi
     assert not leases[0].held
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="exception groups came with 3.11")
 def test_stale_fence_in_a_group_marks_the_lease_lost(side: Side, any_redis: RedisServer) -> None:
     leases: list[Any] = []
-    group: Any = getattr(builtins, "ExceptionGroup")  # noqa: B009 - not on 3.10
 
     def body(lease: Any) -> None:
         leases.append(lease)
         stale = StaleFence(fence=lease.fence, mark=Mark(lease.fence.number + 1, "b" * 22))
-        raise group("of a task group", [ValueError(), stale])
+        raise ExceptionGroup("of a task group", [ValueError(), stale])
 
-    side.expect(group, in_block, side, side.coordinator(any_redis.url), body)
+    side.expect(ExceptionGroup, in_block, side, side.coordinator(any_redis.url), body)
     assert leases[0].lost.is_set()
 
 

@@ -158,7 +158,7 @@ def test_a_cancellation_at_each_request(way: str, fault: str, done: bool, all_ta
         async def write() -> None:
             try:
                 await world.way.write(world.guard)
-            except asyncio.CancelledError as error:  # here, for Python 3.10 gives who awaits the task another one
+            except asyncio.CancelledError as error:
                 cause.append(error.__cause__)
             except OutcomeUnknown as error:
                 cause.append(error)

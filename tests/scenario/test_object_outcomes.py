@@ -313,7 +313,7 @@ async def cancelled_in(shop: Shop, times: int) -> BaseException | None:
     async def publish() -> BaseException | None:
         try:
             await shop.guard.publish(MINE, {"value": b"new"})
-        except asyncio.CancelledError as error:  # here, for Python 3.10 gives who awaits the task another one
+        except asyncio.CancelledError as error:
             return error.__cause__ or FencingError("no cause")
         return None
 

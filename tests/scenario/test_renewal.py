@@ -481,7 +481,6 @@ def test_a_cancellation_from_outside_stays_one(any_redis: RedisServer) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio tells two cancellations apart from 3.11 on")
 def test_lost_and_cancelled_at_once_is_cancelled(any_redis: RedisServer) -> None:
     async def main() -> None:
         async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=TTL) as coordinator:

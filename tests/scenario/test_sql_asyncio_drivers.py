@@ -146,7 +146,7 @@ def test_errors_of_the_block_stay_what_they_are(shop: Shop) -> None:
     """Also those that a driver's socket could have raised."""
 
     async def scene(guard: AsyncSQLAlchemyGuard) -> None:
-        for error in (ConnectionResetError("mine"), asyncio.TimeoutError("mine"), OSError("mine")):
+        for error in (ConnectionResetError("mine"), TimeoutError("mine"), OSError("mine")):
             with pytest.raises(type(error), match="mine") as raised:
                 async with guard.begin(MINE) as connection:
                     await connection.execute(ADD)

@@ -128,7 +128,7 @@ async def with_tasks(url: str, log: Log) -> None:
                         lease = await asyncio.wait_for(coordinator.acquire(name), timeout)
                     else:
                         lease = await coordinator.acquire(name, timeout)
-                except (NotAcquired, CoordinatorUnavailable, asyncio.TimeoutError):
+                except (TimeoutError, NotAcquired, CoordinatorUnavailable):
                     continue
                 got = time.monotonic()
                 await asyncio.sleep(seconds)

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import assert_type
 
 import redis
 import redis.asyncio
@@ -13,7 +14,6 @@ from obstore.store import S3Store
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from typing_extensions import assert_type
 
 from fencing import (
     AsyncFencedLock,

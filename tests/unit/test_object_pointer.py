@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -26,7 +26,7 @@ from storage_guards.objects.pointer import (
     published,
 )
 
-NOW = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 MINE, NEWER = Fence("orders:1", 7, "a" * 22), Fence("orders:1", 9, "b" * 22)
 
 
