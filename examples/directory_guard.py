@@ -17,8 +17,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
-from fencing.kernel.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
+from fencing.kernel import (
+    Fence,
+    GuardUnavailable,
+    HasFence,
+    Mark,
+    OutcomeUnknown,
+    admit_claim,
+    admit_write,
+    check_resource,
+    sorted_fences,
+)
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
 

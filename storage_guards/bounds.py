@@ -7,8 +7,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from fencing.kernel.admission import as_fence, sorted_fences
 from fencing.kernel.errors import OutcomeUnknown
-from fencing.kernel.fence import Fence, HasFence, as_fence, sorted_fences
+from fencing.kernel.fence import Fence, HasFence
 
 __all__ = ["check_timeout", "check_unknown", "fences_of", "wait_seconds"]
 

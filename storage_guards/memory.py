@@ -9,8 +9,9 @@ from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from fencing.kernel.admission import admit_claim, admit_write, sorted_fences
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
-from fencing.kernel.fence import Fence, HasFence, Mark, admit_claim, admit_write, check_resource, sorted_fences
+from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
 __all__ = ["AsyncMemoryGuard", "MemoryGuard"]

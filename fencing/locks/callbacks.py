@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
+
+from fencing.kernel import process
 
 __all__ = ["MAX_THREADS", "call_in_thread", "failed"]
 
@@ -62,5 +63,4 @@ def _forget() -> None:
     _threads = _Threads()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+process.after_fork(_forget)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import warnings
 import weakref
@@ -12,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Literal
 
+from fencing.kernel import process
 from fencing.kernel.effects import finish, run, run_async
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, StaleFence
 from fencing.kernel.fence import Fence
@@ -31,7 +31,7 @@ class _Lease:
     def __init__(self, clock: Callable[[], float], holding: Holding) -> None:
         self._clock = clock
         self._holding = holding
-        self._pid = os.getpid()
+        self._pid = process.pid()
         self._freed: bool | None = None
         holding.lease = weakref.ref(self)  # so that a forgotten lease is collected, and its renewal ends
 
@@ -51,7 +51,7 @@ class _Lease:
     @property
     def ended(self) -> Literal["released", "detached", "forked"] | None:
         """How it ended here, on purpose; None: it did not. In a forked child ``"forked"``, for it is the parent's."""
-        if os.getpid() != self._pid:
+        if process.pid() != self._pid:
             return "forked"
         fate = self._holding.fate
         if fate == "detached":
@@ -131,7 +131,7 @@ class _Lease:
         return f"<{type(self).__name__} of {self.fence.resource!r}, fence {self.fence.number}, {state}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_freed", self) is not None or os.getpid() != self._pid:
+        if getattr(self, "_freed", self) is not None or process.pid() != self._pid:
             return  # it was released, never finished, or is the parent's
         if self._holding.end("abandoned"):
             warnings.warn(

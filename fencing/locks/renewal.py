@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 import weakref
 from collections import deque
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from fencing.kernel import process
 from fencing.kernel.effects import run, run_async
 from fencing.locks import plans
 from fencing.locks.backend import AsyncCoordinator, Coordinator, CoordinatorPlans, Grant, Settings
@@ -147,19 +147,14 @@ class Renewal(_Renewal):
         super().__init__(coordinator)
         self._coordinator = coordinator
         self._reset()
+        process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
         self._entries: dict[float, _Moment] = {}
         self._queue: deque[Holding] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
         self._awake = False  # the thread will look at the queue again without being told
-
-    def keep(self, grant: Grant, settings: Settings) -> Holding:
-        if os.getpid() != self._pid:
-            self._reset()
-        return super().keep(grant, settings)
 
     def _calendar(self) -> dict[float, _Moment]:
         return self._entries

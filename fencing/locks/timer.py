@@ -5,11 +5,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Callable
 
-from fencing.kernel import clock
+from fencing.kernel import process
 
 __all__ = ["LINGER_SECONDS", "Timer", "timer"]
 
@@ -23,7 +22,7 @@ Callback = Callable[[], object]
 
 
 class Timer:
-    """Makes calls at moments of ``fencing.kernel.clock``, in a daemon thread that lives while some are wanted."""
+    """Makes calls at moments of ``kernel.process.now``, in a daemon thread that lives while some are wanted."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callback, Callable[[], bool]]] = []
@@ -70,7 +69,7 @@ class Timer:
         with self._changed:
             idle = False
             while True:
-                now = clock.now()
+                now = process.now()
                 due = []
                 while self._heap and self._heap[0][0] <= now:
                     due.append(heapq.heappop(self._heap)[2])
@@ -102,5 +101,4 @@ def _forget() -> None:
     _timer = Timer()  # its thread, and whoever held its lock, are in the parent
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+process.after_fork(_forget)

@@ -25,7 +25,8 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.redis.plans import Call, NoReply
+from fencing.kernel.retry import NoReply
+from fencing.redis.calls import Call
 from fencing.redis.wire import bulks, script_call
 
 __all__ = [

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
+from fencing.kernel.retry import NoReply
 from fencing.redis.blueprint import (
     NOT_READY,
     Blueprint,
@@ -24,8 +25,8 @@ from fencing.redis.blueprint import (
     nobody_will_ask_again,
     translated,
 )
+from fencing.redis.calls import Call
 from fencing.redis.direct import Wire, direct_socket
-from fencing.redis.plans import Call, NoReply
 
 __all__ = ["Connections"]
 

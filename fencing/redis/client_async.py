@@ -14,6 +14,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import AuthenticationError, BusyLoadingError, NoScriptError, RedisError, ResponseError
 
+from fencing.kernel.retry import NoReply
 from fencing.redis.blueprint import (
     NOT_READY,
     Blueprint,
@@ -23,8 +24,8 @@ from fencing.redis.blueprint import (
     nobody_will_ask_again,
     translated,
 )
+from fencing.redis.calls import Call
 from fencing.redis.direct import Replies, direct_transport, stream_writer
-from fencing.redis.plans import Call, NoReply
 
 __all__ = ["AsyncConnections"]
 

@@ -18,11 +18,12 @@ from fencing.locks.holding import Holding
 from fencing.locks.lease import AsyncLease, Lease
 from fencing.locks.lock import AsyncFencedLock, FencedLock
 from fencing.locks.renewal import AsyncRenewal, Renewal
+from fencing.redis.calls import Call
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
 from fencing.redis.listener import Wakeups
 from fencing.redis.listener_async import AsyncWakeups
-from fencing.redis.plans import Call, RedisPlans
+from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait
 
 __all__ = ["AsyncRedisCoordinator", "RedisCoordinator"]

@@ -13,8 +13,8 @@ from typing import Any
 from redis.exceptions import NoPermissionError, RedisError
 
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.retry import NoReply
 from fencing.redis.blueprint import REFUSED
-from fencing.redis.plans import NoReply
 
 __all__ = [
     "DECLINE_SECONDS",

@@ -14,12 +14,13 @@ import redis
 from redis.exceptions import RedisError
 
 from fencing.kernel.errors import FencingError
+from fencing.kernel.retry import NoReply
 from fencing.locks.timer import timer
 from fencing.redis import hub as redis_hub
 from fencing.redis.blueprint import Blueprint
+from fencing.redis.calls import Call, release_call
 from fencing.redis.direct import Wire
 from fencing.redis.hub import DECLINE_SECONDS, Silence, message, not_listening
-from fencing.redis.plans import Call, NoReply, release_call
 from fencing.redis.replies import NONE_YET
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiting
 

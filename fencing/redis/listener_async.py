@@ -12,11 +12,12 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from fencing.kernel.errors import FencingError
+from fencing.kernel.retry import NoReply
 from fencing.redis import hub as redis_hub
 from fencing.redis.blueprint import Blueprint
+from fencing.redis.calls import Call, release_call
 from fencing.redis.direct import Replies, direct_transport, stream_writer
 from fencing.redis.hub import DECLINE_SECONDS, Silence, message, not_listening
-from fencing.redis.plans import Call, NoReply, release_call
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiting
 
 __all__ = ["AsyncWakeups"]

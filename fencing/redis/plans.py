@@ -4,60 +4,28 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from fencing.kernel import clock as clock_module
-from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel import process
+from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence
+from fencing.kernel.retry import Backoff, NoReply, retry
 from fencing.locks.backend import Grant, Holder, Settings, Taken
 from fencing.locks.holding import Holding
+from fencing.redis.calls import Call, acquire_start, release_call
 from fencing.redis.keys import Keys, keys_of
-from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, RELEASE, REMINT, RENEW, Script
+from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from fencing.redis.wire import bulk, bulks, script_call
 
-__all__ = ["Call", "NoReply", "RedisPlans", "release_call"]
+__all__ = ["RedisPlans"]
 
-FIRST_RETRY_SECONDS = 0.01
-LONGEST_RETRY_SECONDS = 0.25
-
-
-class Call(NamedTuple):
-    """The effect: run a script, and wait for its reply at most so many seconds."""
-
-    script: Script
-    keys: tuple[str, ...]
-    args: tuple[str | int, ...]
-    timeout: float = 0.0
-    takes: tuple[str, str, str] | None = None  # resource, token and hub of the lock that it may take
-    last: bool = False  # attempt
-    packed: bytes | None = None  # the call by its SHA-1 as it goes over the wire, where its parts were at hand
-
-    @property
-    def undo(self) -> Call | None:
-        """Sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to the
-        last attempt, so that a lock granted meanwhile is not left to its ttl."""
-        return None if self.takes is None else release_call(*self.takes)
-
-
-class NoReply(Exception):
-    """The effect's failure that is worth another attempt: no connection, no reply, or a server not ready.
-
-    Attributes:
-        cause: what the client library raised.
-        may_have_run: False if the script was certainly not sent.
-    """
-
-    def __init__(self, cause: Exception, *, may_have_run: bool) -> None:
-        self.cause = cause
-        self.may_have_run = may_have_run
-        super().__init__(str(cause))
+_BACKOFF = Backoff(first=0.01, longest=0.25)
 
 
 class _Reply(NamedTuple):
@@ -76,27 +44,6 @@ class _Reply(NamedTuple):
 
     def number(self, index: int) -> int:
         return int(self.values[index])
-
-
-class _Beginning(NamedTuple):
-    """What all calls of a script for a resource have in common: all but the arguments."""
-
-    keys: tuple[str, ...]
-    packed: bytes  # up to there, as it goes over the wire
-
-
-@lru_cache(maxsize=8192)  # of names in use
-def _acquire(resource: str) -> _Beginning:
-    its = keys_of(resource)
-    keys = (its.lock, its.holder, its.counter, its.queue, its.offered)
-    return _Beginning(keys, script_call(ACQUIRE.by_sha, len(keys), 7) + bulks(keys))
-
-
-@lru_cache(maxsize=8192)
-def _release(resource: str) -> _Beginning:
-    its = keys_of(resource)
-    keys = (its.lock, its.holder, its.queue, its.offered)
-    return _Beginning(keys, script_call(RELEASE.by_sha, len(keys), 2) + bulks(keys))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +82,7 @@ class _Place:
 class RedisPlans:
     """The plans of one Redis (or one behind Sentinel): ``CoordinatorPlans``."""
 
-    clock: Callable[[], float] = staticmethod(clock_module.now)
+    clock: Callable[[], float] = staticmethod(process.now)
     address: str = ""
     max_renewals: int = 100
     """Leases a call: two keys each, so that one call occupies the server for well under half a millisecond."""
@@ -247,7 +194,7 @@ class RedisPlans:
         ticket: str,
     ) -> Plan[_Reply]:
         hub = "" if waiter is None else waiter.hub
-        keys, packed = _acquire(resource)
+        keys, packed = acquire_start(resource)
         args = self._minting(token, settings, floor, hub, ticket)
         packed += bulk(token) + _packed(args[1:])
         call = Call(ACQUIRE, keys, args, takes=(resource, token, hub), packed=packed)
@@ -290,33 +237,25 @@ class RedisPlans:
         return enlisted
 
     def _insist(
-        self, effect: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
+        self, attempt: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
     ) -> Plan[_Reply]:
-        """Have an effect done; where no reply comes, again, until ``deadline``.
-
-        Args:
-            effect: makes it, of how long the attempt may take, and whether it is the last one.
-        """
-        pause = 0.0  # the first repetition comes at once: mostly a connection was closed while it was idle
-        repeated = False
-        while True:
-            sent_at = self.clock()
-            timeout = max(min(settings.attempt_seconds, deadline - sent_at), 0.001)
-            try:
-                given = yield effect(timeout, sent_at + timeout + pause >= deadline)
-            except NoReply as failure:
-                repeated = repeated or failure.may_have_run
-                if self.clock() + pause >= deadline:
-                    raise CoordinatorUnavailable(
-                        f"no answer from Redis at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
-                        f"is it running, and is this its address?",
-                        resource=about,
-                        address=self.address,
-                    ) from failure.cause
-            else:
-                return _Reply(given, sent_at, repeated)
-            yield Sleep(random.uniform(0.5, 1) * pause)
-            pause = min(max(2 * pause, FIRST_RETRY_SECONDS), LONGEST_RETRY_SECONDS)
+        """Have an effect done; where no reply comes, again, until ``deadline``."""
+        try:
+            answer = yield from retry(
+                attempt,
+                clock=self.clock,
+                attempt_seconds=settings.attempt_seconds,
+                deadline=deadline,
+                backoff=_BACKOFF,
+            )
+        except NoReply as failure:
+            raise CoordinatorUnavailable(
+                f"no answer from Redis at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
+                f"is it running, and is this its address?",
+                resource=about,
+                address=self.address,
+            ) from failure.cause
+        return _Reply(*answer)
 
 
 @lru_cache(maxsize=64)  # of settings in use; tickets come and go
@@ -332,9 +271,3 @@ def _label(pid: int) -> str:
 
 def _milliseconds(settings: Settings) -> int | str:
     return "" if settings.ttl is None else math.ceil(settings.ttl * 1000)
-
-
-def release_call(resource: str, token: str, hub: str = "", *, timeout: float = 0.0) -> Call:
-    """What frees the lock if the token holds it; with a hub, what takes the token out of the queue as well."""
-    keys, packed = _release(resource)
-    return Call(RELEASE, keys, (token, hub), timeout, packed=packed + bulk(token) + bulk(hub))

@@ -16,9 +16,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from fencing.kernel.admission import admit_claim, as_fence
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.errors import GuardUnavailable, LeaseLost, MarkImplausible, NotAcquired
-from fencing.kernel.fence import MAX_NUMBER, Fence, HasFence, Mark, admit_claim, as_fence
+from fencing.kernel.fence import MAX_NUMBER, Fence, HasFence, Mark
 from fencing.locks import plans
 from fencing.locks.backend import Grant, Taken
 from fencing.testing.contract import Contract

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fencing.kernel.admission import admit_claim, as_fence
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import OutcomeUnknown
-from fencing.kernel.fence import Fence, HasFence, Mark, admit_claim, as_fence, check_resource
+from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.objects import collect as object_collect
 from storage_guards.objects import in_place as object_inplace

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import Literal
 
+from fencing.kernel.admission import admit_write
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import Fence, Mark, admit_write
+from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
 from storage_guards.objects.requests import (

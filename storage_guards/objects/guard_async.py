@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
-from fencing.kernel.fence import Fence, HasFence, Mark, sorted_fences
+from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
 from storage_guards.objects.collect import UploadFound, history

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
-from fencing.kernel.fence import Fence, Mark, admit_claim, admit_write
+from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects import pointer as to
 from storage_guards.objects.changes import ROUNDS, Scope, change, look, put, read, unavailable
 from storage_guards.objects.keys import new_id

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
+from fencing.kernel.admission import admit_claim
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.fence import Fence, Mark, admit_claim
+from fencing.kernel.fence import Fence, Mark
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.statements import AnyConnection, Way
 from storage_guards.psycopg.wire import ask, ask_prepared, first_row

@@ -16,8 +16,9 @@ from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 from psycopg.pq.abc import PGresult
 
+from fencing.kernel.admission import admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import Fence, admit_write
+from fencing.kernel.fence import Fence
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.claims import ROUNDS, claim_all, moving, to_mark
 from storage_guards.psycopg.errors import commit_was_refused, explain

@@ -4,13 +4,12 @@ The second would wait for the first, and the first waits for the second, until o
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 from fencing.kernel.fence import Fence
+from fencing.kernel.process import current_owner
 
 __all__ = ["not_inside_another"]
 
@@ -47,7 +46,7 @@ def not_inside_another(
     Raises:
         RuntimeError: it would wait for a block of the same thread, or task.
     """
-    owner = _owner()
+    owner = current_owner()
     others = tuple(each for each in _open.get() if each.owner is not None and not (each.is_over and each.is_over()))
     for each in others:
         same = [fence for fence in fences if fence in each.fences]
@@ -62,11 +61,3 @@ def not_inside_another(
         yield
     finally:
         mine.owner = None
-
-
-def _owner() -> tuple[int, object]:
-    try:
-        task: object = asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
-        task = None
-    return threading.get_ident(), task

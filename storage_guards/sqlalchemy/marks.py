@@ -18,8 +18,9 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import UserDefinedType
 
+from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled, new_id
 from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL, SQLITE, Statements
 from storage_guards.sqlalchemy.drivers import AUTOCOMMIT, limit_transaction, require_open_transaction

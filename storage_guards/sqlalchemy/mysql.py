@@ -27,8 +27,9 @@ from sqlalchemy import (
     text,
 )
 
+from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES, Fence, Mark, admit_claim, admit_write
+from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES, Fence, Mark
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sqlalchemy.marks import Marks
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.fence import Fence, HasFence, sorted_fences
+from fencing.kernel.fence import Fence, HasFence
 
 __all__ = ["Retries", "split"]
 

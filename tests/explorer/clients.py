@@ -16,9 +16,11 @@ from typing import Any, Literal, NamedTuple
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence
 from fencing.kernel.fence import Fence
+from fencing.kernel.retry import NoReply
 from fencing.locks import plans
 from fencing.locks.backend import Grant, Settings, Taken
-from fencing.redis.plans import Call, NoReply, RedisPlans
+from fencing.redis.calls import Call
+from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 from tests.explorer.storage import RESOURCE, Refused, Value

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fencing.kernel.admission import admit_claim
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import StaleFence
-from fencing.kernel.fence import Fence, Mark, admit_claim
+from fencing.kernel.fence import Fence, Mark
 from fencing.locks.backend import Grant, Settings, Taken
-from fencing.redis.plans import Call
+from fencing.redis.calls import Call
 from tests.explorer.clients import Polls, Program, Queues
 from tests.explorer.scenarios import NoLock
 from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fencing.kernel.fence import Mark
+from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
-from fencing.redis.plans import Call
 from tests.explorer.clients import Local, Program
 from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
 from tests.explorer.storage import RESOURCE, Backend, MemoryBackend, Operation, Storage, Value

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple, Protocol
 
+from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import StaleFence, UnclaimedFence
-from fencing.kernel.fence import Fence, Mark, admit_claim, admit_write
+from fencing.kernel.fence import Fence, Mark
 from storage_guards import MemoryGuard, memory
 
 __all__ = [

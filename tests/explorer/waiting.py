@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencing.redis.plans import Call, release_call
+from fencing.redis.calls import Call, release_call
 from fencing.redis.waiters import Wait
 from tests.explorer import clients
 from tests.explorer.clients import Program, Woken

@@ -7,7 +7,7 @@ from functools import partial
 
 from fencing.kernel.effects import Claim
 from fencing.kernel.fence import Fence, Mark
-from fencing.redis.plans import Call
+from fencing.redis.calls import Call
 from fencing.redis.waiters import Wait
 from tests.explorer import clients, faults
 from tests.explorer.clients import Answered, Claimed, Local, Lost

@@ -19,9 +19,9 @@ from redis.credentials import CredentialProvider
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
+from fencing.redis.calls import release_call
 from fencing.redis.client import MAX_CONNECTIONS, Connections
 from fencing.redis.client_async import _Request
-from fencing.redis.plans import release_call
 from tests.conftest import RedisFactory
 from tests.scenario.conftest import Side
 from tests.support import wait_until

@@ -10,7 +10,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import LeaseLost, RedisCoordinator
-from fencing.kernel.fence import as_fence
+from fencing.kernel.admission import as_fence
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

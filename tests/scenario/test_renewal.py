@@ -22,7 +22,7 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, FencedLock, LeaseLost, RedisCoordinator
-from fencing.kernel import clock
+from fencing.kernel import process
 from fencing.kernel.fence import Fence, HasFence
 from fencing.locks import callbacks as callbacks_module
 from fencing.locks import timer as timer_module
@@ -344,7 +344,7 @@ def test_a_call_that_fails_is_not_the_end_of_the_timer(caplog: pytest.LogCapture
     def fail() -> None:
         raise ZeroDivisionError
 
-    now = clock.now()
+    now = process.now()
     timer_module.timer().call_at(now, fail, lambda: True)
     timer_module.timer().call_at(now + 0.01, lambda: called.append(1), lambda: True)
     wait_until(lambda: called)
@@ -355,7 +355,7 @@ def test_calls_come_in_order_and_early_once_none_is_wanted() -> None:
     called: list[int] = []
     wanted = [True]
     timer = timer_module.Timer()
-    now = clock.now()
+    now = process.now()
     for number in (3, 1, 2, 360_000):
         timer.call_at(now + number / 100, partial(called.append, number), lambda: wanted[0])
     wait_until(lambda: len(called) == 3)

@@ -18,7 +18,8 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, StaleFence
-from fencing.kernel.fence import MAX_NUMBER, admit_claim, admit_write
+from fencing.kernel.admission import admit_claim, admit_write
+from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.testing import AWKWARD_ENDS

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fencing import Fence, LeaseLost, Mark, StaleFence, UnclaimedFence
-from fencing.kernel.fence import MAX_NUMBER, MAX_SEQ, admit_claim, admit_write, as_fence, sorted_fences
+from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
+from fencing.kernel.fence import MAX_NUMBER, MAX_SEQ
 
 A, B = "a" * 22, "b" * 22
 

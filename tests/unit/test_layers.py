@@ -6,63 +6,103 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL = {
-    "fencing.kernel.fence",
-    "fencing.kernel.errors",
-    "fencing.kernel.guard",
-    "fencing.testing.contract",
-    "fencing.kernel.effects",
+PACKAGES = ("fencing", "storage_guards")
+
+
+class Room(NamedTuple):
+    """What a folder, or a file of the top level, may import.
+
+    Args:
+        ours: rooms and files of the two packages; its own room always.
+        others: third-party packages. The standard library always.
+    """
+
+    ours: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+
+
+KERNEL = "fencing.kernel"
+LOCKS = "fencing.locks"
+
+# A file is judged by the longest name here that is its own, or its folder's.
+ROOMS = {
+    "fencing.kernel": Room(),
+    "fencing.locks": Room((KERNEL,)),
+    "fencing.redis": Room((KERNEL, LOCKS), ("redis", "hiredis")),
+    "fencing.testing": Room((KERNEL, LOCKS)),
+    "storage_guards.bounds": Room((KERNEL,)),
+    "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
+    "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
+    "storage_guards.sql": Room((KERNEL,)),
+    "storage_guards.sqlalchemy": Room((KERNEL, "storage_guards.bounds", "storage_guards.sql"), ("sqlalchemy",)),
+    "storage_guards.sqlalchemy.over_psycopg": Room(
+        (KERNEL, "storage_guards.sql", "storage_guards.sqlalchemy", "storage_guards.psycopg"), ("sqlalchemy", "psycopg")
+    ),
+    "storage_guards.psycopg": Room((KERNEL, "storage_guards.bounds", "storage_guards.sql"), ("psycopg",)),
+    "storage_guards.objects": Room((KERNEL, "storage_guards.bounds"), ("obstore",)),
 }
+FACES = ("fencing", "storage_guards")  # they name everything, and load it when it is used: see the tests below
 
 
-def imports_of(file: Path) -> set[str]:
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+FILES = {module_of(file): file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py"))}
+
+
+def imports_of(module: str) -> set[str]:
+    """The modules that a file imports, wherever in the file, and be it for types alone."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+    for node in ast.walk(ast.parse(FILES[module].read_text("utf-8"))):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            # "from fencing import errors" names the module fencing.kernel.errors, where there is one
-            for alias in node.names:
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{module} imports relatively"
+            assert not node.level, f"{module} imports relatively"
+            for alias in node.names:  # "from fencing.locks import plans" names the module fencing.locks.plans
                 inner = f"{node.module}.{alias.name}"
-                found.add(inner if (ROOT / (inner.replace(".", "/") + ".py")).is_file() else node.module)
+                found.add(inner if inner in FILES else node.module)
     return found
-
-
-def modules_of(package: str) -> list[Path]:
-    files = sorted((ROOT / package).rglob("*.py"))
-    assert files, f"there is nothing in {package}"
-    return files
 
 
 def is_in(module: str, package: str) -> bool:
     return module == package or module.startswith(f"{package}.")
 
 
-@pytest.mark.parametrize("file", modules_of("fencing"), ids=lambda file: file.stem)
-def test_the_lock_side_does_not_know_the_guards(file: Path) -> None:
-    for module in imports_of(file):
-        assert not is_in(module, "storage_guards"), f"{file.name} imports {module}"
-        assert not is_in(module, "examples"), f"{file.name} imports {module}"
-        assert not is_in(module, "tests"), f"{file.name} imports {module}"
+def room_of(module: str) -> str:
+    return max((name for name in ROOMS if is_in(module, name)), key=len, default="no room")
 
 
-@pytest.mark.parametrize("file", modules_of("storage_guards"), ids=lambda file: file.stem)
-def test_the_guards_stand_on_the_kernel_alone(file: Path) -> None:
-    for module in imports_of(file):
-        assert not is_in(module, "redis"), f"{file.name} imports {module}"
-        if is_in(module, "fencing"):
-            assert module in KERNEL, f"{file.name} imports {module}"
-
-
-@pytest.mark.parametrize("module", sorted(KERNEL))
-def test_the_kernel_depends_on_the_standard_library_alone(module: str) -> None:
-    for imported in imports_of(ROOT / (module.replace(".", "/") + ".py")):
+@pytest.mark.parametrize("module", [module for module in FILES if module not in FACES])
+def test_a_file_imports_only_what_its_room_may(module: str) -> None:
+    room = room_of(module)
+    assert room in ROOMS, f"{module} is in none of the rooms; give it one in ROOMS"
+    for imported in imports_of(module):
         top = imported.partition(".")[0]
-        assert imported in KERNEL or top in sys.stdlib_module_names, f"{module} imports {imported}"
+        if top in PACKAGES:
+            allowed = is_in(imported, room) or any(is_in(imported, name) for name in ROOMS[room].ours)
+        else:
+            allowed = top in sys.stdlib_module_names or top in ROOMS[room].others
+        assert allowed, f"{module} imports {imported}, which {room} may not"
+
+
+def test_every_room_is_there() -> None:
+    for room in ROOMS:
+        assert any(is_in(module, room) for module in FILES), f"there is no {room}"
+
+
+def test_there_is_no_import_circle() -> None:
+    left = {module: {each for each in imports_of(module) if each in FILES} for module in FILES if module not in FACES}
+    while free := [module for module, needs in left.items() if not needs & left.keys()]:
+        for module in free:
+            del left[module]
+    assert not left, f"these import each other: {left}"
 
 
 def run(code: str) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
-from fencing.kernel.fence import Fence, Mark, admit_claim, admit_write
+from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.outcome import may_still_land, verdict, verdict_in_place
 from storage_guards.objects.pointer import (

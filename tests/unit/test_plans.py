@@ -10,11 +10,13 @@ import pytest
 
 from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
+from fencing.kernel.retry import NoReply
 from fencing.locks import plans
 from fencing.locks.backend import Grant, Holder, Settings, Taken
 from fencing.locks.holding import Holding
 from fencing.redis.blueprint import command
-from fencing.redis.plans import Call, NoReply, RedisPlans
+from fencing.redis.calls import Call
+from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 

@@ -13,8 +13,9 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
+from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
-from fencing.kernel.fence import MAX_NUMBER, Fence, Mark, admit_claim, admit_write
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from storage_guards.sql.outcome import FLOOR
 from storage_guards.sqlalchemy import drivers as sql_drivers

@@ -1,0 +1,57 @@
+"""What the plans ask of Redis, as data: a script with its keys and arguments, packed as far as it can be."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from fencing.redis.keys import keys_of
+from fencing.redis.scripts import ACQUIRE, RELEASE, Script
+from fencing.redis.wire import bulk, bulks, script_call
+
+__all__ = ["Call", "acquire_start", "release_call"]
+
+
+class Call(NamedTuple):
+    """The effect: run a script, and wait for its reply at most so many seconds."""
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[str | int, ...]
+    timeout: float = 0.0
+    takes: tuple[str, str, str] | None = None  # resource, token and hub of the lock that it may take
+    last: bool = False  # attempt
+    packed: bytes | None = None  # the call by its SHA-1 as it goes over the wire, where its parts were at hand
+
+    @property
+    def undo(self) -> Call | None:
+        """Sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to the
+        last attempt, so that a lock granted meanwhile is not left to its ttl."""
+        return None if self.takes is None else release_call(*self.takes)
+
+
+class Prefix(NamedTuple):
+    """What all calls of a script for a resource have in common: all but the arguments."""
+
+    keys: tuple[str, ...]
+    packed: bytes  # up to there, as it goes over the wire
+
+
+@lru_cache(maxsize=8192)  # of names in use
+def acquire_start(resource: str) -> Prefix:
+    its = keys_of(resource)
+    keys = (its.lock, its.holder, its.counter, its.queue, its.offered)
+    return Prefix(keys, script_call(ACQUIRE.by_sha, len(keys), 7) + bulks(keys))
+
+
+@lru_cache(maxsize=8192)
+def release_start(resource: str) -> Prefix:
+    its = keys_of(resource)
+    keys = (its.lock, its.holder, its.queue, its.offered)
+    return Prefix(keys, script_call(RELEASE.by_sha, len(keys), 2) + bulks(keys))
+
+
+def release_call(resource: str, token: str, hub: str = "", *, timeout: float = 0.0) -> Call:
+    """What frees the lock if the token holds it; with a hub, what takes the token out of the queue as well."""
+    keys, packed = release_start(resource)
+    return Call(RELEASE, keys, (token, hub), timeout, packed=packed + bulk(token) + bulk(hub))
