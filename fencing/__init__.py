@@ -1,4 +1,4 @@
-"""Fencing tokens for Redis locks, and storage guards that enforce them.
+"""Locks whose grants carry fences, which storage guards enforce.
 
 Names are loaded when they are first used (PEP 562), so a storage service that imports only a guard does not import
 redis.
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fencing.locks.lease_async import AsyncLease as AsyncLease
     from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.lock import FencedLock as FencedLock
+    from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
+    from fencing.memory import LockTable as LockTable
+    from fencing.memory import MemoryCoordinator as MemoryCoordinator
     from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
 
@@ -54,6 +57,7 @@ _HOME = {
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
     "locks.lock": ("AsyncFencedLock", "FencedLock"),
+    "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 __all__ = ["after_fork", "current_owner", "now", "pid"]
 
@@ -45,10 +46,19 @@ def after_fork(remake: Remake) -> None:
         remake: a function, or a bound method, which is held weakly and forgotten with its object. It must not block.
     """
     key = next(_keys)
-    if hasattr(remake, "__self__"):
-        _remakes[key] = weakref.WeakMethod(remake, lambda _: _remakes.pop(key, None))
-    else:
+    owner: Any = getattr(remake, "__self__", None)
+    if owner is None:
         _remakes[key] = lambda: remake
+        return
+    function: Any = getattr(remake, "__func__")  # noqa: B009 - a method has it
+    forget = _remakes.pop  # not looked up as the interpreter ends, when the module may be empty
+    alive = weakref.ref(owner, lambda _: forget(key, None))
+
+    def method() -> Remake | None:
+        found = alive()
+        return None if found is None else partial(function, found)
+
+    _remakes[key] = method
 
 
 def current_owner() -> tuple[int, object]:

@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.fence import Fence
+from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
+from fencing.kernel.fence import MAX_NUMBER, Fence
 from fencing.kernel.retry import Answer, Backoff, NoReply, retry
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
@@ -40,10 +40,14 @@ __all__ = [
     "Taken",
     "TtlPerLock",
     "check_capabilities",
+    "next_number",
     "owner_label",
 ]
 
 BACKOFF = Backoff(first=0.01, longest=0.25)
+
+PLAUSIBLE_STEP = 2**50
+"""How far above counter and clock a floor may lie: as microseconds about 35 years."""
 
 
 class Place(Protocol):
@@ -108,7 +112,7 @@ class Backend(ABC):
     """The decisions of one kind of service, without I/O.
 
     In every plan ``deadline`` is a moment of ``clock``; past it the plan raises ``CoordinatorUnavailable`` instead of
-    trying again (``_until_answered`` does both). Each plan is safe to repeat after a lost reply: the same token gets
+    trying again (``plan_until_answered`` does both). Each plan is safe to repeat after a lost reply: the same token gets
     the same number.
     """
 
@@ -166,7 +170,7 @@ class Backend(ABC):
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         """Say who holds the lock."""
 
-    def _until_answered(
+    def plan_until_answered(
         self, attempt: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
     ) -> Plan[Answer]:
         """Repeat an effect that ends in ``NoReply``, until the deadline: see :func:`fencing.kernel.retry.retry`.
@@ -285,6 +289,26 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
     if not settings.renew and session:
         raise TypeError(f"{kind} renews the session of all its locks by itself; leave renew=False away")
     return settings
+
+
+def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:
+    """Return the number of a new grant: one above the last one, the floor and the clock.
+
+    Args:
+        last: the highest number that was minted before; 0: none.
+        floor: a number to exceed, from a storage's mark. It must be plausible: one poisoned mark must not lift a
+            counter that other names share.
+        clock_us: the service's clock in microseconds, so that numbers keep growing when the service loses its data; 0
+            where numbers shall not follow a clock.
+
+    Raises:
+        MarkImplausible: the floor lies more than 2^50 above counter and clock, or the numbers are used up.
+    """
+    ceiling = min(max(last, clock_us) + PLAUSIBLE_STEP, MAX_NUMBER - 1)
+    highest = max(last, floor, clock_us)
+    if highest > ceiling:
+        raise MarkImplausible(resource=resource, number=highest, ceiling=ceiling)
+    return highest + 1
 
 
 @lru_cache(maxsize=1)

@@ -211,7 +211,7 @@ class RedisPlans(Backend):
         def attempt(timeout: float, last: bool) -> Call:
             return Call(script, keys, args, timeout, takes, last, packed)
 
-        return self._until_answered(attempt, about, settings, deadline)
+        return self.plan_until_answered(attempt, about, settings, deadline)
 
     def _enlist(
         self, resource: str, token: str, waiter: Waiter | None, settings: Settings, deadline: float
@@ -219,7 +219,7 @@ class RedisPlans(Backend):
         def enlist(timeout: float, last: bool) -> Enlist:
             return Enlist(resource, token, timeout, waiter)
 
-        answer = yield from self._until_answered(enlist, resource, settings, deadline)
+        answer = yield from self.plan_until_answered(enlist, resource, settings, deadline)
         enlisted: Waiter = answer.value
         return enlisted
 

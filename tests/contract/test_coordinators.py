@@ -1,4 +1,4 @@
-"""Every coordinator behaviour, sync and async, on each Redis there is."""
+"""Every coordinator behaviour, sync and async, on each Redis there is, and in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, RedisCoordinator
-from fencing.testing.coordinators import CoordinatorContract
+from fencing import AsyncMemoryCoordinator, AsyncRedisCoordinator, LockTable, MemoryCoordinator, RedisCoordinator
+from fencing.testing import CoordinatorContract
 
 
 class _OnRedis(CoordinatorContract):
@@ -62,3 +62,17 @@ class TestAsyncRedisCoordinatorWithoutClockFloor(_OnNewestRedis):
     def connect(self, **settings: Any) -> AsyncRedisCoordinator:
         client = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
         return AsyncRedisCoordinator(client, clock_floor=False, **settings)
+
+
+class TestMemoryCoordinator(CoordinatorContract):
+    table = LockTable()
+
+    def make(self, **options: Any) -> MemoryCoordinator:
+        return MemoryCoordinator(self.table, **options)
+
+
+class TestAsyncMemoryCoordinator(CoordinatorContract):
+    table = LockTable()
+
+    def make(self, **options: Any) -> AsyncMemoryCoordinator:
+        return AsyncMemoryCoordinator(self.table, **options)

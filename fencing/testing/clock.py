@@ -1,0 +1,54 @@
+"""A clock that a test moves by hand, so that leases expire and renew without waiting."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+from collections.abc import Callable
+
+__all__ = ["ManualClock"]
+
+Callback = Callable[[], object]
+
+
+class ManualClock:
+    """Stands still until :meth:`advance` moves it. Give it to a ``MemoryCoordinator(clock=…)``.
+
+    Leases expire, and their renewals are due, by this clock. A renewal then runs in its own thread or task: wait for
+    what it changes. Pauses between two attempts to get a lock are real ones, of 0.2 s at the most.
+    """
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self._now = start
+        self._calls: list[tuple[float, int, Callback, Callable[[], bool]]] = []
+        self._order = itertools.count()
+        self._lock = threading.Lock()
+
+    def __call__(self) -> float:
+        """Return the seconds that it shows."""
+        return self._now
+
+    def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
+        """Have ``callback`` called by the :meth:`advance` that reaches ``when``, if it is still wanted then."""
+        with self._lock:
+            heapq.heappush(self._calls, (when, next(self._order), callback, wanted))
+
+    def advance(self, seconds: float) -> None:
+        """Let so many seconds pass, and make the calls that are due, each at its moment."""
+        if not seconds >= 0:
+            raise ValueError(f"time does not run backwards: {seconds}")
+        until = self._now + seconds
+        while (due := self._next(until)) is not None:
+            when, callback = due
+            self._now = max(self._now, when)
+            callback()
+        self._now = until
+
+    def _next(self, until: float) -> tuple[float, Callback] | None:
+        with self._lock:
+            while self._calls and self._calls[0][0] <= until:
+                when, _, callback, wanted = heapq.heappop(self._calls)
+                if wanted():
+                    return when, callback
+        return None

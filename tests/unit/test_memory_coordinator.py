@@ -1,0 +1,108 @@
+"""Locks in memory, under a clock that a test moves: what leases do as time passes, without waiting for it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from typing import Any
+
+import pytest
+
+from fencing import AsyncMemoryCoordinator, LeaseLost, LockTable, MemoryCoordinator, NotAcquired
+from fencing.testing import Contract, ManualClock
+
+
+class Side(Contract):
+    def __init__(self, asynchronous: bool) -> None:
+        self.clock = ManualClock()
+        self.table = LockTable()
+        self.kind: Any = AsyncMemoryCoordinator if asynchronous else MemoryCoordinator
+
+    def coordinator(self, **options: Any) -> Any:
+        return self.kind(self.table, clock=self.clock, **options)
+
+
+@pytest.fixture(params=["sync", "async"])
+def side(request: pytest.FixtureRequest) -> Side:
+    return Side(request.param == "async")
+
+
+def test_a_lease_expires_with_its_ttl(side: Side) -> None:
+    one, two = side.coordinator(ttl=10, renew=False), side.coordinator(owner="two")
+    lease = side.call(one.acquire, "r")
+    side.clock.advance(9.8)
+    assert lease.held
+    assert side.call(two.try_acquire, "r") is None
+    side.clock.advance(0.3)
+    assert side.expect(LeaseLost, lease.ensure_held).reason == "expired"
+    second = side.call(two.acquire, "r", timeout=0)
+    assert second.fence.number > lease.fence.number
+    assert side.call(one.holder, "r").owner == "two"
+    assert side.call(lease.release) is False
+    assert side.call(second.release) is True
+
+
+def test_a_lease_renews_itself_as_long_as_it_is_held(side: Side) -> None:
+    coordinator = side.coordinator(ttl=10)
+    lease = side.call(coordinator.acquire, "r")
+    for _ in range(72):
+        side.clock.advance(5)
+        side.wait_until(lambda: lease.remaining() > 6)
+    assert side.call(lease.release) is True
+
+
+def test_its_renewal_ends_with_its_lifetime(side: Side) -> None:
+    coordinator = side.coordinator(ttl=10, max_lifetime=20)
+    lease = side.call(coordinator.acquire, "r")
+    for _ in range(3):
+        side.clock.advance(5)
+        side.wait_until(lambda: lease.remaining() > 6)
+    side.clock.advance(30)
+    assert not lease.held
+    side.wait_until(lambda: lease.lost.is_set())
+    assert side.call(coordinator.holder, "r") is None
+
+
+def test_waiting_ends_by_the_same_clock(side: Side) -> None:
+    lease = side.call(side.coordinator(renew=False, ttl=3600).acquire, "r")
+    other = side.coordinator()
+
+    given_up = threading.Event()
+
+    def wait() -> Any:
+        try:
+            return side.expect(NotAcquired, other.acquire, "r", timeout=60)
+        finally:
+            given_up.set()
+
+    def pass_time() -> None:
+        while not given_up.wait(0.01):
+            side.clock.advance(1)
+
+    error, _ = side.race([wait, pass_time])
+    assert error.waited >= 60
+    side.call(lease.release)
+
+
+def test_a_forgotten_lease_is_not_renewed(side: Side) -> None:
+    coordinator = side.coordinator(ttl=10)
+    forgotten = [side.call(coordinator.acquire, "r")]
+    with pytest.warns(ResourceWarning, match="was never released"):
+        forgotten.clear()
+    gc.collect()
+    side.clock.advance(11)
+    assert side.call(coordinator.holder, "r") is None
+
+
+def test_coordinators_without_a_common_table_do_not_know_each_other(side: Side) -> None:
+    one, two = side.kind(clock=side.clock), side.kind(clock=side.clock)
+    first, second = side.call(one.acquire, "r"), side.call(two.acquire, "r", timeout=0)
+    assert first.held
+    assert second.held
+    side.call(first.release)
+    side.call(second.release)
+
+
+def test_time_does_not_run_backwards() -> None:
+    with pytest.raises(ValueError, match="backwards"):
+        ManualClock().advance(-1)

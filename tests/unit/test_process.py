@@ -1,0 +1,98 @@
+"""What belongs to a process, and what a fork remakes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from fencing.kernel import process
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Remade:
+    def __init__(self) -> None:
+        self.times = 0
+        process.after_fork(self.remake)
+
+    def remake(self) -> None:
+        self.times += 1
+
+
+def in_a_child(said: str) -> str:
+    """What an expression gives in a forked child of a program that prints nothing else."""
+    code = f"""
+import os
+from fencing.kernel import process
+
+class Remade:
+    times = 0
+    def __init__(self): process.after_fork(self.remake)
+    def remake(self): self.times += 1
+
+def fail(): raise OSError("broken")
+
+first = Remade()
+process.after_fork(fail)
+second, gone = Remade(), Remade()
+del gone
+before = process.pid()
+child = os.fork()
+if child == 0:
+    print({said}, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_child_remakes_what_is_registered_whatever_one_of_them_raises() -> None:
+    assert in_a_child("first.times, second.times, Remade.times") == "1 1 0"
+
+
+def test_the_child_has_a_pid_of_its_own() -> None:
+    assert process.pid() == os.getpid()
+    assert in_a_child("process.pid() == os.getpid() != before") == "True"
+
+
+def test_what_is_registered_is_not_kept_alive() -> None:
+    count = len(process._remakes)
+    kept = Remade()
+    assert len(process._remakes) == count + 1
+    del kept
+    gc.collect()
+    assert len(process._remakes) == count
+
+
+def test_the_owner_is_the_thread_and_the_task() -> None:
+    owners = {process.current_owner()}
+    thread = threading.Thread(target=lambda: owners.add(process.current_owner()))
+    thread.start()
+    thread.join()
+
+    async def add() -> None:
+        owners.add(process.current_owner())
+        owners.add(process.current_owner())
+
+    async def two() -> None:
+        await asyncio.gather(add(), add())
+
+    asyncio.run(two())
+    assert len(owners) == 4
+
+
+@pytest.mark.parametrize(
+    "program", ["import fencing.redis.coordinator", "from fencing import MemoryCoordinator as M; M()"]
+)
+def test_a_program_ends_in_silence(program: str) -> None:
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
