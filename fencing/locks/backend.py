@@ -112,8 +112,8 @@ class Backend(ABC):
     """The decisions of one kind of service, without I/O.
 
     In every plan ``deadline`` is a moment of ``clock``; past it the plan raises ``CoordinatorUnavailable`` instead of
-    trying again (``plan_until_answered`` does both). Each plan is safe to repeat after a lost reply: the same token gets
-    the same number.
+    trying again: ``plan_until_answered`` does both. Each plan is safe to repeat after a lost reply, for the same token
+    gets the same number.
     """
 
     service: ClassVar[str] = "the lock service"
