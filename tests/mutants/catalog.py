@@ -34,7 +34,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The kernel
     Mutant(
         "a-claim-of-an-equal-number-is-admitted",
-        "fencing/kernel/fence.py",
+        "fencing/kernel/admission.py",
         "if fence.number > mark.number:",
         "if fence.number >= mark.number:",
         ("tests/unit/test_fence.py::test_claim_and_write",),
@@ -48,7 +48,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-detached-lease-still-writes",
-        "fencing/kernel/fence.py",
+        "fencing/kernel/admission.py",
         "if ended is not None:",
         'if ended == "released":',
         ("tests/unit/test_fence.py::test_a_lease_that_has_ended_is_refused",),
@@ -64,7 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "claims-that-outlast-the-lease-count",
         "fencing/locks/plans.py",
-        "if holding.lost is None and coordinator.clock() < holding.deadline:",
+        "if holding.lost is None and backend.clock() < holding.deadline:",
         "if holding.lost is None:",
         ("tests/unit/test_plans.py::test_claims_that_outlast_the_lease_do_not_count",),
     ),
@@ -78,13 +78,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-claim-that-was-stopped-keeps-the-lock",
         "fencing/locks/plans.py",
-        "yield Shielded(_give_back(coordinator, fence, holding, settings))\n        raise",
+        "yield Shielded(_give_back(backend, fence, holding, settings))\n        raise",
         "raise",
         ("tests/unit/test_plans.py::test_whatever_stops_a_claim_the_lock_is_given_back",),
     ),
     Mutant(
         "a-lease-is-believed-for-all-of-its-ttl",
-        "fencing/locks/backend.py",
+        "fencing/locks/settings.py",
         "return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS",
         "return sent_at + self.ttl",
         ("tests/unit/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
@@ -135,15 +135,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-repeated-release-says-that-the-lock-was-lost",
         "fencing/redis/plans.py",
-        'return reply.kind == "released" or reply.repeated',
-        'return reply.kind == "released"',
+        'return _kind(reply) == b"released" or reply.repeated',
+        'return _kind(reply) == b"released"',
         ("tests/unit/test_plans.py::test_release_is_false_only_for_certain",),
     ),
     Mutant(
         "the-deadline-counts-from-the-reply",
-        "fencing/redis/plans.py",
-        "return _Reply(given, sent_at, repeated)",
-        "return _Reply(given, self.clock(), repeated)",
+        "fencing/kernel/retry.py",
+        "pause >= deadline)), sent_at, repeated)",
+        "pause >= deadline)), clock(), repeated)",
         ("tests/unit/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
     ),
     Mutant(
