@@ -74,9 +74,11 @@ def retry(
         attempt_seconds: what one attempt may take at the most.
         deadline: the moment of ``clock`` after which no attempt begins.
         backoff: of the pauses.
-        give_up: makes the error to raise when the last attempt had no reply either.
+        give_up: makes the error to raise when the last attempt had no reply either, of the failure that had the most
+            time.
     """
     failures, pause, repeated = 0, 0.0, False
+    longest, telling = 0.0, None
     while True:
         sent_at = clock()
         timeout = max(min(attempt_seconds, deadline - sent_at), 0.001)
@@ -84,8 +86,10 @@ def retry(
             return Answer((yield attempt(timeout, sent_at + timeout + pause >= deadline)), sent_at, repeated)
         except NoReply as failure:
             repeated = repeated or failure.may_have_run
+            if telling is None or timeout >= longest:  # one that had next to no time says next to nothing
+                longest, telling = timeout, failure
             if clock() + pause >= deadline:
-                raise give_up(failure) from failure.cause
+                raise give_up(telling) from telling.cause
         yield Sleep(pause)
         failures += 1
         pause = backoff.pause(failures)
