@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from fencing.kernel.admission import sorted_fences
@@ -12,28 +13,14 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.collect import UploadFound, history
-from storage_guards.objects.guard_async import AsyncObjectStoreGuard
+from storage_guards.objects.bodies import pieces, size_of
+from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
 from storage_guards.objects.plans import ANYTHING, Anything
-from storage_guards.objects.pointer import Entry
-from storage_guards.objects.probe import Report
-from storage_guards.objects.publication import AsyncPublication, AsyncStream, Publication, Stream
-from storage_guards.objects.requests import Close, Next
-
-__all__ = [
-    "AsyncObjectStoreGuard",
-    "AsyncPublication",
-    "AsyncStream",
-    "Entry",
-    "ObjectStoreGuard",
-    "Publication",
-    "Report",
-    "StoredObject",
-    "Stream",
-    "UploadFound",
-]
+from storage_guards.objects.probe import ProbeReport
+from storage_guards.objects.publication import Publication, Stream
+from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 
 T = TypeVar("T")
 
@@ -69,9 +56,8 @@ class ObjectStoreGuard(ObjectGuard):
     ) -> None:
         super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
         self._verifying = threading.Lock()
-        self._report: Report | None = None
 
-    def verify(self, *, timeout: float | None = None) -> Report:
+    def verify(self, *, timeout: float | None = None) -> ProbeReport:
         """Try out whether the store keeps conditional writes apart. A guard does so by itself at its first write.
 
         Random keys below ``prefix`` are written and deleted again. The result is kept: a second call asks nothing.
@@ -85,15 +71,13 @@ class ObjectStoreGuard(ObjectGuard):
         """
         return self._verified(self._deadline(timeout).seconds)
 
-    def _verified(self, seconds: float) -> Report:
+    def _verified(self, seconds: float) -> ProbeReport:
         if self._report is None:
             if not self._verifying.acquire(timeout=seconds):
                 raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
             try:
                 if self._report is None:
-                    report = self._run(self._probe(seconds))
-                    self._learned(report)
-                    self._report = report
+                    return self._keep(self._run(self._plan_probe(seconds)))
             finally:
                 self._verifying.release()
         return self._report
@@ -115,11 +99,11 @@ class ObjectStoreGuard(ObjectGuard):
         """
         fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
         self._verified(deadline.part())
-        self._run(self._claim(fences, deadline))
+        self._run(self._plan_claim(fences, deadline))
 
     def mark(self, resource: str) -> Mark | None:
         """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
-        return self._run(self._mark(self._scope(resource)))
+        return self._run(self._plan_mark(self._scope(resource)))
 
     def publish(
         self,
@@ -158,9 +142,10 @@ class ObjectStoreGuard(ObjectGuard):
             GuardUnavailable: no answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
-        scope, plan = self._publish(holder, objects, claim, replacing, progress)
+        scope, plan = self._plan_publish(holder, objects, claim, replacing)
         self._verified(scope.seconds)
-        return Publication(scope.resource, self._run(plan), scope.directory, self._run, self._upload_timeout)
+        published = self._run(plan, progress)
+        return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
 
     def read(self, resource: str) -> Publication | None:
         """What is current; None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
@@ -172,7 +157,7 @@ class ObjectStoreGuard(ObjectGuard):
             GuardNotEnforceable: the pointer is not one that this version understands, or the store refuses.
         """
         scope = self._scope(resource)
-        current = self._run(self._current(scope))
+        current = self._run(self._plan_current(scope))
         if current is None:
             return None
         return Publication(resource, current, scope.directory, self._run, self._upload_timeout)
@@ -205,7 +190,7 @@ class ObjectStoreGuard(ObjectGuard):
         Raises:
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._delete(holder, claim)
+        plan = self._plan_delete(holder, claim)
         self._verified(self._timeout)
         self._run(plan)
 
@@ -215,7 +200,7 @@ class ObjectStoreGuard(ObjectGuard):
         Raises:
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
-        return self._run(history(self._scope(resource)))
+        return self._run(plan_history(self._scope(resource)))
 
     def collect(self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None) -> list[UploadFound]:
         """Delete data of **older** fences that are not current: garbage collection, which is a write.
@@ -238,7 +223,7 @@ class ObjectStoreGuard(ObjectGuard):
             GuardUnavailable: no answer; some may be deleted. Call again.
             GuardNotEnforceable: the store refuses.
         """
-        plan = self._collect(holder, keep, older_than)
+        plan = self._plan_collect(holder, keep, older_than)
         self._verified(self._timeout)
         return self._run(plan)
 
@@ -278,7 +263,7 @@ class ObjectStoreGuard(ObjectGuard):
             StaleRead: it is not what ``replacing`` says. Read again.
             UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._write(holder, key, body, replacing, claim)
+        plan = self._plan_write(holder, key, body, replacing, claim)
         self._verified(self._timeout)
         return self._run(plan)
 
@@ -289,7 +274,7 @@ class ObjectStoreGuard(ObjectGuard):
             TypeError, ValueError: ``key`` is none, or the object has more than 8 MiB.
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
-        return self._run(self._get(key))
+        return self._run(self._plan_get(key))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Whether the write whose outcome was unknown happened, at this guard's store.
@@ -314,14 +299,20 @@ class ObjectStoreGuard(ObjectGuard):
             GuardNotEnforceable: as :meth:`claim`.
         """
         unknown, deadline = check_unknown(error), self._deadline(timeout)
-        return self._run(self._landed(unknown, deadline, self._verified(deadline.part())))
+        return self._run(self._plan_landed(unknown, deadline, self._verified(deadline.part())))
 
-    def _run(self, plan: Plan[T]) -> T:
-        return run(plan, self._perform)
+    def _run(self, plan: Plan[T], progress: Progress | None = None) -> T:
+        return run(plan, self._perform if progress is None else partial(self._perform, progress=progress))
 
-    def _perform(self, request: Any) -> Any:
-        if isinstance(request, Next):
-            return next(request.pieces, None)
-        if isinstance(request, Close):
-            return request.pieces.close()
-        return in_loop(self._io.perform(request), getattr(request, "seconds", self._timeout))
+    def _perform(self, request: Any, progress: Progress | None = None) -> Any:
+        match request:
+            case OpenBody(body):
+                return pieces(body), size_of(body)
+            case Next(Generator() as body):
+                return next(body, None)
+            case Close(Generator() as body):
+                return body.close()
+            case Progressed(name, sent, total):
+                return progress and progress(name, sent, total)
+            case _:
+                return in_loop(self._io.perform(request), request.seconds)

@@ -20,18 +20,6 @@ from dataclasses import dataclass
 
 from fencing.kernel.fence import Fence
 
-__all__ = [
-    "DataKey",
-    "Directory",
-    "Layout",
-    "check_key",
-    "check_name",
-    "escape",
-    "escape_path",
-    "new_id",
-    "unescape_path",
-]
-
 MAX_NAME_BYTES = 1024
 """The longest name of an object in a publication, in bytes of UTF-8; what a store takes as a key elsewhere."""
 

@@ -19,8 +19,6 @@ from collections.abc import Sequence
 from fencing.kernel.errors import OutcomeUnknown
 from storage_guards.objects.pointer import CREATION, KEPT_WRITES, Pointer
 
-__all__ = ["may_still_land", "verdict", "verdict_in_place"]
-
 
 def verdict(writes: Sequence[str], now: Pointer | None) -> bool | None:
     """Whether a write is in the history of what is there now; None: that cannot be known.

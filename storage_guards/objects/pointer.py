@@ -27,8 +27,6 @@ from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_SEQ, Fence, Mark, check_number, check_token
 from storage_guards.objects.keys import DataKey, check_name
 
-__all__ = ["Deleted", "Entry", "Pointer", "Published", "claimed", "decode", "deleted", "encode", "moved", "published"]
-
 FORMAT = "fencing-pointer/1"
 MAX_POINTER_BYTES = 2**20
 ROOM = 4096
