@@ -13,13 +13,7 @@ from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.objects.bodies import check_body
 from storage_guards.objects.changes import Scope, plan_read
 from storage_guards.objects.collect import UploadFound, plan_collect
-from storage_guards.objects.in_place import (
-    MOST_IN_PLACE,
-    StoredObject,
-    plan_get,
-    plan_landed_in_place,
-    plan_write,
-)
+from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name
 from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 
 from fencing.kernel.admission import admit_write
@@ -21,16 +22,7 @@ from fencing.kernel.fence import Fence, Mark
 from fencing.kernel.retry import Backoff
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
-from storage_guards.objects.requests import (
-    CREATE,
-    Clock,
-    Condition,
-    Conflict,
-    Deadline,
-    Get,
-    Lost,
-    Put,
-)
+from storage_guards.objects.requests import CREATE, Clock, Condition, Conflict, Deadline, Get, Lost, Put
 
 ROUNDS = 50
 """How often a change is made anew because others were faster. The deadline mostly comes first."""
@@ -50,7 +42,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the plans about one resource share."""
+    """Holds what the plans about one resource share."""
 
     resource: str
     directory: Directory
@@ -136,7 +128,7 @@ def plan_put(
         unknown: makes the error for an outcome that stays unknown.
 
     Returns:
-        Whether it is there; False: it is not, and never will be.
+        True: it is there. False: it is not, and never will be.
     """
     data = encode(wanted)
     why: Exception | None = None
@@ -190,16 +182,7 @@ def plan_change(
         wanted = decide(seen.pointer)
         if wanted is seen.pointer:
             return wanted
-        if (
-            yield from plan_put(
-                scope,
-                seen,
-                wanted,
-                lambda now, wanted=wanted: landed(wanted, now),  # type: ignore[misc]
-                lambda wanted=wanted: unknown(wanted),  # type: ignore[misc]
-                deadline,
-            )
-        ):
+        if (yield from plan_put(scope, seen, wanted, partial(landed, wanted), partial(unknown, wanted), deadline)):
             return wanted
         if deadline.over:
             break

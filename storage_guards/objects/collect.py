@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence
 from storage_guards.objects.changes import Scope, plan_check, plan_read, unavailable
 from storage_guards.objects.keys import DataKey, unescape_path
@@ -78,10 +77,7 @@ def plan_collect(scope: Scope, fence: Fence, keep: int, older_than: float | None
         try:
             yield Delete(keys[start : start + BATCH], scope.seconds)
         except Lost as error:
-            raise GuardUnavailable(
-                f"the object store did not answer about {scope.resource!r}: {error}; some may be deleted, call again",
-                resource=scope.resource,
-            ) from error
+            raise unavailable(scope, error, "some may be deleted, call again") from error
     return [upload for upload, _ in superfluous]
 
 

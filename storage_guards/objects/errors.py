@@ -1,4 +1,4 @@
-"""What obstore's errors mean to the guard.
+"""The meaning of obstore's errors for the guard.
 
 An error of obstore's has a type, and a text that ends with all of its sources. The text says what the type does not:
 whether a bucket is missing, or only an object, and whether obstore had repeated the request.

@@ -31,8 +31,8 @@ class AsyncObjectStoreGuard(ObjectGuard):
     """:class:`ObjectStoreGuard`, which see, for asyncio.
 
     A cancelled ``publish``, ``delete`` or ``write`` carries the one put that counts to its answer first, within the
-    guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if it was
-    refused, that error; if it has none, the write happened or was never begun.
+    guard's bound. Without an answer, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; after a refusal,
+    that error. If it has no cause, the write happened or was never begun.
     """
 
     _asynchronous = True

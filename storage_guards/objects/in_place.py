@@ -21,16 +21,7 @@ from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import verdict_in_place
 from storage_guards.objects.plans import ANYTHING, plan_claim
 from storage_guards.objects.pointer import CREATION, KEPT_WRITES
-from storage_guards.objects.requests import (
-    CREATE,
-    Conflict,
-    Deadline,
-    Found,
-    Get,
-    Lost,
-    Put,
-    Version,
-)
+from storage_guards.objects.requests import CREATE, Conflict, Deadline, Found, Get, Lost, Put, Version
 
 MOST_IN_PLACE = 8 * 2**20
 """Bytes of an object that is written in place: one put, which is in memory."""

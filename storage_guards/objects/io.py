@@ -12,14 +12,7 @@ from typing import Any, TypeVar
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.process import after_fork
-from storage_guards.objects.errors import (
-    STORE_ERRORS,
-    brief,
-    is_denied,
-    is_first_attempt,
-    map_error,
-    require_bucket,
-)
+from storage_guards.objects.errors import STORE_ERRORS, brief, is_denied, is_first_attempt, map_error, require_bucket
 from storage_guards.objects.requests import (
     CREATE,
     PAGE,
@@ -209,16 +202,10 @@ class ObjectIO:
 
     async def _delete_each(self, keys: list[str]) -> None:
         for start in range(0, len(keys), DELETED_AT_ONCE):
-            some = map(self._delete_one, keys[start : start + DELETED_AT_ONCE])
+            some = map(self.store.delete_async, keys[start : start + DELETED_AT_ONCE])
             for ended in await asyncio.gather(*some, return_exceptions=True):
-                if ended is not None:
+                if isinstance(ended, BaseException) and not isinstance(ended, FileNotFoundError):
                     raise ended
-
-    async def _delete_one(self, key: str) -> None:
-        try:
-            await self.store.delete_async(key)
-        except FileNotFoundError:
-            pass
 
     async def _list(self, request: List) -> list[Listed]:
         found: list[Listed] = []

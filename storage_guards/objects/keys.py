@@ -1,4 +1,4 @@
-"""Where things are in a store: one directory of keys per resource, every name escaped so that no two share a key.
+"""The layout of a store: one directory of keys per resource, every name escaped so that no two share a key.
 
 ::
 
@@ -7,8 +7,8 @@
     <prefix>=probe/<random>                                             of the probe, deleted afterwards
 
 Escaped, a name is printable ASCII that every store takes as it is: ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside; any
-other byte of its UTF-8 becomes ``=XX``, an empty part of a path ``=``. What grows too long is cut and ends in ``=~``
-and its SHA-256. So nothing escaped is ever ``..``, and nothing can climb out of its directory.
+other byte of its UTF-8 becomes ``=XX``, an empty part of a path ``=``. A name that grows too long is cut, and ends in
+``=~`` and its SHA-256. So nothing escaped is ever ``..``, and nothing can climb out of its directory.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def check_key(key: object, prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """What the key of a data object says."""
+    """Holds what the key of a data object says."""
 
     key: str
     number: int

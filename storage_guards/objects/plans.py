@@ -35,7 +35,7 @@ class Anything:
 
 
 ANYTHING = Anything()
-"""That a write may replace whatever is there."""
+"""The value of ``replacing`` that lets a write replace any state."""
 
 
 def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:

@@ -1,4 +1,4 @@
-"""What the plans of the object-store guard ask for, as data, and what they are answered.
+"""Requests of the object-store guard's plans, as data, and the replies to them.
 
 A plan (``fencing.kernel.effects``) yields a request, is sent the reply or thrown the error, and goes on from there.
 A request holds values, never code. So threads, asyncio, and tests that script a store run the very same plans.
@@ -33,7 +33,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which state of an object a store has given, as far as it says so."""
+    """The version of an object, as far as the store tells one."""
 
     e_tag: str | None
     version: str | None
@@ -43,7 +43,7 @@ CREATE: Literal["create"] = "create"
 """The condition that there is no object yet."""
 
 Condition = Version | Literal["create"]
-"""What must be so for a put to be done."""
+"""The condition of a put: the object has this version, or there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete objects. That one is gone already is fine."""
+    """Delete objects. One of them may be gone already."""
 
     keys: Sequence[str]
     seconds: float
