@@ -1,11 +1,11 @@
 # Nothing but a Python (3.11 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | demo-object-upload | test | thorough | stress | explore | bench | check | wheel | clean
+#   make demo | demo-object-upload | test | thorough | stress | explore | mutants | bench | check | wheel | clean
 #   make bench ARGS="pair contended --quick"
 #   make node      (needs npm: more object stores for the tests)
 #   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
 
 .POSIX:
-.PHONY: demo demo-object-upload test thorough stress explore bench check wheel node clean
+.PHONY: demo demo-object-upload test thorough stress explore mutants bench check wheel node clean
 
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
@@ -43,6 +43,10 @@ stress: .venv/.dev
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
+
+# Forty faults put into a copy of the code, and whether the tests find each; ARGS="--check-clean" puts none in.
+mutants: .venv/.dev
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 # Ours and others, turn about, and the targets: some ten minutes for all of it. Not while the machine does other work.
 bench: .venv/.bench

@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fencing.coordinator import AsyncCoordinator as AsyncCoordinator
+    from fencing.coordinator import Coordinator as Coordinator
     from fencing.kernel.errors import CoordinatorUnavailable as CoordinatorUnavailable
     from fencing.kernel.errors import FencingError as FencingError
     from fencing.kernel.errors import GuardNotEnforceable as GuardNotEnforceable
@@ -23,12 +25,10 @@ if TYPE_CHECKING:
     from fencing.kernel.errors import UnclaimedFence as UnclaimedFence
     from fencing.kernel.fence import Fence as Fence
     from fencing.kernel.fence import Mark as Mark
-    from fencing.locks.backend import AsyncCoordinator as AsyncCoordinator
-    from fencing.locks.backend import Coordinator as Coordinator
     from fencing.locks.backend import ForcedRelease as ForcedRelease
     from fencing.locks.backend import Holder as Holder
-    from fencing.locks.lease import AsyncLease as AsyncLease
     from fencing.locks.lease import Lease as Lease
+    from fencing.locks.lease_async import AsyncLease as AsyncLease
     from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.lock import FencedLock as FencedLock
     from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
@@ -49,8 +49,10 @@ _HOME = {
         "UnclaimedFence",
     ),
     "kernel.fence": ("Fence", "Mark"),
-    "locks.backend": ("AsyncCoordinator", "Coordinator", "ForcedRelease", "Holder"),
-    "locks.lease": ("AsyncLease", "Lease"),
+    "coordinator": ("AsyncCoordinator", "Coordinator"),
+    "locks.backend": ("ForcedRelease", "Holder"),
+    "locks.lease": ("Lease",),
+    "locks.lease_async": ("AsyncLease",),
     "locks.lock": ("AsyncFencedLock", "FencedLock"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
 }

@@ -63,6 +63,7 @@ def retry(
     attempt_seconds: float,
     deadline: float,
     backoff: Backoff,
+    give_up: Callable[[NoReply], Exception],
 ) -> Plan[Answer]:
     """Have an effect done; where no reply comes, again, until the deadline. The first repetition comes at once, for
     mostly a connection was closed while it was idle.
@@ -73,9 +74,7 @@ def retry(
         attempt_seconds: what one attempt may take at the most.
         deadline: the moment of ``clock`` after which no attempt begins.
         backoff: of the pauses.
-
-    Raises:
-        NoReply: that of the last attempt.
+        give_up: makes the error to raise when the last attempt had no reply either.
     """
     failures, pause, repeated = 0, 0.0, False
     while True:
@@ -86,7 +85,7 @@ def retry(
         except NoReply as failure:
             repeated = repeated or failure.may_have_run
             if clock() + pause >= deadline:
-                raise
+                raise give_up(failure) from failure.cause
         yield Sleep(pause)
         failures += 1
         pause = backoff.pause(failures)

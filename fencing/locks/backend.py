@@ -1,157 +1,56 @@
-"""What every coordinator is: settings, the plans it must offer, and the values they end in.
+"""What a service must offer so that locks can be taken there: plans, the values they end in, and capabilities.
 
-A coordinator mints fences. A new backend implements :class:`CoordinatorPlans` (no I/O) and one ``perform`` that does
-the effects those plans yield; locks, leases, waiting, claims and repair come from this library, and
-``fencing.testing.coordinators`` has the contract it must pass.
+A backend decides without I/O. Each ``plan_…`` is a generator: it yields an effect (plain data of the backend's own, or
+one of ``kernel/effects.py``), is sent the result, or thrown the error, and returns a value of this module. The class
+that a user makes adds ``perform``, which does one effect: see ``fencing/coordinator.py``, and ``fencing/memory.py`` for
+the smallest whole backend.
+
+Not every service can do all. A capability is a protocol here: a backend has it by having its members. Locks and the
+contract suite look for it; what a user asks of a backend without it is a TypeError when the lock is made.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
+from fencing.kernel import process
 from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence
-from fencing.kernel.guard import AsyncGuard, Guard, check_guards
-
-if TYPE_CHECKING:
-    from fencing.locks.holding import Holding
+from fencing.kernel.retry import Answer, Backoff, NoReply, retry
+from fencing.locks.holding import Grant, Holding
+from fencing.locks.settings import Settings
 
 __all__ = [
-    "AsyncCoordinator",
-    "Coordinator",
-    "CoordinatorPlans",
+    "Backend",
     "ForcedRelease",
     "Grant",
     "Holder",
+    "HoldsWithoutTtl",
+    "OneOfManyWins",
     "Place",
-    "Settings",
+    "Queues",
+    "RenewsGrants",
+    "RenewsSession",
     "Taken",
-    "check_timeout",
+    "TtlPerLock",
+    "check_capabilities",
+    "owner_label",
 ]
 
-MIN_TTL = 0.01
-MAX_TTL = 365 * 24 * 3600.0
-MAX_OWNER_CHARACTERS = 200
-
-DRIFT_FACTOR = 0.01
-DRIFT_SECONDS = 0.002
-"""What clocks of different machines, and Redis' expiry in whole milliseconds, may take from a lease: the values of
-https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/ (the reference implementations' clock
-drift)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a lock is taken.
-
-    Args:
-        ttl: seconds a grant lasts unless it is renewed. None never expires; it is for compatibility layers only.
-        guards: the storages at which each grant is claimed before its holder goes on.
-        renew: whether leases are renewed by themselves, from the grant until they end.
-        max_lifetime: seconds after which a lease is not renewed by itself any more; None: no such cap.
-        clock_floor: whether the server's clock is a floor for numbers, so that they keep growing after data loss.
-        owner: the label that ``holder()`` shows; None: host name and process id.
-    """
-
-    ttl: float | None = 10.0
-    guards: tuple[Guard | AsyncGuard, ...] = ()
-    renew: bool = True
-    max_lifetime: float | None = None
-    clock_floor: bool = True
-    owner: str | None = None
-
-    @classmethod
-    def checked(
-        cls,
-        *,
-        ttl: float,
-        guards: Iterable[Guard] | Iterable[AsyncGuard],
-        renew: bool,
-        max_lifetime: float | None,
-        clock_floor: bool,
-        owner: str | None,
-        asynchronous: bool,
-    ) -> Settings:
-        """Settings from what a user passed; TypeError or ValueError says what is wrong with it."""
-        for name, value in {"renew": renew, "clock_floor": clock_floor}.items():
-            if not isinstance(value, bool):
-                raise TypeError(f"{name} is True or False, not {value!r}")
-        if owner is not None:
-            if not isinstance(owner, str):
-                raise TypeError(f"owner is a str, not {type(owner).__name__}")
-            if not owner.isprintable() or not 1 <= len(owner) <= MAX_OWNER_CHARACTERS:
-                raise ValueError(f"owner is 1 to {MAX_OWNER_CHARACTERS} printable characters, not {owner!r}")
-        seconds = _check_seconds(ttl, "ttl")
-        if not MIN_TTL <= seconds <= MAX_TTL:
-            raise ValueError(
-                f"ttl lies between {MIN_TTL} seconds and a year, not {ttl}; a crashed holder blocks others for as long"
-            )
-        if max_lifetime is not None:
-            if not renew:
-                raise ValueError(
-                    "max_lifetime caps automatic renewal, which renew=False switches off; give one of them"
-                )
-            if _check_seconds(max_lifetime, "max_lifetime") < seconds:
-                raise ValueError(f"max_lifetime is at least the ttl ({ttl} s), not {max_lifetime}")
-        checked: tuple[Any, ...] = check_guards(guards, asynchronous=asynchronous)
-        return cls(seconds, checked, renew, max_lifetime, clock_floor, owner)
-
-    @property
-    def attempt_seconds(self) -> float:
-        """How long one request to a server may take: a third of the ttl, so that a lease survives one that is lost."""
-        return (self.ttl or 10.0) / 3
-
-    @property
-    def request_seconds(self) -> float:
-        """How long a request, its repetitions included, may take where the caller gave no deadline: two attempts."""
-        return 2 * self.attempt_seconds
-
-    def deadline(self, sent_at: float) -> float:
-        """Until when a grant whose request was sent at ``sent_at`` is believed to last."""
-        if self.ttl is None:
-            return math.inf
-        return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
-
-
-def _check_seconds(value: object, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        hint = "; every lock expires, so that a crashed holder cannot keep it for ever" if value is None else ""
-        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__}{hint}")
-    if not math.isfinite(value):
-        raise ValueError(f"{what} is a finite number of seconds, not {value}")
-    return float(value)
-
-
-def check_timeout(timeout: object) -> float:
-    """Seconds to wait for a lock, checked: 0 tries once, None waits for ever (infinity)."""
-    if timeout is None:
-        return math.inf
-    seconds = _check_seconds(timeout, "timeout")
-    if seconds < 0:
-        raise ValueError(f"timeout is not negative, not {timeout}; 0 tries once, None waits for ever")
-    return seconds
-
-
-@dataclass(slots=True)
-class Grant:
-    """The lock is the fence's, until about ``deadline`` on the coordinator's clock.
-
-    ``ready`` is the coordinator's own: what it keeps at hand to renew it again and again.
-    """
-
-    fence: Fence
-    deadline: float
-    ready: Any = field(default=None, compare=False, repr=False)
+BACKOFF = Backoff(first=0.01, longest=0.25)
 
 
 class Place(Protocol):
     """A place in a coordinator's queue. Who has one either asks again with it, or leaves."""
 
     def plan_wait(self, seconds: float) -> Plan[None]:
-        """Until it is time to ask again, at most so many seconds (infinity: as long as it takes)."""
+        """Wait until it is time to ask again, at most so many seconds (infinity: as long as it takes)."""
 
     def plan_leave(self, *, deadline: float) -> Plan[None]:
         """Give up: leave the queue, and give the lock back if it is just being granted."""
@@ -205,75 +104,194 @@ class ForcedRelease:
     fenced: bool
 
 
-class CoordinatorPlans(Protocol):
-    """The decisions of a backend, without I/O. ``deadline`` is a moment of ``clock``; past it a plan raises
-    ``CoordinatorUnavailable`` instead of trying again. Each plan is safe to repeat after a lost reply.
+class Backend(ABC):
+    """The decisions of one kind of service, without I/O.
+
+    In every plan ``deadline`` is a moment of ``clock``; past it the plan raises ``CoordinatorUnavailable`` instead of
+    trying again (``_until_answered`` does both). Each plan is safe to repeat after a lost reply: the same token gets
+    the same number.
     """
 
-    clock: Callable[[], float]
-    max_renewals: int
+    service: ClassVar[str] = "the lock service"
+    """What error messages call it."""
 
-    def keep(self, grant: Grant, settings: Settings) -> Holding:
-        """Watch a grant, and renew it if its settings say so, until the holding ends. No plan, for it does no I/O."""
+    address: str = "its address"
+    """Where it is looked for, for error messages."""
 
+    settings: Settings
+    """Of its locks, unless a lock has its own."""
+
+    perform: Callable[[Any], Any]
+    """Does one effect of these plans: ``def``, or ``async def`` for asyncio. Coordinators have it."""
+
+    close: Callable[[], Any]
+    """Ends the connections, and the renewal. Coordinators have it."""
+
+    clock: Callable[[], float] = staticmethod(process.now)
+    """The clock of deadlines, in seconds. One with a ``call_at`` also drives the renewal: see ``fencing.testing``."""
+
+    def track(self, grant: Grant, settings: Settings) -> Holding:
+        """Watch a grant until it ends. Coordinators renew it, too. No plan, for it does no I/O."""
+        return Holding(grant, settings, self.clock())
+
+    @abstractmethod
     def plan_acquire(
-        self,
-        resource: str,
-        token: str,
-        settings: Settings,
-        *,
-        floor: int,
-        deadline: float,
-        wait: bool = False,
-        place: Any = None,
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
-        """Take the lock if it is free, with a number above every earlier one and above ``floor``.
+        """Take the lock if it is free, or is the token's already.
 
-        Args:
-            wait: whether the caller waits, if it is taken; where there is a queue, for a place in it.
-            place: the one it has, with this token.
+        The number of a new grant is above every earlier one of the resource, and above ``floor``. The same token again
+        gets the same number, and the full ttl anew.
+
+        Raises:
+            MarkImplausible: the number would be implausibly high. Nothing was changed.
         """
 
-    def plan_renew(
-        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[float | None]]:
-        """Give each grant's lock its full ttl again, in one request.
-
-        At most ``max_renewals`` grants are given.
-
-        Returns:
-            For each its new deadline; None: the lock is not the fence's any more.
-        """
-
+    @abstractmethod
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         """Free the lock if it is the fence's. False: it was not, for certain."""
 
+    @abstractmethod
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
         """Replace the fence by one with this token and a number above ``floor``, atomically, without letting go of the
         lock; None: the lock is not the fence's any more."""
 
+    @abstractmethod
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         """Take the lock, whoever holds it."""
 
+    @abstractmethod
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
-        """Who holds the lock."""
+        """Say who holds the lock."""
+
+    def _until_answered(
+        self, attempt: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
+    ) -> Plan[Answer]:
+        """Repeat an effect that ends in ``NoReply``, until the deadline: see :func:`fencing.kernel.retry.retry`.
+
+        Args:
+            attempt: makes the effect, of the seconds that it may take, and whether it is the last attempt.
+            about: what the request is about, for the error.
+
+        Raises:
+            CoordinatorUnavailable: there was no answer in time.
+        """
+
+        def unavailable(failure: NoReply) -> CoordinatorUnavailable:
+            return CoordinatorUnavailable(
+                f"no answer from {self.service} at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
+                f"is it running, and is this its address?",
+                resource=about,
+                address=self.address,
+            )
+
+        return retry(
+            attempt,
+            clock=self.clock,
+            attempt_seconds=settings.attempt_seconds,
+            deadline=deadline,
+            backoff=BACKOFF,
+            give_up=unavailable,
+        )
 
 
-class Coordinator(CoordinatorPlans, Protocol):
-    """What a ``FencedLock`` needs: plans, settings for its locks, and the doing of effects."""
-
-    settings: Settings
-
-    def perform(self, effect: Any) -> Any:
-        """Do one effect that this coordinator's plans yielded, within the time it names."""
+# Capabilities
 
 
-class AsyncCoordinator(CoordinatorPlans, Protocol):
-    """:class:`Coordinator` for asyncio."""
+@runtime_checkable
+class RenewsGrants(Protocol):
+    """Each grant can be given its full ttl again, many in one request."""
 
-    settings: Settings
+    max_renewals: int
+    """How many grants one request takes."""
 
-    async def perform(self, effect: Any) -> Any:
-        """See :meth:`Coordinator.perform`."""
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again, in one request; never take one that is gone.
+
+        Returns:
+            For each its new deadline; None: the lock is not the fence's any more.
+        """
+
+
+@runtime_checkable
+class RenewsSession(Protocol):
+    """A session holds all grants, and is kept alive by the backend itself. So ``renew=False`` makes no sense."""
+
+    session_seconds: float
+    """How long the session outlives its process: the ttl of every lock."""
+
+
+@runtime_checkable
+class TtlPerLock(Protocol):
+    """Locks of one coordinator may have different ttls."""
+
+    ttl_per_lock: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class HoldsWithoutTtl(Protocol):
+    """A grant may have no ttl at all: it stays until it is released. For compatibility layers."""
+
+    holds_without_ttl: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class OneOfManyWins(Protocol):
+    """Of many who try a free lock at the same time exactly one gets it at the first try. Without it, at most one."""
+
+    one_of_many_wins: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """There is a queue: who waits has a place in it, and is woken. Without it, who waits asks again and again."""
+
+    def plan_queue(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any
+    ) -> Plan[Grant | Taken]:
+        """Do what ``plan_acquire`` does for a caller that waits: ``Taken`` brings a place in the queue.
+
+        Args:
+            place: the one that the caller has already, with this token; None: it has none.
+        """
+
+
+def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
+    """Return the settings if the backend can do what they ask.
+
+    Args:
+        own_ttl: the coordinator's ttl.
+
+    Raises:
+        TypeError: it cannot; the message says what to give instead.
+    """
+    kind = type(backend).__name__
+    session = isinstance(backend, RenewsSession)
+    if settings.ttl is None and not isinstance(backend, HoldsWithoutTtl):
+        raise TypeError(f"{kind} has no locks without a ttl; give a ttl in seconds")
+    if settings.ttl != own_ttl and not isinstance(backend, TtlPerLock):
+        raise TypeError(
+            f"{kind} has one ttl for all its locks, {own_ttl} s; give the coordinator the ttl, not the lock"
+        )
+    if settings.renew and not session and not isinstance(backend, RenewsGrants):
+        raise TypeError(f"{kind} cannot renew leases; give renew=False, and a ttl that outlasts the work")
+    if not settings.renew and session:
+        raise TypeError(f"{kind} renews the session of all its locks by itself; leave renew=False away")
+    return settings
+
+
+@lru_cache(maxsize=1)
+def _label(pid: int) -> str:
+    return f"{socket.gethostname()}:{pid}"
+
+
+def owner_label(settings: Settings) -> str:
+    """Return what ``holder()`` shows of a lock with these settings."""
+    return settings.owner or _label(process.pid())

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
-from fencing.locks.backend import Grant, Settings
+from fencing.kernel.fence import Fence
+from fencing.locks.settings import Settings
 
-__all__ = ["Holding"]
+__all__ = ["Grant", "Holding"]
 
 End = Literal["released", "detached", "abandoned"]
 Loss = Literal["expired", "gone", "stale"]
@@ -24,10 +26,22 @@ TICKS_PER_TTL = 60
 """At least, and at most twice as many: renewals are due on a grid of moments, so that leases are renewed together."""
 
 
-class Told(Protocol):
+@dataclass(slots=True)
+class Grant:
+    """The lock is the fence's, until about ``deadline`` on the coordinator's clock.
+
+    ``packed`` is the backend's own: what it keeps at hand to renew the grant again and again.
+    """
+
+    fence: Fence
+    deadline: float
+    packed: Any = field(default=None, compare=False, repr=False)
+
+
+class Notified(Protocol):
     """Who is told of a loss."""
 
-    def tell(self) -> None: ...
+    def notify_lost(self) -> None: ...
 
 
 def _nobody() -> None:
@@ -45,11 +59,11 @@ class Holding:
 
     __slots__ = (
         "__weakref__",
-        "_fate",
+        "_ended",
         "_tick",
-        "among",
         "deadline",
         "due",
+        "due_together",
         "fence",
         "grant",
         "granted_at",
@@ -65,9 +79,9 @@ class Holding:
         self.granted_at = now
         self._tick = _tick(settings.ttl)
         self.due: float | None = self._next(now, THIRD) if settings.renew else None
-        self.among: set[Holding] | None = None  # those that are due at the same moment
-        self.lease: Callable[[], Told | None] = _nobody
-        self._fate: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
+        self.due_together: set[Holding] | None = None  # those that are due at the same moment
+        self.lease: Callable[[], Notified | None] = _nobody
+        self._ended: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
 
     @property
     def moment(self) -> float:
@@ -77,16 +91,16 @@ class Holding:
         return self.deadline // self._tick * self._tick
 
     @property
-    def fate(self) -> End | Loss | None:
+    def ended(self) -> End | Loss | None:
         """How it ended; None: it has not."""
-        fate = self._fate.get(None)
-        return None if fate is None else fate[0]
+        ended = self._ended.get(None)
+        return None if ended is None else ended[0]
 
     @property
     def lost(self) -> Loss | None:
         """How it was lost; None: it was not."""
-        fate = self.fate
-        return fate if fate == "expired" or fate == "gone" or fate == "stale" else None
+        how = self.ended
+        return how if how == "expired" or how == "gone" or how == "stale" else None
 
     def end(self, how: End) -> bool:
         """It ends on purpose. False: it had ended before."""
@@ -98,15 +112,15 @@ class Holding:
             return False
         lease = self.lease()
         if lease is not None:
-            lease.tell()
+            lease.notify_lost()
         return True
 
-    def _decide(self, fate: End | Loss) -> bool:
-        mine = (fate,)
-        first = self._fate.setdefault(None, mine) is mine
-        among, self.among = self.among, None
-        if among is not None:
-            among.discard(self)
+    def _decide(self, how: End | Loss) -> bool:
+        mine = (how,)
+        first = self._ended.setdefault(None, mine) is mine
+        together, self.due_together = self.due_together, None
+        if together is not None:
+            together.discard(self)
         return first
 
     def renewed(self, deadline: float, now: float) -> None:

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal
 
 from fencing.kernel import process
-from fencing.kernel.effects import finish, run, run_async
+from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.locks import plans
-from fencing.locks.backend import AsyncCoordinator, Coordinator
-from fencing.locks.callbacks import call_in_thread, failed
+from fencing.locks.backend import Backend
+from fencing.locks.callbacks import call_in_thread
 from fencing.locks.holding import Holding
 
-__all__ = ["AsyncLease", "Lease"]
+__all__ = ["Lease", "LeaseBase"]
 
 logger = logging.getLogger("fencing")
 
 
-class _Lease:
-    """What both colours share: all that needs no I/O."""
+class LeaseBase:
+    """What sync and async share: all that needs no I/O."""
 
     def __init__(self, clock: Callable[[], float], holding: Holding) -> None:
         self._clock = clock
@@ -53,10 +52,10 @@ class _Lease:
         """How it ended here, on purpose; None: it did not. In a forked child ``"forked"``, for it is the parent's."""
         if process.pid() != self._pid:
             return "forked"
-        fate = self._holding.fate
-        if fate == "detached":
+        how = self._holding.ended
+        if how == "detached":
             return "detached"
-        return "released" if fate == "released" or self._freed is not None else None
+        return "released" if how == "released" or self._freed is not None else None
 
     @property
     def held(self) -> bool:
@@ -86,9 +85,9 @@ class _Lease:
             self.ensure_held()
         return self.fence
 
-    def tell(self) -> None:
+    def notify_lost(self) -> None:
         """It was just lost: set the event, and make the calls. For its holding to call."""
-        raise AssertionError("each colour has its own")
+        raise AssertionError("sync and async have their own")
 
     def _loss(self) -> LossReason | None:
         return self.ended or self._holding.lost or ("expired" if self.remaining() <= 0 else None)
@@ -143,17 +142,17 @@ class _Lease:
             )
 
 
-class Lease(_Lease):
+class Lease(LeaseBase):
     """One holding of a lock: a fence, a deadline, renewal, loss, release. Made by ``acquire``, ``hold`` and ``adopt``.
 
     As a context manager it is released at the end of the block, as :meth:`FencedLock.hold` describes.
     Any thread may use it. Threads that share one must put each read-modify-write into one ``guard.begin``.
     """
 
-    def __init__(self, coordinator: Coordinator, holding: Holding) -> None:
-        self._coordinator = coordinator
+    def __init__(self, backend: Backend, holding: Holding) -> None:
+        self._backend = backend
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
-        super().__init__(coordinator.clock, holding)
+        super().__init__(backend.clock, holding)
 
     @property
     def lost(self) -> threading.Event:
@@ -175,7 +174,7 @@ class Lease(_Lease):
         if self._holding.lost is not None:
             self._make_calls()
 
-    def tell(self) -> None:
+    def notify_lost(self) -> None:
         event = self.__dict__.get("_event")
         if event is not None:
             event.set()
@@ -198,8 +197,8 @@ class Lease(_Lease):
         """
         self._check_renewable()
         try:
-            plan = plans.renew(self._coordinator, self.fence, self._holding.settings)
-            deadline = run(plan, self._coordinator.perform)
+            plan = plans.renew(self._backend, self.fence, self._holding.settings)
+            deadline = run(plan, self._backend.perform)
         except LeaseLost:
             self._holding.lose("gone")
             raise
@@ -216,8 +215,8 @@ class Lease(_Lease):
             CoordinatorUnavailable: no answer; the lock frees itself within the ttl, or call again.
         """
         if self._begin_release():
-            plan = plans.release(self._coordinator, self.fence, self._holding.settings)
-            self._freed = run(plan, self._coordinator.perform) or bool(self._freed)
+            plan = plans.release(self._backend, self.fence, self._holding.settings)
+            self._freed = run(plan, self._backend.perform) or bool(self._freed)
         return bool(self._freed)
 
     def __enter__(self) -> Lease:
@@ -232,100 +231,6 @@ class Lease(_Lease):
         lost_before = self._loss()
         try:
             freed = self.release()
-        except Exception as failure:
-            if error is None and not isinstance(failure, FencingError):
-                raise
-            self._log_unreleased(failure)
-            freed = lost_before is None
-        loss = self._loss_at_exit(freed)
-        if loss is not None and error is None:
-            raise loss
-
-
-class AsyncLease(_Lease):
-    """:class:`Lease` for asyncio."""
-
-    def __init__(self, coordinator: AsyncCoordinator, holding: Holding) -> None:
-        self._coordinator = coordinator
-        self._event: asyncio.Event | None = None
-        self._callbacks: list[Callable[[LeaseLost], Any]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._cancel: Callable[[], None] | None = None
-        super().__init__(coordinator.clock, holding)
-
-    @property
-    def lost(self) -> asyncio.Event:
-        """See :attr:`Lease.lost`."""
-        if self._event is None:
-            self._event = asyncio.Event()
-            if self._holding.lost is not None:
-                self._event.set()
-        return self._event
-
-    def on_lost(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
-        """Call ``callback`` (``async def`` or not) with the LeaseLost once the lease is lost; at once if it is already.
-
-        It runs in a task of its own. What it raises is logged.
-        """
-        self._callbacks.append(callback)
-        if self._holding.lost is not None:
-            self._make_calls()
-
-    def tell(self) -> None:
-        if self._event is not None:
-            self._event.set()
-        if self._cancel is not None:
-            self._cancel()
-        self._make_calls()
-
-    def _make_calls(self) -> None:
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            task = asyncio.get_running_loop().create_task(self._make(callback))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _make(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
-        try:
-            result = callback(LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
-            if isinstance(result, Awaitable):
-                await result
-        except Exception:  # noqa: BLE001 - whatever a user's function raises is logged
-            failed(callback)
-
-    async def renew(self) -> None:
-        """See :meth:`Lease.renew`."""
-        self._check_renewable()
-        try:
-            plan = plans.renew(self._coordinator, self.fence, self._holding.settings)
-            deadline = await run_async(plan, self._coordinator.perform)
-        except LeaseLost:
-            self._holding.lose("gone")
-            raise
-        self._holding.renewed(deadline, self._clock())
-
-    async def release(self) -> bool:
-        """See :meth:`Lease.release`. Cancelling it, even twice, does not lose the release: it is finished first."""
-        if self._begin_release():
-            await finish(self._release())
-        return bool(self._freed)
-
-    async def _release(self) -> None:
-        plan = plans.release(self._coordinator, self.fence, self._holding.settings)
-        self._freed = await run_async(plan, self._coordinator.perform) or bool(self._freed)
-
-    async def __aenter__(self) -> AsyncLease:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """See :meth:`Lease.__exit__`."""
-        if error is not None:
-            self._note(error)
-        lost_before = self._loss()
-        try:
-            freed = await self.release()
         except Exception as failure:
             if error is None and not isinstance(failure, FencingError):
                 raise

@@ -2,53 +2,41 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import Fence, check_resource
-from fencing.kernel.guard import AsyncGuard, Guard
 from fencing.locks import plans
-from fencing.locks.backend import (
-    AsyncCoordinator,
-    Coordinator,
-    ForcedRelease,
-    Holder,
-    Settings,
-    check_timeout,
-)
-from fencing.locks.cancel_on_loss import CancelOnLoss
+from fencing.locks.backend import Backend, ForcedRelease, Holder, check_capabilities
+from fencing.locks.clients import coordinator_of
 from fencing.locks.holding import Holding
-from fencing.locks.lease import AsyncLease, Lease
+from fencing.locks.lease import Lease
+from fencing.locks.lease_async import AsyncLease, CancelOnLoss
+from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings, check_timeout
 
-__all__ = ["AsyncFencedLock", "FencedLock"]
-
-
-class _Unset:
-    """The coordinator's own setting is to be used."""
-
-    def __repr__(self) -> str:
-        return "<the coordinator's>"
+__all__ = ["AsyncFencedLock", "FencedLock", "check_adoptable"]
 
 
-_UNSET = _Unset()
+def _settings(backend: Backend, options: Mapping[str, Any], *, asynchronous: bool) -> Settings:
+    if not options:
+        return backend.settings
+    return check_capabilities(
+        backend, backend.settings.changed(options, asynchronous=asynchronous), backend.settings.ttl
+    )
 
 
-def _settings(base: Settings, *, asynchronous: bool, **given: Any) -> Settings:
-    changed = {name: value for name, value in given.items() if value is not _UNSET}
-    if not changed:
-        return base
-    merged = {name: changed.get(name, getattr(base, name)) for name in given}
-    return Settings.checked(asynchronous=asynchronous, **merged)
-
-
-def _adoptable(fence: object, resource: str) -> Fence:
+def check_adoptable(fence: object) -> Fence:
+    """Return ``fence`` if it is one; TypeError otherwise."""
     if not isinstance(fence, Fence):
         raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; read its text with Fence.parse first")
-    if fence.resource != resource:
+    return fence
+
+
+def _of_this_lock(fence: Fence, resource: str) -> Fence:
+    if check_adoptable(fence).resource != resource:
         raise ValueError(
             f"this is the lock of {resource!r}; the fence is of {fence.resource!r}, so adopt it with the lock of that"
         )
@@ -65,37 +53,18 @@ class FencedLock:
     Args:
         client_or_coordinator: a ``redis.Redis``, whose locks then share one coordinator, or a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
-        ttl, guards, renew, max_lifetime, clock_floor, owner: as of :class:`RedisCoordinator`; what is not given is the
-            coordinator's.
+        options: ``ttl``, ``guards``, ``renew``, ``max_lifetime``, ``owner`` as of the coordinator; what is not given is
+            the coordinator's.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind; the message says which.
+        TypeError, ValueError: an argument is of the wrong kind, or asks what the coordinator cannot do; the message
+            says which.
     """
 
-    def __init__(
-        self,
-        client_or_coordinator: Any,
-        resource: str,
-        *,
-        ttl: float | _Unset = _UNSET,
-        guards: Iterable[Guard] | _Unset = _UNSET,
-        renew: bool | _Unset = _UNSET,
-        max_lifetime: float | _Unset | None = _UNSET,
-        clock_floor: bool | _Unset = _UNSET,
-        owner: str | _Unset | None = _UNSET,
-    ) -> None:
+    def __init__(self, client_or_coordinator: Any, resource: str, **options: Unpack[LockOptions]) -> None:
         self.resource = check_resource(resource)
-        self.coordinator: Coordinator = _coordinator(client_or_coordinator, asynchronous=False)
-        self._settings = _settings(
-            self.coordinator.settings,
-            asynchronous=False,
-            ttl=ttl,
-            guards=guards,
-            renew=renew,
-            max_lifetime=max_lifetime,
-            clock_floor=clock_floor,
-            owner=owner,
-        )
+        self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
+        self._settings = _settings(self.coordinator, options, asynchronous=False)
 
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases.
@@ -150,7 +119,7 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable, NotAcquired: as :meth:`acquire`. The fence is used up: acquire.
             TypeError, ValueError: not a fence, or of another resource.
         """
-        plan = plans.adopt(self.coordinator, _adoptable(fence, self.resource), self._settings)
+        plan = plans.adopt(self.coordinator, _of_this_lock(fence, self.resource), self._settings)
         return self._lease(run(plan, self.coordinator.perform))
 
     def holder(self) -> Holder | None:
@@ -185,30 +154,10 @@ class FencedLock:
 class AsyncFencedLock:
     """:class:`FencedLock` for asyncio: with a ``redis.asyncio.Redis`` or an async coordinator, and async guards."""
 
-    def __init__(
-        self,
-        client_or_coordinator: Any,
-        resource: str,
-        *,
-        ttl: float | _Unset = _UNSET,
-        guards: Iterable[AsyncGuard] | _Unset = _UNSET,
-        renew: bool | _Unset = _UNSET,
-        max_lifetime: float | _Unset | None = _UNSET,
-        clock_floor: bool | _Unset = _UNSET,
-        owner: str | _Unset | None = _UNSET,
-    ) -> None:
+    def __init__(self, client_or_coordinator: Any, resource: str, **options: Unpack[AsyncLockOptions]) -> None:
         self.resource = check_resource(resource)
-        self.coordinator: AsyncCoordinator = _coordinator(client_or_coordinator, asynchronous=True)
-        self._settings = _settings(
-            self.coordinator.settings,
-            asynchronous=True,
-            ttl=ttl,
-            guards=guards,
-            renew=renew,
-            max_lifetime=max_lifetime,
-            clock_floor=clock_floor,
-            owner=owner,
-        )
+        self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
+        self._settings = _settings(self.coordinator, options, asynchronous=True)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
         """See :meth:`FencedLock.acquire`. If it is cancelled, the lock is given back first."""
@@ -241,7 +190,7 @@ class AsyncFencedLock:
 
     async def adopt(self, fence: Fence) -> AsyncLease:
         """See :meth:`FencedLock.adopt`."""
-        plan = plans.adopt(self.coordinator, _adoptable(fence, self.resource), self._settings)
+        plan = plans.adopt(self.coordinator, _of_this_lock(fence, self.resource), self._settings)
         return self._lease(await run_async(plan, self.coordinator.perform))
 
     async def holder(self) -> Holder | None:
@@ -259,17 +208,3 @@ class AsyncFencedLock:
 
     def __repr__(self) -> str:
         return f"<AsyncFencedLock of {self.resource!r}>"
-
-
-def _coordinator(given: Any, *, asynchronous: bool) -> Any:
-    """The coordinator itself, or the one that a Redis client's locks share."""
-    if not hasattr(given, "plan_acquire"):
-        from fencing.redis import coordinator as redis_coordinator
-
-        return (redis_coordinator.AsyncRedisCoordinator if asynchronous else redis_coordinator.RedisCoordinator).of(
-            given
-        )
-    if inspect.iscoroutinefunction(given.perform) is not asynchronous:
-        ours, wanted = ("AsyncFencedLock", "an async") if asynchronous else ("FencedLock", "a sync")
-        raise TypeError(f"{ours} takes {wanted} coordinator, not {type(given).__name__}")
-    return given

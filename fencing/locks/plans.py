@@ -1,13 +1,12 @@
 """What locks do, whatever the coordinator: wait, claim at the guards, repair a counter that fell behind, give back.
 
-Plans (see ``fencing.kernel.effects``): no I/O, so both colours and the tests run these very generators.
+Plans (``kernel/effects.py``): no I/O, so sync and async code and the tests run these very generators.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, StaleFence
 from fencing.kernel.fence import Fence
-from fencing.locks.backend import CoordinatorPlans, ForcedRelease, Grant, Holder, Place, Settings, Taken
-from fencing.locks.holding import Holding
+from fencing.kernel.retry import Backoff
+from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, RenewsGrants, Taken
+from fencing.locks.holding import Grant, Holding
+from fencing.locks.settings import Settings
 
 __all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release", "renew", "renew_all"]
 
@@ -26,8 +27,7 @@ CLAIM_ROUNDS = 5
 GIVE_BACK_SECONDS = 1.0
 """How long giving back a lock that was not acquired may take beyond the caller's time. Then its ttl frees it."""
 
-FIRST_POLL_SECONDS = 0.01
-LONGEST_POLL_SECONDS = 0.2
+POLLING = Backoff(first=0.01, longest=0.2)
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
 
 
@@ -37,13 +37,13 @@ def new_token() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Late:
+class Superseded:
     """The lock was lost before its claims were done; the next grant has to come above ``floor``."""
 
     floor: int
 
 
-def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, timeout: float) -> Plan[Holding]:
+def acquire(backend: Backend, resource: str, settings: Settings, timeout: float) -> Plan[Holding]:
     """Wait for the lock, take it, claim its fence at every guard.
 
     Args:
@@ -51,67 +51,69 @@ def acquire(coordinator: CoordinatorPlans, resource: str, settings: Settings, ti
 
     Raises: NotAcquired; CoordinatorUnavailable, GuardUnavailable and MarkImplausible, after the lock was given back.
     """
-    started = now = coordinator.clock()
+    started = now = backend.clock()
     give_up = started + timeout
     by = give_up if 0 < timeout < math.inf else None
     token, floor = new_token(), 0
-    poll = FIRST_POLL_SECONDS
+    polls = 0
+    queue = getattr(backend, "plan_queue", None) if timeout > 0 else None
     owner: str | None = None
     place: Place | None = None
     try:
         while True:
-            deadline = _deadline(coordinator, settings, by)
+            deadline = _deadline(backend, settings, by)
             try:
-                reply = yield from coordinator.plan_acquire(
-                    resource, token, settings, floor=floor, deadline=deadline, wait=timeout > 0, place=place
-                )
+                if queue is None:
+                    reply = yield from backend.plan_acquire(resource, token, settings, floor=floor, deadline=deadline)
+                else:
+                    reply = yield from queue(resource, token, settings, floor=floor, deadline=deadline, place=place)
             except CoordinatorUnavailable:
-                if now == started or coordinator.clock() < give_up:
+                if now == started or backend.clock() < give_up:
                     raise
                 reply = Taken(0.0, owner, place)  # it was a moment ago; the time was up before it could be asked again
             if isinstance(reply, Taken):
                 remaining, owner, place = reply.remaining, reply.owner, reply.place
             else:
                 place = None
-                outcome = yield from _claim(coordinator, reply, settings, by, started)
+                outcome = yield from _claim(backend, reply, settings, by, started)
                 if isinstance(outcome, Holding):
                     return outcome
                 token, floor = new_token(), outcome.floor  # what was granted to the old token is over
                 remaining, owner = 0.0, None
-            left = give_up - coordinator.clock()
+            left = give_up - backend.clock()
             if place is not None and left > 0:
                 yield from place.plan_wait(left)
             elif left > 0:
                 last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
-                yield Sleep(min(random.uniform(0.5, 1) * poll, remaining, last_pause))
-                poll = min(2 * poll, LONGEST_POLL_SECONDS)
-            now = coordinator.clock()
+                polls += 1
+                yield Sleep(min(POLLING.pause(polls), remaining, last_pause))
+            now = backend.clock()
             if now >= give_up:
                 raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
     except GeneratorExit:
         raise
     except BaseException:
         if place is not None:
-            yield Shielded(_leave(coordinator, place, settings))
+            yield Shielded(_leave(backend, place, settings))
         raise
 
 
-def _leave(coordinator: CoordinatorPlans, place: Place, settings: Settings) -> Plan[None]:
+def _leave(backend: Backend, place: Place, settings: Settings) -> Plan[None]:
     """Out of the queue; where that fails, whoever is next waits a moment longer."""
     try:
-        yield from place.plan_leave(deadline=_briefly(coordinator, settings))
+        yield from place.plan_leave(deadline=_briefly(backend, settings))
     except FencingError:
         pass
 
 
-def _deadline(coordinator: CoordinatorPlans, settings: Settings, give_up: float | None = None) -> float:
+def _deadline(backend: Backend, settings: Settings, give_up: float | None = None) -> float:
     """Until when one request may be repeated: the caller's deadline, where there is one; never for ever."""
-    return coordinator.clock() + settings.request_seconds if give_up is None else give_up
+    return backend.clock() + settings.request_seconds if give_up is None else give_up
 
 
 def _claim(
-    coordinator: CoordinatorPlans, grant: Grant, settings: Settings, give_up: float | None, started: float
-) -> Plan[Holding | _Late]:
+    backend: Backend, grant: Grant, settings: Settings, give_up: float | None, started: float
+) -> Plan[Holding | Superseded]:
     """Claim the fence at every guard; where a guard has seen a newer one, mint one above it and claim again.
 
     It is renewed from here on, for claims take their time. Whatever goes wrong, a cancellation included, the lock is
@@ -119,46 +121,44 @@ def _claim(
     """
     fence, holding = grant.fence, None
     try:
-        holding = coordinator.keep(grant, settings)
+        holding = backend.track(grant, settings)
         for _ in range(CLAIM_ROUNDS):
-            newer = yield from _claim_once(coordinator, holding, settings, give_up)
+            newer = yield from _claim_once(backend, holding, settings, give_up)
             if newer is None:
-                if holding.lost is None and coordinator.clock() < holding.deadline:
+                if holding.lost is None and backend.clock() < holding.deadline:
                     return holding
                 break  # the claims outlasted the lease: give back what may still be ours, and wait for the next
-            reminted = yield from coordinator.plan_remint(
-                fence, new_token(), settings, floor=newer, deadline=_deadline(coordinator, settings, give_up)
+            reminted = yield from backend.plan_remint(
+                fence, new_token(), settings, floor=newer, deadline=_deadline(backend, settings, give_up)
             )
             holding.end("abandoned")
             if reminted is None:
-                return _Late(newer)
+                return Superseded(newer)
             fence = reminted.fence  # what is given back, should keeping it fail
-            holding = coordinator.keep(reminted, settings)
+            holding = backend.track(reminted, settings)
         else:
-            waited = coordinator.clock() - started
+            waited = backend.clock() - started
             raise NotAcquired(resource=fence.resource, reason="superseded", waited=waited)
     except GeneratorExit:
         if holding is not None:
             holding.end("abandoned")
         raise
     except BaseException:
-        yield Shielded(_give_back(coordinator, fence, holding, settings))
+        yield Shielded(_give_back(backend, fence, holding, settings))
         raise
-    yield Shielded(_give_back(coordinator, fence, holding, settings))
-    return _Late(fence.number)
+    yield Shielded(_give_back(backend, fence, holding, settings))
+    return Superseded(fence.number)
 
 
-def _claim_once(
-    coordinator: CoordinatorPlans, holding: Holding, settings: Settings, give_up: float | None
-) -> Plan[int | None]:
+def _claim_once(backend: Backend, holding: Holding, settings: Settings, give_up: float | None) -> Plan[int | None]:
     """Claim at every guard; None: all admitted it, else the number that has to be exceeded."""
     for guard in settings.guards:
         # Without a deadline of the caller's, a claim may take a ttl, which renewal meanwhile extends.
-        last = coordinator.clock() + (settings.ttl or settings.request_seconds) if give_up is None else give_up
+        last = backend.clock() + (settings.ttl or settings.request_seconds) if give_up is None else give_up
         if not settings.renew:
             last = min(last, holding.deadline)
         try:
-            yield Claim(guard, holding.fence, timeout=max(last - coordinator.clock(), 0.001))
+            yield Claim(guard, holding.fence, timeout=max(last - backend.clock(), 0.001))
         except StaleFence as stale:
             if stale.mark is not None:
                 return stale.mark.number
@@ -166,36 +166,38 @@ def _claim_once(
     return None
 
 
-def _give_back(coordinator: CoordinatorPlans, fence: Fence, holding: Holding | None, settings: Settings) -> Plan[None]:
+def _give_back(backend: Backend, fence: Fence, holding: Holding | None, settings: Settings) -> Plan[None]:
     """Release what will not be used; where that fails, the lock's ttl frees it."""
     if holding is not None:
         holding.end("abandoned")
     try:
-        yield from coordinator.plan_release(fence, settings, deadline=_briefly(coordinator, settings))
+        yield from backend.plan_release(fence, settings, deadline=_briefly(backend, settings))
     except FencingError:
         pass
 
 
-def _briefly(coordinator: CoordinatorPlans, settings: Settings) -> float:
+def _briefly(backend: Backend, settings: Settings) -> float:
     """Until when something is given back that was not acquired."""
-    return coordinator.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
+    return backend.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
 
 
-def release(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[bool]:
+def release(backend: Backend, fence: Fence, settings: Settings) -> Plan[bool]:
     """Free the lock; False: it was lost before."""
-    return (yield from coordinator.plan_release(fence, settings, deadline=_deadline(coordinator, settings)))
+    return (yield from backend.plan_release(fence, settings, deadline=_deadline(backend, settings)))
 
 
-def renew(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[float]:
+def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
     """Give the lock its full ttl again: its new deadline; or raise LeaseLost."""
-    deadline = _deadline(coordinator, settings)
-    [renewed] = yield from coordinator.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
+    if not isinstance(backend, RenewsGrants):
+        raise TypeError(f"{type(backend).__name__} does not renew single leases; give a ttl that outlasts the work")
+    deadline = _deadline(backend, settings)
+    [renewed] = yield from backend.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
     if renewed is None:
         raise LeaseLost(fence=fence, reason="gone")
     return renewed
 
 
-def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
+def renew_all(backend: RenewsGrants, holdings: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
     """Renew the leases that are due, as many as go into one request. Each is renewed, lost, or due again soon.
 
     Args:
@@ -205,21 +207,21 @@ def renew_all(coordinator: CoordinatorPlans, holdings: Sequence[Holding], attemp
     for holding in holdings:
         by_ttl.setdefault(holding.settings.ttl, []).append(holding)
     for same in sorted(by_ttl.values(), key=lambda same: same[0].deadline):
-        alive = (each for each in same if each.fate is None)  # looked at when its request is made
-        while batch := list(itertools.islice(alive, coordinator.max_renewals)):
-            yield from _renew_batch(coordinator, batch, attempt_seconds)
+        alive = (each for each in same if each.ended is None)  # looked at when its request is made
+        while batch := list(itertools.islice(alive, backend.max_renewals)):
+            yield from _renew_batch(backend, batch, attempt_seconds)
 
 
-def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
+def _renew_batch(backend: RenewsGrants, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
     settings = batch[0].settings  # of which a renewal looks at the ttl alone
-    once = coordinator.clock() + min(settings.attempt_seconds, attempt_seconds)
+    once = backend.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
-        deadlines = yield from coordinator.plan_renew([each.grant for each in batch], settings, deadline=once)
+        deadlines = yield from backend.plan_renew([each.grant for each in batch], settings, deadline=once)
     except CoordinatorUnavailable:
         for each in batch:
-            each.not_renewed(coordinator.clock())
+            each.not_renewed(backend.clock())
         return
-    now = coordinator.clock()
+    now = backend.clock()
     for each, deadline in zip(batch, deadlines, strict=True):
         if deadline is None:
             each.lose("gone")
@@ -227,35 +229,35 @@ def _renew_batch(coordinator: CoordinatorPlans, batch: Sequence[Holding], attemp
             each.renewed(deadline, now)
 
 
-def adopt(coordinator: CoordinatorPlans, fence: Fence, settings: Settings) -> Plan[Holding]:
+def adopt(backend: Backend, fence: Fence, settings: Settings) -> Plan[Holding]:
     """Take over a lock from a detached fence, under a new one, and claim that.
 
     The new token shuts out whoever adopts the same fence a second time.
     """
-    deadline = _deadline(coordinator, settings)
-    grant = yield from coordinator.plan_remint(fence, new_token(), settings, floor=0, deadline=deadline)
+    deadline = _deadline(backend, settings)
+    grant = yield from backend.plan_remint(fence, new_token(), settings, floor=0, deadline=deadline)
     if grant is None:
         raise LeaseLost(fence=fence, reason="gone")
-    outcome = yield from _claim(coordinator, grant, settings, None, coordinator.clock())
-    if isinstance(outcome, _Late):
+    outcome = yield from _claim(backend, grant, settings, None, backend.clock())
+    if isinstance(outcome, Superseded):
         raise LeaseLost(fence=fence, reason="gone")
     return outcome
 
 
-def holder(coordinator: CoordinatorPlans, resource: str, settings: Settings) -> Plan[Holder | None]:
+def holder(backend: Backend, resource: str, settings: Settings) -> Plan[Holder | None]:
     """Who holds the lock."""
-    return (yield from coordinator.plan_holder(resource, settings, deadline=_deadline(coordinator, settings)))
+    return (yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings)))
 
 
-def force_release(coordinator: CoordinatorPlans, resource: str, settings: Settings) -> Plan[ForcedRelease]:
+def force_release(backend: Backend, resource: str, settings: Settings) -> Plan[ForcedRelease]:
     """Take the lock from its holder, shut the holder out at every guard, free the lock."""
-    former = yield from coordinator.plan_holder(resource, settings, deadline=_deadline(coordinator, settings))
-    grant = yield from coordinator.plan_force(
-        resource, new_token(), settings, floor=0, deadline=_deadline(coordinator, settings)
+    former = yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings))
+    grant = yield from backend.plan_force(
+        resource, new_token(), settings, floor=0, deadline=_deadline(backend, settings)
     )
-    outcome = yield from _claim(coordinator, grant, settings, None, coordinator.clock())
-    if isinstance(outcome, _Late):
+    outcome = yield from _claim(backend, grant, settings, None, backend.clock())
+    if isinstance(outcome, Superseded):
         raise LeaseLost(fence=grant.fence, reason="gone")
     outcome.end("released")
-    yield from release(coordinator, outcome.fence, settings)
+    yield from release(backend, outcome.fence, settings)
     return ForcedRelease(holder=former, fence=outcome.fence, fenced=bool(settings.guards))

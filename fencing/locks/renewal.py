@@ -1,6 +1,6 @@
 """Leases that renew themselves: when, in which batches, and what follows. One worker per coordinator does the asking.
 
-A timer (``timer``, or the event loop) does no I/O: it hands leases whose renewal is due to the worker, and
+A timer (``timer.py``, or the event loop) does no I/O: it hands leases whose renewal is due to the worker, and
 declares lost whose deadline has passed. So a silent server delays neither the news nor another coordinator's leases.
 """
 
@@ -18,9 +18,10 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.effects import run, run_async
 from fencing.locks import plans
-from fencing.locks.backend import AsyncCoordinator, Coordinator, CoordinatorPlans, Grant, Settings
-from fencing.locks.holding import Holding
-from fencing.locks.timer import LINGER_SECONDS, timer
+from fencing.locks.backend import Backend
+from fencing.locks.holding import Grant, Holding
+from fencing.locks.settings import Settings
+from fencing.locks.timer import LINGER_SECONDS, CallAt, timer
 
 __all__ = ["AsyncRenewal", "Renewal"]
 
@@ -41,22 +42,24 @@ class _Moment:
 
 
 class _Renewal:
-    """What both colours share: the calendar of the holdings.
+    """What sync and async share: the calendar of the holdings.
 
     Moments lie on a grid, so one call of the timer serves many leases, and a lock that is released before its first
     moment costs none. Only what is still held near its deadline, or waits for a renewal, has its deadline watched.
     """
 
-    def __init__(self, coordinator: CoordinatorPlans) -> None:
-        self._clock = coordinator.clock
+    def __init__(self, backend: Backend) -> None:
+        self._backend: Any = backend  # with plan_renew, or nothing is ever due
+        self._clock = backend.clock
+        self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
-        self._attempt_seconds = float("inf")  # a third of the shortest ttl that was ever kept
+        self._attempt_seconds = float("inf")  # a third of the shortest ttl that was ever tracked
 
     def close(self) -> None:
         """Renew no more. The deadlines of what is held are still watched."""
         self._closed = True
 
-    def keep(self, grant: Grant, settings: Settings) -> Holding:
+    def track(self, grant: Grant, settings: Settings) -> Holding:
         """Watch a grant from now on, and renew it, until it ends."""
         if settings.attempt_seconds < self._attempt_seconds:
             self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
@@ -66,7 +69,7 @@ class _Renewal:
 
     def _enter(self, holding: Holding) -> None:
         """Into the calendar, at its next moment."""
-        while holding.fate is None and holding.settings.ttl is not None:
+        while holding.ended is None and holding.settings.ttl is not None:
             when = holding.moment
             if when <= self._clock():
                 self._look([holding], when)
@@ -78,7 +81,7 @@ class _Renewal:
                 moment = calendar.setdefault(when, mine)
                 if moment is mine:
                     self._call_at(when, self._now, (calendar, when), partial(bool, mine.holdings))
-            holding.among = moment.holdings
+            holding.due_together = moment.holdings
             moment.holdings.add(holding)
             if moment.open:  # looked at after the line above: who takes the holdings out, closes first
                 return
@@ -92,7 +95,7 @@ class _Renewal:
         """What is due is handed over for renewal; what is near its deadline is watched."""
         due, watched = [], []
         for holding in holdings:
-            if holding.fate is not None:
+            if holding.ended is not None:
                 continue
             if holding.moment > when:
                 self._enter(holding)  # its user has renewed it meanwhile
@@ -125,27 +128,26 @@ class _Renewal:
             holding.not_renewed(self._clock())
 
     def _calendar(self) -> dict[float, _Moment]:
-        raise AssertionError("each colour has its own")
+        raise AssertionError("sync and async have their own")
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
     ) -> None:
-        raise AssertionError("each colour has its own")
+        raise AssertionError("sync and async have their own")
 
     def _submit(self, holdings: list[Holding]) -> None:
-        raise AssertionError("each colour has its own")
+        raise AssertionError("sync and async have their own")
 
 
 def _any_alive(holdings: list[Holding]) -> bool:
-    return any(holding.fate is None for holding in holdings)
+    return any(holding.ended is None for holding in holdings)
 
 
 class Renewal(_Renewal):
     """For threads: a daemon thread, which starts when a renewal is due, and ends a second after the last one."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        super().__init__(coordinator)
-        self._coordinator = coordinator
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
         self._reset()
         process.after_fork(self._reset)
 
@@ -162,7 +164,7 @@ class Renewal(_Renewal):
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
     ) -> None:
-        timer().call_at(when, partial(method, *args), wanted)
+        (self._own_timer or timer().call_at)(when, partial(method, *args), wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
         self._queue.extend(holdings)
@@ -180,7 +182,7 @@ class Renewal(_Renewal):
     def _work(self) -> None:
         while batch := self._next_batch():
             try:
-                run(plans.renew_all(self._coordinator, batch, self._attempt_seconds), self._coordinator.perform)
+                run(plans.renew_all(self._backend, batch, self._attempt_seconds), self._backend.perform)
             except BaseException:  # noqa: BLE001 - it is logged, and the thread goes on
                 self._failed(batch)
             finally:
@@ -203,9 +205,8 @@ class Renewal(_Renewal):
 class AsyncRenewal(_Renewal):
     """For asyncio: a task per event loop, which lives while renewals are due."""
 
-    def __init__(self, coordinator: AsyncCoordinator) -> None:
-        super().__init__(coordinator)
-        self._coordinator = coordinator
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfOneLoop] = weakref.WeakKeyDictionary()
 
     def _mine(self) -> _OfOneLoop:
@@ -222,8 +223,11 @@ class AsyncRenewal(_Renewal):
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
     ) -> None:
         # Weakly: no lease is left of a coordinator that only the loop remembers.
-        delay = max(0.0, when - self._clock())
-        asyncio.get_running_loop().call_later(delay, _call_if_alive, weakref.WeakMethod(method), args)
+        loop, call = asyncio.get_running_loop(), partial(_call_if_alive, weakref.WeakMethod(method), args)
+        if self._own_timer is not None:
+            self._own_timer(when, partial(loop.call_soon_threadsafe, call), wanted)
+        else:
+            loop.call_later(max(0.0, when - self._clock()), call)
 
     def _submit(self, holdings: list[Holding]) -> None:
         mine = self._mine()
@@ -236,8 +240,8 @@ class AsyncRenewal(_Renewal):
         while mine.due:
             mine.batch, mine.due = mine.due, []
             try:
-                plan = plans.renew_all(self._coordinator, mine.batch, self._attempt_seconds)
-                await run_async(plan, self._coordinator.perform)
+                plan = plans.renew_all(self._backend, mine.batch, self._attempt_seconds)
+                await run_async(plan, self._backend.perform)
             except Exception:  # noqa: BLE001 - it is logged, and the task goes on
                 self._failed(mine.batch)
             for holding in mine.batch:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from fencing.kernel import process
 
-__all__ = ["LINGER_SECONDS", "Timer", "timer"]
+__all__ = ["LINGER_SECONDS", "CallAt", "Timer", "timer"]
 
 logger = logging.getLogger("fencing")
 
@@ -19,6 +19,8 @@ LINGER_SECONDS = 1.0
 longest wait: a machine that was suspended has missed what its clock should have called."""
 
 Callback = Callable[[], object]
+CallAt = Callable[[float, Callback, Callable[[], bool]], object]
+"""As :meth:`Timer.call_at`."""
 
 
 class Timer:

@@ -21,7 +21,8 @@ from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.errors import GuardUnavailable, LeaseLost, MarkImplausible, NotAcquired
 from fencing.kernel.fence import MAX_NUMBER, Fence, HasFence, Mark
 from fencing.locks import plans
-from fencing.locks.backend import Grant, Taken
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
 from fencing.testing.contract import Contract
 
 __all__ = ["CoordinatorContract"]

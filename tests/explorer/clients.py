@@ -18,7 +18,7 @@ from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans
-from fencing.locks.backend import Grant, Settings, Taken
+from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
@@ -51,8 +51,7 @@ GUARD = MemoryGuard()  # only named in the effects; what it is asked is done on 
 class Polls(RedisPlans):
     """Who is told that the lock is taken just asks again."""
 
-    def plan_acquire(self, *args: Any, wait: bool = False, **options: Any) -> Plan[Grant | Taken]:
-        return super().plan_acquire(*args, wait=False, **options)
+    plan_queue = None  # type: ignore[assignment]
 
 
 class Queues(RedisPlans):
@@ -87,7 +86,7 @@ class Program:
     @property
     def settings(self) -> Settings:
         guards = (GUARD,) if self.claims else ()
-        return Settings(ttl=10.0, guards=guards, clock_floor=self.clock_floor, owner="explorer")
+        return Settings(ttl=10.0, guards=guards, owner="explorer")
 
 
 @dataclass(frozen=True)
@@ -204,6 +203,7 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
         return token_of(client, local.tokens + drawn, program)
 
     coordinator = program.plans()
+    coordinator.clock_floor = program.clock_floor
     coordinator.clock = lambda: now
     remaining = list(local.history)
     with _deterministic(new_token):

@@ -14,7 +14,9 @@ from fencing.kernel.admission import admit_claim
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import StaleFence
 from fencing.kernel.fence import Fence, Mark
-from fencing.locks.backend import Grant, Settings, Taken
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
+from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from tests.explorer.clients import Polls, Program, Queues
 from tests.explorer.scenarios import NoLock

@@ -239,11 +239,11 @@ def test_the_clients_pool_is_left_alone(side: Side, any_redis: RedisServer) -> N
 def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer) -> None:
     client = any_redis.client()
     one, two = FencedLock(client, "a"), FencedLock(client, "b", ttl=3)
-    assert one.coordinator is two.coordinator is RedisCoordinator.of(client)
+    assert one.coordinator is two.coordinator
     assert FencedLock(any_redis.client(), "a").coordinator is not one.coordinator
     with two.hold(timeout=0) as lease:
         assert 2 < lease.remaining() <= 3
-    RedisCoordinator.of(client).close()
+    one.coordinator.close()
 
 
 def test_no_server_at_the_address() -> None:
@@ -258,10 +258,11 @@ def test_no_server_at_the_address() -> None:
 
 def test_a_shared_coordinator_that_was_closed_is_replaced(any_redis: RedisServer) -> None:
     client = any_redis.client()
-    RedisCoordinator.of(client).close()
-    with FencedLock(client, "r").hold(timeout=5) as lease:
+    FencedLock(client, "r").coordinator.close()
+    lock = FencedLock(client, "r")
+    with lock.hold(timeout=5) as lease:
         assert lease.held
-    RedisCoordinator.of(client).close()
+    lock.coordinator.close()
 
 
 def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:

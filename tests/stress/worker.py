@@ -19,7 +19,8 @@ import redis.asyncio
 
 from fencing import AsyncLease, AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
 from fencing.kernel.effects import Plan
-from fencing.locks.backend import Grant, Taken
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
 from fencing.redis.plans import RedisPlans
 
 WORKERS = 4

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fencing.kernel.fence import Fence
-from fencing.locks.backend import Grant, Settings
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant, Holding
 from fencing.locks.renewal import _Moment, _Renewal
+from fencing.locks.settings import Settings
 from fencing.redis.plans import RedisPlans
 
 TTL = 60.0
@@ -44,7 +44,7 @@ class Calendar(_Renewal):
 
     def hold(self, name: str = "r", **settings: Any) -> Holding:
         fence = Fence(name, 7, "t" * 22)
-        return self.keep(Grant(fence, self.now + BELIEVED), Settings(ttl=TTL, **settings))
+        return self.track(Grant(fence, self.now + BELIEVED), Settings(ttl=TTL, **settings))
 
     def wait(self, seconds: float) -> None:
         """Let time pass, from call to call."""

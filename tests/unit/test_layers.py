@@ -28,13 +28,16 @@ class Room(NamedTuple):
 
 KERNEL = "fencing.kernel"
 LOCKS = "fencing.locks"
+BACKEND = (KERNEL, LOCKS, "fencing.coordinator")
 
 # A file is judged by the longest name here that is its own, or its folder's.
 ROOMS = {
     "fencing.kernel": Room(),
     "fencing.locks": Room((KERNEL,)),
-    "fencing.redis": Room((KERNEL, LOCKS), ("redis", "hiredis")),
-    "fencing.testing": Room((KERNEL, LOCKS)),
+    "fencing.coordinator": Room((KERNEL, LOCKS)),
+    "fencing.memory": Room(BACKEND),
+    "fencing.redis": Room(BACKEND, ("redis", "hiredis")),
+    "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),

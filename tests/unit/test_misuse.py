@@ -51,7 +51,8 @@ def refused(error: type[Exception], says: str, function: Callable[..., Any], *ar
         ({"guards": "guard"}, TypeError, "write guards=[guard]"),
         ({"guards": [object()]}, TypeError, "it has no claim(); make one"),
         ({"guards": [MemoryGuard]}, TypeError, "MemoryGuard is no guard, but a class"),
-        ({"clock_floor": 1}, TypeError, "True or False"),
+        ({"renew": 1}, TypeError, "True or False"),
+        ({"tll": 10}, TypeError, "'tll' is no option of a lock; these are: ttl, guards, renew"),
         ({"owner": 7}, TypeError, "owner is a str"),
         ({"owner": ""}, ValueError, "1 to 200 printable"),
         ({"owner": "two\nlines"}, ValueError, "1 to 200 printable"),
@@ -63,6 +64,12 @@ def test_settings(
 ) -> None:
     refused(error, says, coordinator, client, **settings)
     refused(error, says, lock, client, "r", **settings)
+
+
+@both
+def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
+    refused(TypeError, "clock_floor is True or False", coordinator, client, clock_floor=1)
+    refused(TypeError, "'clock_floor' is no option of a lock", lock, client, "r", clock_floor=False)
 
 
 @both
@@ -106,6 +113,7 @@ def test_clients_of_the_wrong_kind() -> None:
     refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
     refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
     refused(TypeError, "takes a redis.Redis, not", RedisCoordinator, None)
+    refused(TypeError, "takes a client, such as a redis.Redis, or a coordinator, not NoneType", FencedLock, None, "r")
     refused(TypeError, "takes an async coordinator", AsyncFencedLock, RedisCoordinator(CLIENT), "r")
     refused(TypeError, "takes a sync coordinator", FencedLock, AsyncRedisCoordinator(ASYNC_CLIENT), "r")
 

@@ -12,8 +12,9 @@ from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired,
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans
-from fencing.locks.backend import Grant, Holder, Settings, Taken
-from fencing.locks.holding import Holding
+from fencing.locks.backend import Holder, Taken
+from fencing.locks.holding import Grant, Holding
+from fencing.locks.settings import Settings
 from fencing.redis.blueprint import command
 from fencing.redis.calls import Call
 from fencing.redis.plans import RedisPlans
@@ -28,8 +29,7 @@ HELD = Grant(Fence("r", 7, "t" * 22), 1000.0)
 class WithoutQueue(RedisPlans):
     """A coordinator that has no queue: who waits asks again and again."""
 
-    def plan_acquire(self, *args: Any, wait: bool = False, **options: Any) -> Plan[Grant | Taken]:
-        return super().plan_acquire(*args, wait=False, **options)
+    plan_queue = None  # type: ignore[assignment]
 
 
 class Stepper:
@@ -283,7 +283,7 @@ def test_waiting_is_jittered_grows_and_is_bounded(polls: Stepper) -> None:
     assert caught.value.waited == pytest.approx(3.0)
     slept = polls.slept()
     assert 15 <= len(slept) <= 40, "they are 0.1 to 0.2 s apart, but for the first few"
-    assert max(slept) <= plans.LONGEST_POLL_SECONDS
+    assert max(slept) <= plans.POLLING.longest
     assert len(set(slept)) > len(slept) / 2, "jittered"
 
 
@@ -427,7 +427,7 @@ def test_where_keeping_a_grant_fails_it_is_given_back(steps: Stepper) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("can't start new thread")
 
-    steps.redis.keep = fail  # type: ignore[method-assign, assignment]
+    steps.redis.track = fail  # type: ignore[method-assign, assignment]
     with pytest.raises(RuntimeError):
         steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 5.0), GRANTED, RELEASED)
     assert steps.asked() == ["acquire", "release"]
@@ -454,7 +454,7 @@ def test_superseded_says_how_long_it_took(steps: Stepper) -> None:
 
 
 def holding(steps: Stepper, name: str, ttl: float) -> Holding:
-    return steps.redis.keep(Grant(Fence(name, 7, "t" * 22), steps.now + 0.9 * ttl), Settings(ttl=ttl))
+    return steps.redis.track(Grant(Fence(name, 7, "t" * 22), steps.now + 0.9 * ttl), Settings(ttl=ttl))
 
 
 def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: Stepper) -> None:
@@ -466,7 +466,7 @@ def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: S
     first, second = steps.effects
     assert [key for key in first.keys if ":" not in key] == ["b", "c"], "who has ended is not asked for"
     assert [key for key in second.keys if ":" not in key] == ["long"]
-    assert [each.fate for each in holdings] == [None, "released", None, "gone"]
+    assert [each.ended for each in holdings] == [None, "released", None, "gone"]
     assert holdings[0].deadline == pytest.approx(1000 + 60 * 0.99 - 0.002)
 
 
@@ -475,7 +475,7 @@ def test_a_request_without_reply_does_not_use_up_the_others_time(steps: Stepper)
     steps.run(plans.renew_all(steps.redis, [long, short], 1.0), (1.0, no_reply()), (1.0, no_reply()))
     assert [effect.timeout for effect in steps.effects] == [1.0, 1.0]
     for each in (long, short):
-        assert each.fate is None
+        assert each.ended is None
         assert each.due is not None
         assert each.due < steps.now + each.settings.attempt_seconds / 2, "tried again soon"
 

@@ -1,0 +1,1 @@
+"""Seeded faults of the product, and the tests that find them."""

@@ -1,0 +1,327 @@
+"""Forty faults that somebody could make, each against a rule of the product, and what finds each.
+
+They are for whoever moves or rewrites code, or tests: ``python -m tests.mutants`` says whether each is still found. A
+fault is a replacement of text, so it rots when the text changes; ``tests/unit/test_mutants.py`` notices that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault.
+
+    Args:
+        name: says what goes wrong.
+        file: of the product, from the project's root.
+        before: what is replaced; it occurs in the file exactly once.
+        after: what it is replaced by.
+        killed_by: the fewest and fastest tests that find it, as pytest takes them.
+    """
+
+    name: str
+    file: str
+    before: str
+    after: str
+    killed_by: tuple[str, ...]
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # The kernel
+    Mutant(
+        "a-claim-of-an-equal-number-is-admitted",
+        "fencing/kernel/fence.py",
+        "if fence.number > mark.number:",
+        "if fence.number >= mark.number:",
+        ("tests/unit/test_fence.py::test_claim_and_write",),
+    ),
+    Mutant(
+        "a-write-is-admitted-whatever-its-token",
+        "fencing/kernel/fence.py",
+        "return (self.number, self.token) == (fence.number, fence.token)",
+        "return self.number == fence.number",
+        ("tests/unit/test_fence.py::test_claim_and_write",),
+    ),
+    Mutant(
+        "a-detached-lease-still-writes",
+        "fencing/kernel/fence.py",
+        "if ended is not None:",
+        'if ended == "released":',
+        ("tests/unit/test_fence.py::test_a_lease_that_has_ended_is_refused",),
+    ),
+    Mutant(
+        "a-cancellation-is-lost-with-what-was-finished",
+        "fencing/kernel/effects.py",
+        "if cancelled is None:\n        return task.result()",
+        "if cancelled is None or failure is None:\n        return task.result()",
+        ("tests/scenario/test_cancellation.py::test_cancelling_during_a_slow_release_does_not_lose_it",),
+    ),
+    # Locks
+    Mutant(
+        "claims-that-outlast-the-lease-count",
+        "fencing/locks/plans.py",
+        "if holding.lost is None and coordinator.clock() < holding.deadline:",
+        "if holding.lost is None:",
+        ("tests/unit/test_plans.py::test_claims_that_outlast_the_lease_do_not_count",),
+    ),
+    Mutant(
+        "a-new-fence-is-minted-below-the-mark",
+        "fencing/locks/plans.py",
+        "fence, new_token(), settings, floor=newer,",
+        "fence, new_token(), settings, floor=0,",
+        ("tests/unit/test_plans.py::test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark",),
+    ),
+    Mutant(
+        "a-claim-that-was-stopped-keeps-the-lock",
+        "fencing/locks/plans.py",
+        "yield Shielded(_give_back(coordinator, fence, holding, settings))\n        raise",
+        "raise",
+        ("tests/unit/test_plans.py::test_whatever_stops_a_claim_the_lock_is_given_back",),
+    ),
+    Mutant(
+        "a-lease-is-believed-for-all-of-its-ttl",
+        "fencing/locks/backend.py",
+        "return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS",
+        "return sent_at + self.ttl",
+        ("tests/unit/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
+    ),
+    Mutant(
+        "another-fences-staleness-ends-this-lease",
+        "fencing/locks/lease.py",
+        "if isinstance(error, StaleFence) and error.fence == self.fence:",
+        "if isinstance(error, StaleFence):",
+        ("tests/scenario/test_hold.py::test_another_fences_staleness_says_nothing_of_this_lease",),
+    ),
+    Mutant(
+        "a-hanging-holder-is-renewed-for-ever",
+        "fencing/locks/holding.py",
+        "if lifetime is not None and due > self.granted_at + lifetime:",
+        "if lifetime is not None and due > now + lifetime:",
+        ("tests/scenario/test_renewal.py::test_its_lifetime_is_capped",),
+    ),
+    Mutant(
+        "a-lease-past-its-deadline-is-merely-tried-again",
+        "fencing/locks/renewal.py",
+        'holding.lose("expired")',
+        "holding.not_renewed(now)",
+        ("tests/unit/test_calendar.py::test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before",),
+    ),
+    # Redis
+    Mutant(
+        "a-renewal-keeps-the-lock-of-another",
+        "fencing/redis/lua/renew.lua",
+        "if redis.call('GET', lock) == token then",
+        "if redis.call('GET', lock) then",
+        ("tests/contract/test_coordinators.py::TestRedisCoordinator::test_many_leases_are_renewed_in_one_request",),
+    ),
+    Mutant(
+        "a-release-frees-the-lock-of-another",
+        "fencing/redis/lua/release.lua",
+        "if redis.call('GET', KEYS[1]) ~= ARGV[1] then",
+        "if not redis.call('GET', KEYS[1]) then",
+        ("tests/contract/test_coordinators.py::TestRedisCoordinator::test_numbers_grow_across_an_expiry",),
+    ),
+    Mutant(
+        "a-repeated-acquire-gets-another-number",
+        "fencing/redis/lua/acquire.lua",
+        "if number then return {'granted', number} end",
+        "if number then return mint() end",
+        ("tests/contract/test_coordinators.py::TestRedisCoordinator::test_acquire_is_idempotent_for_its_token",),
+    ),
+    Mutant(
+        "a-repeated-release-says-that-the-lock-was-lost",
+        "fencing/redis/plans.py",
+        'return reply.kind == "released" or reply.repeated',
+        'return reply.kind == "released"',
+        ("tests/unit/test_plans.py::test_release_is_false_only_for_certain",),
+    ),
+    Mutant(
+        "the-deadline-counts-from-the-reply",
+        "fencing/redis/plans.py",
+        "return _Reply(given, sent_at, repeated)",
+        "return _Reply(given, self.clock(), repeated)",
+        ("tests/unit/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
+    ),
+    Mutant(
+        "an-undo-frees-what-the-repetition-got",
+        "fencing/redis/blueprint.py",
+        "return call.undo is not None and (call.last or interrupted)",
+        "return call.undo is not None",
+        (
+            "tests/scenario/test_lost_replies.py::test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got",
+        ),
+    ),
+    Mutant(
+        "an-offer-for-nobody-is-kept",
+        "fencing/redis/waiters.py",
+        'elif kind == "grant":',
+        'elif kind == "passed":',
+        ("tests/unit/test_redis_waiting.py::test_an_offer_for_nobody_is_to_be_declined",),
+    ),
+    Mutant(
+        "replies-find-other-callers",
+        "fencing/redis/client_async.py",
+        "request = self._waiting.popleft()",
+        "request = self._waiting.pop()",
+        ("tests/scenario/test_multiplex.py::test_replies_find_their_callers",),
+    ),
+    # The rule in SQL
+    Mutant(
+        "a-check-in-sql-compares-numbers-alone",
+        "storage_guards/sql/statements.py",
+        "AND number = {{number}} AND token = {{token}} {reply}",
+        "AND number = {{number}} {reply}",
+        ("tests/unit/test_sql_guard.py::test_the_statements_are_the_admission_rule",),
+    ),
+    Mutant(
+        "a-first-claim-may-equal-the-floor",
+        "storage_guards/sql/statements.py",
+        "AND floor.number < {{number}} ",
+        "AND floor.number <= {{number}} ",
+        ("tests/unit/test_sql_guard.py::test_a_pruned_mark_leaves_its_floor",),
+    ),
+    Mutant(
+        "a-mark-from-another-server-passes",
+        "storage_guards/sql/functions.py",
+        "AND xact = pg_current_xact_id() AND age(xmin) <= 0;",
+        "AND xact = pg_current_xact_id();",
+        ("tests/scenario/test_sql_enforcement.py::test_a_mark_from_another_server",),
+    ),
+    Mutant(
+        "a-pruned-mark-proves-that-nothing-landed",
+        "storage_guards/sql/outcome.py",
+        "return False if unknown.fence.number > settled.floor else None",
+        "return False",
+        ("tests/unit/test_sql_outcome.py::test_it_is_never_wrong",),
+    ),
+    Mutant(
+        "marks-above-the-floor-are-pruned",
+        "storage_guards/sql/pruning.py",
+        "f\"AND number <= (SELECT number FROM {TABLE} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})\"",
+        'f"LIMIT {BATCH}{skip})"',
+        ("tests/scenario/test_prune.py::test_a_mark_that_rises_meanwhile_stays",),
+    ),
+    Mutant(
+        "a-server-that-goes-has-refused-the-commit",
+        "storage_guards/sql/errors.py",
+        "(_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN)",
+        "(_CONNECTION_EXCEPTION, _COMPLETION_UNKNOWN)",
+        ("tests/unit/test_psycopg_guard.py::test_what_is_no_answer_to_a_commit",),
+    ),
+    # The SQLAlchemy guard
+    Mutant(
+        "a-lost-commit-is-told-as-refused",
+        "storage_guards/sqlalchemy/transaction.py",
+        "if self._committing and not refused:",
+        "if self._committing and not isinstance(error, DBAPIError):",
+        ("tests/scenario/test_sql_lost_replies.py::test_a_lost_commit_is_unknown",),
+    ),
+    Mutant(
+        "another-transaction-is-committed-for-the-checked-one",
+        "storage_guards/sqlalchemy/transaction.py",
+        "if not self._foreign_body or not self._admitted:",
+        "if not self._foreign_body or self._admitted:",
+        ("tests/scenario/test_sql_transactions.py::test_another_transaction_in_the_place_of_the_checked_one",),
+    ),
+    Mutant(
+        "an-object-from-another-session-is-taken-for-current",
+        "storage_guards/sqlalchemy/session.py",
+        "session.expire(instance)\n        for each in related:",
+        "for each in related:",
+        ("tests/scenario/test_sql_sessions.py::test_an_object_from_another_session_is_read_again",),
+    ),
+    Mutant(
+        "mariadb-raises-the-number-before-it-compares",
+        "storage_guards/sqlalchemy/mysql.py",
+        "token = IF(number < :number, :token, token),\n    number = GREATEST(number, :number)",
+        "number = GREATEST(number, :number),\n    token = IF(number < :number, :token, token)",
+        ("tests/scenario/test_sql_mariadb.py::test_the_statements_are_the_admission_rule",),
+    ),
+    # The psycopg guard
+    Mutant(
+        "the-last-words-of-a-broken-connection-are-an-answer",
+        "storage_guards/psycopg/errors.py",
+        "if closed or not isinstance(error, psycopg.Error)",
+        "if not isinstance(error, psycopg.Error)",
+        ("tests/unit/test_psycopg_guard.py::test_a_refused_commit",),
+    ),
+    Mutant(
+        "a-connection-in-a-pipeline-is-lent-again",
+        "storage_guards/psycopg/running.py",
+        "hang_up(self._connection)\n            elif self._autocommit:\n                self._connection.auto",
+        "pass\n            elif self._autocommit:\n                self._connection.auto",
+        ("tests/scenario/test_psycopg_left_open.py::test_a_block_ends_and_its_connection_is_not_lent_again",),
+    ),
+    Mutant(
+        "the-commit-does-not-ask-which-transaction-it-ends",
+        "storage_guards/psycopg/transaction.py",
+        '[*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT]',
+        "[sql.COMMIT]",
+        ("tests/scenario/test_psycopg_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
+    ),
+    # The object-store guard
+    Mutant(
+        "a-refusal-of-a-put-is-believed",
+        "storage_guards/objects/changes.py",
+        "why = error\n            except Exception as error:",
+        "why = error\n                if isinstance(error, Conflict):\n                    return False\n"
+        "            except Exception as error:",
+        ("tests/scenario/test_object_outcomes.py::test_one_lost_reply_is_found_out",),
+    ),
+    Mutant(
+        "an-older-write-in-place-replaces-a-newer-one",
+        "storage_guards/objects/in_place.py",
+        "if last is not None and last.number >= fence.number and not last.is_of(fence):",
+        "if last is not None and last.number == fence.number and not last.is_of(fence):",
+        (
+            "tests/scenario/test_object_inplace.py::test_a_newer_write_in_the_object_stops_an_older_one_whose_check_is_old",
+        ),
+    ),
+    Mutant(
+        "who-has-not-claimed-may-collect",
+        "storage_guards/objects/collect.py",
+        "_find(scope, (yield from check(scope, fence)))",
+        "_find(scope, (yield from read(scope)))",
+        ("tests/scenario/test_object_traces.py::test_a_collector_has_claimed",),
+    ),
+    Mutant(
+        "what-did-not-land-may-land-later",
+        "storage_guards/objects/plans.py",
+        "if answer is not False or not may_still_land(writes, error, seen.pointer):",
+        "if answer is not False or seen.pointer is not None:",
+        ("tests/scenario/test_object_outcomes.py::test_what_did_not_land_never_will",),
+    ),
+    # What all guards share
+    Mutant(
+        "memory-is-changed-before-its-block-ends",
+        "storage_guards/memory.py",
+        "marks, data = dict(self._marks), dict(self._data)",
+        "marks, data = dict(self._marks), self._data",
+        ("tests/unit/test_memory_guard.py::test_the_data_are_a_snapshot",),
+    ),
+    Mutant(
+        "a-wait-outlasts-the-guards-own-bound",
+        "storage_guards/bounds.py",
+        'return min(own, max(_number(timeout, "timeout"), LEAST_SECONDS))',
+        'return max(_number(timeout, "timeout"), LEAST_SECONDS)',
+        ("tests/unit/test_bounds.py::test_a_callers_timeout_goes_before_the_lease",),
+    ),
+    Mutant(
+        "another-task-is-taken-for-the-same",
+        "storage_guards/sql/nesting.py",
+        "if same and each.owner == owner and each.marks == id(marks):",
+        "if same and each.marks == id(marks):",
+        ("tests/scenario/test_own_transactions.py::test_tasks",),
+    ),
+    Mutant(
+        "a-cancelled-commit-does-not-say-what-became-of-it",
+        "storage_guards/sql/shield.py",
+        "raise cancelled from said",
+        "raise cancelled",
+        ("tests/scenario/test_cancelled_commits.py::test_a_commit_that_is_refused_is_told",),
+    ),
+)

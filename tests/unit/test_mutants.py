@@ -1,0 +1,28 @@
+"""The catalog of seeded faults fits the code as it is now. Whether each is found: ``make mutants``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.catalog import MUTANTS, Mutant
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_there_are_forty_and_no_two_of_one_name() -> None:
+    assert len(MUTANTS) == 40
+    assert len({mutant.name for mutant in MUTANTS}) == 40
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_it_can_still_be_put_into_the_code(mutant: Mutant) -> None:
+    assert (ROOT / mutant.file).read_text("utf-8").count(mutant.before) == 1
+    assert mutant.after != mutant.before
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_tests_that_find_it_are_still_there(mutant: Mutant) -> None:
+    for test in mutant.killed_by:
+        assert (ROOT / test.partition("::")[0]).is_file(), test
