@@ -315,6 +315,6 @@ class ObjectStoreGuard(ObjectGuard):
             case Close(Generator() as body):
                 return body.close()
             case Progressed(name, sent, total):
-                return progress and progress(name, sent, total)
+                return None if progress is None else progress(name, sent, total)
             case _:
                 return in_loop(self._io.perform(request), request.seconds)

@@ -155,6 +155,6 @@ class AsyncObjectStoreGuard(ObjectGuard):
             case Close(AsyncGenerator() as body):
                 return await body.aclose()
             case Progressed(name, sent, total):
-                return progress and progress(name, sent, total)
+                return None if progress is None else progress(name, sent, total)
             case _:
                 return await self._io.perform(request)
