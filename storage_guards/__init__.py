@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.memory import MemoryGuard as MemoryGuard
-    from storage_guards.objects.guard import AsyncObjectStoreGuard as AsyncObjectStoreGuard
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
+    from storage_guards.objects.guard_async import AsyncObjectStoreGuard as AsyncObjectStoreGuard
     from storage_guards.psycopg.guard import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.sqlalchemy.guard import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _HOME = {
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
-    "objects.guard": ("AsyncObjectStoreGuard", "ObjectStoreGuard"),
+    "objects.guard": ("ObjectStoreGuard",),
+    "objects.guard_async": ("AsyncObjectStoreGuard",),
     "psycopg.guard": ("AsyncPsycopgGuard", "PsycopgGuard"),
     "sqlalchemy.guard": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
 }

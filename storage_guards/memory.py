@@ -1,4 +1,4 @@
-"""The reference guard: marks and data in one process' memory. For tests, and for reading how a guard works."""
+"""The reference guard: marks and data in the memory of one process. For tests, and to read how a guard works."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
-__all__ = ["AsyncMemoryGuard", "MemoryGuard"]
-
 
 class _Memory:
-    """What both colours share: the marks, the data, and the rule. Whoever calls it holds the guard's lock."""
+    """Holds the marks, the data and the rule, for both guards. The caller holds the guard's lock."""
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         self._timeout = check_timeout(timeout)
@@ -27,9 +25,9 @@ class _Memory:
 
     @property
     def data(self) -> Mapping[Any, Any]:
-        """What is committed, read-only. A holder reads inside :meth:`begin`, or here after its claim.
+        """The committed data, read-only. A holder reads inside :meth:`begin`, or here after its claim.
 
-        Each access gives a snapshot, which later commits do not change: ask for it again at each read.
+        Each access gives a snapshot, which later commits do not change.
         """
         return MappingProxyType(self._data)
 
@@ -79,8 +77,8 @@ class MemoryGuard(_Memory):
         return self._marks.get(check_resource(resource))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Whether a write happened whose outcome was unknown. Here always None: no outcome is unknown in memory, so
-        ``error`` comes from another guard.
+        """Say whether a write whose outcome was unknown happened: None, because it was another guard's. In memory no
+        outcome is unknown.
 
         Raises:
             TypeError: it is no OutcomeUnknown.

@@ -1,4 +1,4 @@
-"""What the sync and the asyncio object-store guard share: everything but ``await``. Arguments become plans."""
+"""The base of both object-store guards: arguments become plans."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
-from storage_guards.objects import collect as object_collect
-from storage_guards.objects import in_place as object_inplace
-from storage_guards.objects import plans as object_plans
-from storage_guards.objects.bodies import check_body, upload
-from storage_guards.objects.changes import Scope, read
+from storage_guards.objects.bodies import check_body
+from storage_guards.objects.changes import Scope, plan_read
+from storage_guards.objects.collect import UploadFound, plan_collect
+from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name
-from storage_guards.objects.plans import ANYTHING
+from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
 from storage_guards.objects.pointer import Entry, Pointer, Published
-from storage_guards.objects.probe import Report, probe
+from storage_guards.objects.probe import ProbeReport, plan_probe
 from storage_guards.objects.publication import PublicationBase
 from storage_guards.objects.requests import Deadline
 
-__all__ = ["OPEN_ROUNDS", "ObjectGuard", "Progress"]
-
 OPEN_ROUNDS = 5
-"""How often ``open`` resolves a name anew because what was current has been replaced and collected meanwhile."""
+"""How often ``open`` resolves a name anew, because what was current has been replaced and collected meanwhile."""
 
 Progress = Callable[[str, int, int | None], object]
-"""Called with a name, the bytes of it handed over so far, and all of them where that is known."""
+"""Called with a name, the bytes of it handed over so far, and all of them where their number is known."""
 
 
 class ObjectGuard:
@@ -37,53 +34,51 @@ class ObjectGuard:
 
     _asynchronous: bool
 
-    def __init__(self, store: Any, *, prefix: str, timeout: float, upload_timeout: float) -> None:
+    def __init__(
+        self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
+    ) -> None:
         self._io = ObjectIO(store)
         self._layout = Layout(prefix)
         self._timeout = check_timeout(timeout)
         self._upload_timeout = check_timeout(upload_timeout, "upload_timeout")
+        self._report: ProbeReport | None = None
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)
         return Scope(resource, self._layout.directory(resource), self._timeout if seconds is None else seconds)
 
-    def _holder(self, holder: Fence | HasFence, seconds: float | None = None) -> tuple[Fence, Scope]:
+    def _holder(self, holder: Fence | HasFence) -> tuple[Fence, Scope]:
         fence = as_fence(holder)
-        return fence, self._scope(fence.resource, wait_seconds([holder], self._timeout) if seconds is None else seconds)
+        return fence, self._scope(fence.resource, wait_seconds([holder], self._timeout))
 
     def _deadline(self, timeout: float | None, holders: Sequence[Fence | HasFence] = ()) -> Deadline:
         return Deadline(wait_seconds(holders, self._timeout, timeout))
 
-    def _probe(self, seconds: float) -> Plan[Report]:
-        return probe(self._layout, Deadline(seconds))
-
-    def _learned(self, report: Report) -> None:
+    def _keep(self, report: ProbeReport) -> ProbeReport:
         self._io.form = report.etag_form
+        self._report = report
+        return report
 
-    # Each operation as a plan
+    def _plan_probe(self, seconds: float) -> Plan[ProbeReport]:
+        return plan_probe(self._layout, Deadline(seconds))
 
-    def _claim(self, fences: Sequence[Fence], deadline: Deadline) -> Plan[None]:
+    def _plan_claim(self, fences: Sequence[Fence], deadline: Deadline) -> Plan[None]:
         if len(fences) > 1:
             for fence in fences:
-                admit_claim((yield from self._mark(self._scope(fence.resource, deadline.part()))), fence)
+                admit_claim((yield from self._plan_mark(self._scope(fence.resource, deadline.part()))), fence)
         for fence in fences:
-            yield from object_plans.claim(self._scope(fence.resource, deadline.part()), fence)
+            yield from plan_claim(self._scope(fence.resource, deadline.part()), fence)
 
-    def _mark(self, scope: Scope) -> Plan[Mark | None]:
-        pointer = yield from read(scope)
+    def _plan_mark(self, scope: Scope) -> Plan[Mark | None]:
+        pointer = yield from plan_read(scope)
         return None if pointer is None else pointer.mark
 
-    def _current(self, scope: Scope) -> Plan[Published | None]:
-        pointer: Pointer | None = yield from read(scope)
+    def _plan_current(self, scope: Scope) -> Plan[Published | None]:
+        pointer: Pointer | None = yield from plan_read(scope)
         return None if pointer is None else pointer.published
 
-    def _publish(
-        self,
-        holder: Fence | HasFence,
-        objects: Mapping[str, Any],
-        claim: bool,
-        replacing: Any,
-        progress: Progress | None,
+    def _plan_publish(
+        self, holder: Fence | HasFence, objects: Mapping[str, Any], claim: bool, replacing: Any
     ) -> tuple[Scope, Plan[Published]]:
         fence, scope = self._holder(holder)
         if not isinstance(objects, Mapping):
@@ -98,25 +93,22 @@ class ObjectGuard:
             raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
         if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
             raise ValueError(f"replacing is of {replacing.resource!r}, the fence of {fence.resource!r}")
-
-        def send(key: str, body: Any, report: Callable[[int, int | None], object] | None) -> Plan[int]:
-            return upload(key, body, report, self._upload_timeout, self._asynchronous)
-
-        return scope, object_plans.publish(
-            scope, fence, dict(objects), claim=claim, replacing=replacing, progress=progress, send=send
+        plan = plan_publish(
+            scope, fence, dict(objects), claim=claim, replacing=replacing, upload_seconds=self._upload_timeout
         )
+        return scope, plan
 
-    def _delete(self, holder: Fence | HasFence, claim: bool) -> Plan[None]:
+    def _plan_delete(self, holder: Fence | HasFence, claim: bool) -> Plan[None]:
         fence, scope = self._holder(holder)
-        return object_plans.delete(scope, fence, claim=claim)
+        return plan_delete(scope, fence, claim=claim)
 
-    def _landed(self, error: OutcomeUnknown, deadline: Deadline, report: Report) -> Plan[bool | None]:
+    def _plan_landed(self, error: OutcomeUnknown, deadline: Deadline, report: ProbeReport) -> Plan[bool | None]:
         scope = self._scope(error.fence.resource, deadline.part())
         if error.key is None:
-            return object_plans.landed(scope, error)
-        return object_inplace.landed_in_place(scope, error, report.versions_return)
+            return plan_landed(scope, error)
+        return plan_landed_in_place(scope, error, report.versions_return)
 
-    def _collect(self, holder: Fence | HasFence, keep: int, older_than: float | None) -> Plan[Any]:
+    def _plan_collect(self, holder: Fence | HasFence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
         fence, scope = self._holder(holder)
         if isinstance(keep, bool) or not isinstance(keep, int):
             raise TypeError(f"keep is a number of uploads, not {type(keep).__name__}")
@@ -124,30 +116,23 @@ class ObjectGuard:
             raise ValueError(f"keep is 0 or more, not {keep}")
         if older_than is not None and not 0 <= older_than < 1e9:
             raise ValueError(f"older_than is a number of seconds, not {older_than}")
-        return object_collect.collect(scope, fence, keep, older_than)
+        return plan_collect(scope, fence, keep, older_than)
 
-    def _write(
+    def _plan_write(
         self, holder: Fence | HasFence, key: str, body: Any, replacing: Any, claim: bool
-    ) -> Plan[object_inplace.StoredObject]:
+    ) -> Plan[StoredObject]:
         fence, scope = self._holder(holder)
         check_key(key, self._layout.prefix)
         data = _in_memory(key, body)
-        if not (replacing is ANYTHING or replacing is None or isinstance(replacing, object_inplace.StoredObject)):
+        if not (replacing is ANYTHING or replacing is None or isinstance(replacing, StoredObject)):
             raise TypeError(f"replacing is what get() gave, or None, not {type(replacing).__name__}")
-        if isinstance(replacing, object_inplace.StoredObject) and replacing.key != key:
+        if isinstance(replacing, StoredObject) and replacing.key != key:
             raise ValueError(f"replacing is {replacing.key!r}, not {key!r}")
-        return self._claim_and_write(scope, fence, key, data, replacing, claim)
+        return plan_write(scope, fence, key, data, claim=claim, replacing=replacing)
 
-    def _claim_and_write(
-        self, scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any, claim: bool
-    ) -> Plan[object_inplace.StoredObject]:
-        if claim:
-            yield from object_plans.claim(scope, fence)
-        return (yield from object_inplace.write(scope, fence, key, data, replacing))
-
-    def _get(self, key: str) -> Plan[object_inplace.StoredObject | None]:
+    def _plan_get(self, key: str) -> Plan[StoredObject | None]:
         check_key(key, self._layout.prefix)
-        return object_inplace.get(Scope(key, self._layout.directory(key), self._timeout), key)
+        return plan_get(Scope(key, self._layout.directory(key), self._timeout), key)
 
 
 def _in_memory(key: str, body: Any) -> bytes:
@@ -156,7 +141,8 @@ def _in_memory(key: str, body: Any) -> bytes:
     except TypeError:
         hint = "encode it" if isinstance(body, str) else "publish() takes files and iterables"
         raise TypeError(f"write takes bytes, not {type(body).__name__}; {hint}") from None
-    most = object_inplace.MOST_IN_PLACE
-    if view.nbytes > most:
-        raise ValueError(f"{key!r}: {view.nbytes} bytes are too many to write in place, over {most}; use publish()")
+    if view.nbytes > MOST_IN_PLACE:
+        raise ValueError(
+            f"{key!r}: {view.nbytes} bytes are too many to write in place, over {MOST_IN_PLACE}; use publish()"
+        )
     return bytes(view)

@@ -1,4 +1,4 @@
-"""How a pointer is read, and changed under a condition, as plans: also where the reply to a change is lost.
+"""Plans that read a pointer, and change it under a condition, also where the reply to a change is lost.
 
 A change is one put that is conditional on the very state it was made from. A state never comes back, so:
 
@@ -8,50 +8,27 @@ A change is one put that is conditional on the very state it was made from. A st
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
-from typing import Literal
 
 from fencing.kernel.admission import admit_write
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.retry import Backoff
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
-from storage_guards.objects.requests import (
-    CREATE,
-    Clock,
-    Conflict,
-    Deadline,
-    Get,
-    Lost,
-    Put,
-    Version,
-)
-
-__all__ = [
-    "PUT_SHARE",
-    "ROUNDS",
-    "Scope",
-    "Seen",
-    "change",
-    "check",
-    "look",
-    "pause",
-    "put",
-    "read",
-    "unavailable",
-]
+from storage_guards.objects.requests import CREATE, Clock, Condition, Conflict, Deadline, Get, Lost, Put
 
 ROUNDS = 50
 """How often a change is made anew because others were faster. The deadline mostly comes first."""
 
 PUT_SHARE = 0.6
-"""The share of the time left that a put may take, so that there is some to look what became of it."""
+"""The share of the time left that a put may take, so that some is left to look at its outcome."""
 
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.5
@@ -65,7 +42,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What the plans about one resource share."""
+    """Holds what the plans about one resource share."""
 
     resource: str
     directory: Directory
@@ -82,7 +59,7 @@ class Seen:
     """The pointer as it was read, and the condition that it still is so."""
 
     pointer: Pointer | None
-    condition: Version | Literal["create"]
+    condition: Condition
 
     @property
     def mark(self) -> Mark | None:
@@ -90,13 +67,13 @@ class Seen:
 
 
 def pause(attempt: int, deadline: Deadline, least: float = 0.0) -> Sleep:
-    """What to wait after so many attempts, by chance, but this share of it at least."""
-    longest = min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS, deadline.part())
-    return Sleep(random.uniform(least, 1) * longest)
+    """Wait before the next attempt, by chance, but at least this share of the longest pause."""
+    longest = min(LONGEST_PAUSE_SECONDS, deadline.part())
+    return Sleep(Backoff(FIRST_PAUSE_SECONDS, longest, least).pause(attempt + 1))
 
 
 def unavailable(scope: Scope, error: BaseException, then: str = "nothing was written, retry") -> GuardUnavailable:
-    """The error for a store that does not answer about a resource."""
+    """Make the error for a store that does not answer about a resource."""
     return GuardUnavailable(
         f"the object store did not answer about {scope.resource!r}: {error}; {then}", resource=scope.resource
     )
@@ -105,8 +82,8 @@ def unavailable(scope: Scope, error: BaseException, then: str = "nothing was wri
 # Reading
 
 
-def look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
-    """The pointer as it is; Lost where the store does not say."""
+def plan_look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
+    """Read the pointer, with the condition that it still is so; Lost where the store does not say."""
     found = yield Get(scope.directory.pointer, MAX_POINTER_BYTES, deadline.part())
     if found is None:
         return Seen(None, CREATE)
@@ -117,17 +94,17 @@ def look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
     return Seen(decode(found.data, scope.resource), found.version)
 
 
-def read(scope: Scope) -> Plan[Pointer | None]:
-    """The pointer as it is."""
+def plan_read(scope: Scope) -> Plan[Pointer | None]:
+    """Read the pointer."""
     try:
-        return (yield from look(scope, scope.deadline())).pointer
+        return (yield from plan_look(scope, scope.deadline())).pointer
     except Lost as error:
         raise unavailable(scope, error, "retry") from error
 
 
-def check(scope: Scope, fence: Fence) -> Plan[Pointer]:
-    """The pointer, read under the claim of ``fence``; its rule's errors."""
-    pointer = yield from read(scope)
+def plan_check(scope: Scope, fence: Fence) -> Plan[Pointer]:
+    """Read the pointer under the claim of ``fence``; the errors are those of a write."""
+    pointer = yield from plan_read(scope)
     admit_write(None if pointer is None else pointer.mark, fence)
     assert pointer is not None
     return pointer
@@ -136,7 +113,7 @@ def check(scope: Scope, fence: Fence) -> Plan[Pointer]:
 # Changing
 
 
-def put(
+def plan_put(
     scope: Scope,
     seen: Seen,
     wanted: Pointer,
@@ -151,7 +128,7 @@ def put(
         unknown: makes the error for an outcome that stays unknown.
 
     Returns:
-        Whether it is there; False: it is not, and never will be.
+        True: it is there. False: it is not, and never will be.
     """
     data = encode(wanted)
     why: Exception | None = None
@@ -161,14 +138,14 @@ def put(
                 yield Put(scope.directory.pointer, data, seen.condition, deadline.part(PUT_SHARE), ATTRIBUTES)
                 return True
             except (Conflict, Lost) as error:
-                # Also a refusal may have come after it was done: the store's client had repeated it by itself.
+                # Even a refused put may have been done: the store's client may have repeated it by itself.
                 why = error
             except Exception as error:
                 if why is None:
                     raise
-                raise unknown() from error  # of this attempt it says that it was refused, not of those before
+                raise unknown() from error  # this attempt was refused; nothing is known of those before
             try:
-                now = yield from look(scope, deadline)
+                now = yield from plan_look(scope, deadline)
             except Lost as error:
                 why = error
             except GuardNotEnforceable as error:
@@ -189,7 +166,7 @@ def put(
     raise unknown() from why
 
 
-def change(
+def plan_change(
     scope: Scope,
     decide: Callable[[Pointer | None], Pointer],
     landed: Callable[[Pointer, Pointer | None], bool | None],
@@ -199,22 +176,13 @@ def change(
     deadline = scope.deadline()
     for attempt in range(ROUNDS):
         try:
-            seen = yield from look(scope, deadline)
+            seen = yield from plan_look(scope, deadline)
         except Lost as error:
             raise unavailable(scope, error) from error
         wanted = decide(seen.pointer)
         if wanted is seen.pointer:
             return wanted
-        if (
-            yield from put(
-                scope,
-                seen,
-                wanted,
-                lambda now, wanted=wanted: landed(wanted, now),  # type: ignore[misc]
-                lambda wanted=wanted: unknown(wanted),  # type: ignore[misc]
-                deadline,
-            )
-        ):
+        if (yield from plan_put(scope, seen, wanted, partial(landed, wanted), partial(unknown, wanted), deadline)):
             return wanted
         if deadline.over:
             break

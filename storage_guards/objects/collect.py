@@ -1,8 +1,9 @@
-"""What else lies in a resource's directory, and its deletion, which is a write like any other.
+"""Garbage collection: the data in a resource's directory that are not current, and their deletion, which is a write.
 
-Only data of fences **below** the collector's own are deleted, under its own claim, and nothing that the pointer names
-which it read under that claim. So a collector that was paused deletes nothing newer holders have uploaded: their fences
-are not below. Nor anything they have made current again: they can carry over only what the pointer named.
+A collector deletes only data of fences **below** its own, under its own claim. It keeps everything that the pointer
+names which it read under that claim. So a collector that was paused deletes nothing that newer holders have uploaded:
+their fences are not below. Nor does it delete anything that they have made current again: they can carry over only what
+the pointer named.
 """
 
 from __future__ import annotations
@@ -12,17 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence
-from storage_guards.objects.changes import Scope, check, read, unavailable
+from storage_guards.objects.changes import Scope, plan_check, plan_read, unavailable
 from storage_guards.objects.keys import DataKey, unescape_path
 from storage_guards.objects.pointer import Pointer
 from storage_guards.objects.requests import Delete, List, Listed, Lost
 
-__all__ = ["UploadFound", "collect", "history"]
-
 MOST_LISTED = 100_000
-"""Objects of a resource that are looked at, oldest fences first. What is left comes next time."""
+"""Objects of a resource that are looked at, oldest fences first. The next collection looks at the rest."""
 
 BATCH = 250
 """Objects deleted by one request: Azure takes 256."""
@@ -57,15 +55,15 @@ class UploadFound:
 _Member = tuple[DataKey, Listed]
 
 
-def history(scope: Scope) -> Plan[list[UploadFound]]:
-    """Every upload there is, oldest fence first."""
-    groups, current = yield from _find(scope, (yield from read(scope)))
+def plan_history(scope: Scope) -> Plan[list[UploadFound]]:
+    """Find every upload there is, oldest fence first."""
+    groups, current = yield from _plan_find(scope, (yield from plan_read(scope)))
     return [_upload(members, current) for members in groups]
 
 
-def collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
-    """Delete uploads, or what of them is not current, of fences below ``fence``; what was deleted."""
-    groups, current = yield from _find(scope, (yield from check(scope, fence)))
+def plan_collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
+    """Delete uploads of fences below ``fence``, or the part of them that is not current; return what was deleted."""
+    groups, current = yield from _plan_find(scope, (yield from plan_check(scope, fence)))
     left = [[(key, each) for key, each in members if key.key not in current] for members in groups]
     superfluous = [(_upload(rest, current), rest) for rest in left if rest and rest[0][0].number < fence.number]
     superfluous.sort(key=lambda found: found[0].at)
@@ -79,15 +77,12 @@ def collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> 
         try:
             yield Delete(keys[start : start + BATCH], scope.seconds)
         except Lost as error:
-            raise GuardUnavailable(
-                f"the object store did not answer about {scope.resource!r}: {error}; some may be deleted, call again",
-                resource=scope.resource,
-            ) from error
+            raise unavailable(scope, error, "some may be deleted, call again") from error
     return [upload for upload, _ in superfluous]
 
 
-def _find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_Member]], set[str]]]:
-    """What lies there, by upload, oldest fence first; and the keys of what is current."""
+def _plan_find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_Member]], set[str]]]:
+    """List the data by upload, oldest fence first; and the keys of what is current."""
     try:
         listed = yield List(scope.directory.data, MOST_LISTED, scope.seconds)
     except Lost as error:

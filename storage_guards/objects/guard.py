@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from fencing.kernel.admission import sorted_fences
@@ -12,28 +13,14 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.collect import UploadFound, history
-from storage_guards.objects.guard_async import AsyncObjectStoreGuard
+from storage_guards.objects.bodies import pieces, size_of
+from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
 from storage_guards.objects.plans import ANYTHING, Anything
-from storage_guards.objects.pointer import Entry
-from storage_guards.objects.probe import Report
-from storage_guards.objects.publication import AsyncPublication, AsyncStream, Publication, Stream
-from storage_guards.objects.requests import Close, Next
-
-__all__ = [
-    "AsyncObjectStoreGuard",
-    "AsyncPublication",
-    "AsyncStream",
-    "Entry",
-    "ObjectStoreGuard",
-    "Publication",
-    "Report",
-    "StoredObject",
-    "Stream",
-    "UploadFound",
-]
+from storage_guards.objects.probe import ProbeReport
+from storage_guards.objects.publication import Publication, Stream
+from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 
 T = TypeVar("T")
 
@@ -41,12 +28,13 @@ T = TypeVar("T")
 class ObjectStoreGuard(ObjectGuard):
     """Keeps a small pointer object for each resource: the mark, and which immutable objects are current.
 
-    What it does **not** promise: what was read before the claim (before ``hold``) is not protected. Only writers that
-    use the guard are kept out: whoever writes or deletes below ``prefix`` past it, a lifecycle rule too, breaks the
-    promise. Caches and replicas are not covered. Several resources are claimed one after the other: a refusal of a
-    later one, by somebody who came meanwhile, leaves those before it claimed, which does no harm. What it promises: if
-    a publication is acknowledged, all that the same fence read of its resource's publications since its claim was still
-    current when it came; readers see all of a publication or nothing.
+    It does **not** protect what was read before the claim (before ``hold``). It keeps out only writers that use the
+    guard: a write or a deletion below ``prefix`` past it, by a lifecycle rule too, breaks the promise. It does not
+    cover caches and replicas. Several resources are claimed one after the other: a refusal of a later one leaves those
+    before it claimed, which does no harm.
+
+    It promises this of an acknowledged publication: all that the same fence read of its resource's publications since
+    its claim was still current when the publication came. Readers see all of a publication or nothing.
 
     At its first write a guard tries the store out (see :meth:`verify`), and refuses one that does not keep conditions.
     Its bounds are its own: each request ends at them, whatever the store's ``retry_config`` would allow.
@@ -69,9 +57,8 @@ class ObjectStoreGuard(ObjectGuard):
     ) -> None:
         super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
         self._verifying = threading.Lock()
-        self._report: Report | None = None
 
-    def verify(self, *, timeout: float | None = None) -> Report:
+    def verify(self, *, timeout: float | None = None) -> ProbeReport:
         """Try out whether the store keeps conditional writes apart. A guard does so by itself at its first write.
 
         Random keys below ``prefix`` are written and deleted again. The result is kept: a second call asks nothing.
@@ -85,15 +72,13 @@ class ObjectStoreGuard(ObjectGuard):
         """
         return self._verified(self._deadline(timeout).seconds)
 
-    def _verified(self, seconds: float) -> Report:
+    def _verified(self, seconds: float) -> ProbeReport:
         if self._report is None:
             if not self._verifying.acquire(timeout=seconds):
                 raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
             try:
                 if self._report is None:
-                    report = self._run(self._probe(seconds))
-                    self._learned(report)
-                    self._report = report
+                    return self._keep(self._run(self._plan_probe(seconds)))
             finally:
                 self._verifying.release()
         return self._report
@@ -106,7 +91,7 @@ class ObjectStoreGuard(ObjectGuard):
 
         Args:
             holders: leases or fences of different resources.
-            timeout: seconds to wait for the store, at most the guard's own; None: what the leases and the guard allow.
+            timeout: seconds to wait for the store, at most the guard's own; None: as the leases and the guard allow.
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
@@ -115,11 +100,11 @@ class ObjectStoreGuard(ObjectGuard):
         """
         fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
         self._verified(deadline.part())
-        self._run(self._claim(fences, deadline))
+        self._run(self._plan_claim(fences, deadline))
 
     def mark(self, resource: str) -> Mark | None:
-        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
-        return self._run(self._mark(self._scope(resource)))
+        """Read the newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        return self._run(self._plan_mark(self._scope(resource)))
 
     def publish(
         self,
@@ -140,8 +125,9 @@ class ObjectStoreGuard(ObjectGuard):
         Args:
             holder: a lease or a fence.
             objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
-                body is bytes, a path, a binary file, an iterable of bytes, or an entry of the current publication,
-                which is carried over without a copy. Bodies are read in this thread, in order, with bounded memory.
+                body is bytes, a path, a binary file, or an iterable of bytes. It may also be an entry of the current
+                publication, which is carried over without a copy. Bodies are read in this thread, in order, with
+                bounded memory.
             claim: claim and publish at once.
             replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
             progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
@@ -158,12 +144,13 @@ class ObjectStoreGuard(ObjectGuard):
             GuardUnavailable: no answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
-        scope, plan = self._publish(holder, objects, claim, replacing, progress)
+        scope, plan = self._plan_publish(holder, objects, claim, replacing)
         self._verified(scope.seconds)
-        return Publication(scope.resource, self._run(plan), scope.directory, self._run, self._upload_timeout)
+        published = self._run(plan, progress)
+        return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
 
     def read(self, resource: str) -> Publication | None:
-        """What is current; None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
+        """Read what is current; None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
 
         A holder reads after its claim. Compare with ``is None``.
 
@@ -172,13 +159,13 @@ class ObjectStoreGuard(ObjectGuard):
             GuardNotEnforceable: the pointer is not one that this version understands, or the store refuses.
         """
         scope = self._scope(resource)
-        current = self._run(self._current(scope))
+        current = self._run(self._plan_current(scope))
         if current is None:
             return None
         return Publication(resource, current, scope.directory, self._run, self._upload_timeout)
 
     def open(self, resource: str, name: str) -> Stream:
-        """The bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
 
         Raises:
             KeyError: nothing of that name is current.
@@ -205,23 +192,23 @@ class ObjectStoreGuard(ObjectGuard):
         Raises:
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._delete(holder, claim)
+        plan = self._plan_delete(holder, claim)
         self._verified(self._timeout)
         self._run(plan)
 
     def history(self, resource: str) -> list[UploadFound]:
-        """The uploads in the store, oldest fence first, abandoned ones too: of the first 100,000 objects.
+        """List the uploads in the store, oldest fence first, abandoned ones too: of the first 100,000 objects.
 
         Raises:
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
-        return self._run(history(self._scope(resource)))
+        return self._run(plan_history(self._scope(resource)))
 
     def collect(self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None) -> list[UploadFound]:
         """Delete data of **older** fences that are not current: garbage collection, which is a write.
 
-        What is not current is not protected from it: whoever reads an older publication gets a :class:`StaleRead`.
-        Uploads of the holder's own fence stay, for the next one to collect.
+        It does **not** spare readers of an older publication: they get a :class:`StaleRead`. Uploads of the holder's
+        own fence stay until a newer one collects.
 
         Args:
             holder: a lease or a fence, claimed here.
@@ -230,15 +217,15 @@ class ObjectStoreGuard(ObjectGuard):
                 this process's.
 
         Returns:
-            What was deleted, and nothing else. It looks at 100,000 objects at a time, oldest fences first; call again
-            until there is none.
+            The uploads, or the parts of them, that were deleted. It looks at 100,000 objects at a time, oldest fences
+            first; call again until there is none.
 
         Raises:
             StaleFence, UnclaimedFence: as :meth:`publish`.
             GuardUnavailable: no answer; some may be deleted. Call again.
             GuardNotEnforceable: the store refuses.
         """
-        plan = self._collect(holder, keep, older_than)
+        plan = self._plan_collect(holder, keep, older_than)
         self._verified(self._timeout)
         return self._run(plan)
 
@@ -256,8 +243,8 @@ class ObjectStoreGuard(ObjectGuard):
         It promises **less** than :meth:`publish`. The check of the mark and the write are two requests: a write that
         had passed its check may still land after a newer claim, until that holder has itself written the object. So
         without ``replacing`` it protects only bodies that depend on nothing read before. With ``replacing`` no update
-        is lost, with one exception: on S3 a version is a hash of the content, so where the same bytes come back, an
-        older version does too, and what was read with it passes for current. Nothing is atomic over several objects.
+        is lost, with one exception. On S3 a version is a hash of the content: where the same bytes come back, so does
+        an older version, and what was read with it passes for current. Nothing is atomic over several objects.
         Deleting the object deletes the mark it carries; other metadata, a content type too, are not kept. Where that
         matters, publish. A key belongs to one resource: the numbers of two cannot be compared.
 
@@ -278,26 +265,26 @@ class ObjectStoreGuard(ObjectGuard):
             StaleRead: it is not what ``replacing`` says. Read again.
             UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._write(holder, key, body, replacing, claim)
+        plan = self._plan_write(holder, key, body, replacing, claim)
         self._verified(self._timeout)
         return self._run(plan)
 
     def get(self, key: str) -> StoredObject | None:
-        """An object that is written in place, as it is; None: there is none.
+        """Read an object that is written in place; None: there is none.
 
         Raises:
             TypeError, ValueError: ``key`` is none, or the object has more than 8 MiB.
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
-        return self._run(self._get(key))
+        return self._run(self._plan_get(key))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Whether the write whose outcome was unknown happened, at this guard's store.
+        """Find out whether a write whose outcome was unknown happened, at this guard's store.
 
         It does **not** say whether it still stands: others may have written since. True and False are never wrong. A
-        publication that may still be under way is kept from ever landing first, by a change to the pointer's seq, or by
-        a claim where it was to claim. Ask soon: a pointer remembers its last 16 writes. The answer may be had by
-        another process; the error can be pickled.
+        publication that may still be under way is first kept from ever landing, by a change to the pointer: its next
+        seq, or a claim where the publication was to claim. Ask soon: a pointer remembers its last 16 writes. Another
+        process may ask, too; the error can be pickled.
 
         Args:
             error: as :meth:`publish`, :meth:`delete` or :meth:`write` raised it; after Ctrl-C or a cancellation the
@@ -314,14 +301,20 @@ class ObjectStoreGuard(ObjectGuard):
             GuardNotEnforceable: as :meth:`claim`.
         """
         unknown, deadline = check_unknown(error), self._deadline(timeout)
-        return self._run(self._landed(unknown, deadline, self._verified(deadline.part())))
+        return self._run(self._plan_landed(unknown, deadline, self._verified(deadline.part())))
 
-    def _run(self, plan: Plan[T]) -> T:
-        return run(plan, self._perform)
+    def _run(self, plan: Plan[T], progress: Progress | None = None) -> T:
+        return run(plan, self._perform if progress is None else partial(self._perform, progress=progress))
 
-    def _perform(self, request: Any) -> Any:
-        if isinstance(request, Next):
-            return next(request.pieces, None)
-        if isinstance(request, Close):
-            return request.pieces.close()
-        return in_loop(self._io.perform(request), getattr(request, "seconds", self._timeout))
+    def _perform(self, request: Any, progress: Progress | None = None) -> Any:
+        match request:
+            case OpenBody(body):
+                return pieces(body), size_of(body)
+            case Next(Generator() as body):
+                return next(body, None)
+            case Close(Generator() as body):
+                return body.close()
+            case Progressed(name, sent, total):
+                return None if progress is None else progress(name, sent, total)
+            case _:
+                return in_loop(self._io.perform(request), request.seconds)

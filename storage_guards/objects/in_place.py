@@ -1,7 +1,7 @@
-"""Writing an object in place, under a key of the caller's own: less than a publication promises, see ``write``.
+"""Plans that write an object in place, under a key of the caller's own. They promise less than a publication.
 
-The mark of the last guarded write, and the ids of the last ones, are in the object's own user metadata; they are stored
-by the same put as its bytes.
+The object's user metadata hold the mark of the last guarded write, and the ids of the last ones. The put that stores
+the bytes stores these, too.
 """
 
 from __future__ import annotations
@@ -16,23 +16,12 @@ from typing import Any
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.objects.changes import PUT_SHARE, ROUNDS, Scope, check, pause, unavailable
+from storage_guards.objects.changes import PUT_SHARE, ROUNDS, Scope, pause, plan_check, unavailable
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import verdict_in_place
-from storage_guards.objects.plans import ANYTHING
+from storage_guards.objects.plans import ANYTHING, plan_claim
 from storage_guards.objects.pointer import CREATION, KEPT_WRITES
-from storage_guards.objects.requests import (
-    CREATE,
-    Conflict,
-    Deadline,
-    Found,
-    Get,
-    Lost,
-    Put,
-    Version,
-)
-
-__all__ = ["MOST_IN_PLACE", "StoredObject", "get", "landed_in_place", "write"]
+from storage_guards.objects.requests import CREATE, Conflict, Deadline, Found, Get, Lost, Put, Version
 
 MOST_IN_PLACE = 8 * 2**20
 """Bytes of an object that is written in place: one put, which is in memory."""
@@ -42,7 +31,7 @@ MARK = "fencingmark"
 WRITES = "fencingwrites"
 
 WRITTEN_OVER = Version(None, None)
-"""Of an object that was replaced by the time its version could be asked for: whoever goes on from it is refused."""
+"""The version of an object that was replaced before its version could be asked for. A write on top of it is refused."""
 
 _MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})")
 
@@ -66,8 +55,8 @@ class StoredObject:
     recent_writes: tuple[str, ...] = field(repr=False, default=())
 
 
-def get(scope: Scope, key: str) -> Plan[StoredObject | None]:
-    """The object as it is."""
+def plan_get(scope: Scope, key: str) -> Plan[StoredObject | None]:
+    """Read the object."""
     try:
         found = yield Get(key, MOST_IN_PLACE, scope.seconds)
     except Lost as error:
@@ -93,16 +82,18 @@ def _writes(found: Found) -> tuple[str, ...]:
     return tuple(found.attributes.get(WRITES, "").split()[:KEPT_WRITES])
 
 
-def write(scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any) -> Plan[StoredObject]:
+def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool, replacing: Any) -> Plan[StoredObject]:
     """Put the object, if the mark is the fence's and the object is what it is to replace."""
+    if claim:
+        yield from plan_claim(scope, fence)
     if isinstance(replacing, StoredObject) and replacing.version == WRITTEN_OVER:
         raise StaleRead(resource=scope.resource, key=key)
     deadline = scope.deadline()
     id_ = new_id()
     for attempt in range(ROUNDS):
-        pointer = yield from check(scope, fence)
+        pointer = yield from plan_check(scope, fence)
         try:
-            base = yield from _base(key, replacing, deadline)
+            base = yield from _plan_base(key, replacing, deadline)
         except Lost as error:
             raise unavailable(scope, error) from error
         last = None if base is None else base.mark
@@ -113,7 +104,7 @@ def write(scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any) -> 
         condition = CREATE if base is None else base.version
         put = Put(key, data, condition, deadline.part(PUT_SHARE), attributes)
         unknown = OutcomeUnknown(fence=fence, seq=pointer.mark.seq, recent_writes=" ".join(writes), key=key)
-        version = yield Shielded(_put(put, writes, unknown, deadline))
+        version = yield Shielded(_plan_put(put, writes, unknown, deadline))
         if version is not None:
             return StoredObject(key, data, None, Mark(fence.number, fence.token), version, writes)
         if replacing is not ANYTHING:
@@ -131,8 +122,8 @@ def write(scope: Scope, fence: Fence, key: str, data: bytes, replacing: Any) -> 
     )
 
 
-def _base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | None]:
-    """What is to be replaced; None: nothing is to be there."""
+def _plan_base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | None]:
+    """Find what is to be replaced; None: nothing is to be there."""
     if replacing is not ANYTHING:
         return replacing  # type: ignore[no-any-return]
     found = yield Get(key, 0, deadline.part(), head=True)
@@ -141,8 +132,8 @@ def _base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | N
     return StoredObject(key, b"", found.modified, _mark(found.attributes), found.version, _writes(found))
 
 
-def _put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline) -> Plan[Version | None]:
-    """The version stored; None: it was refused, and is not to be there."""
+def _plan_put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline) -> Plan[Version | None]:
+    """Put the object: its version; None: the put was refused, and never lands."""
     why: Exception | None = None
     try:
         for attempt in count():
@@ -173,8 +164,8 @@ def _put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: D
     raise unknown from why
 
 
-def landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: bool) -> Plan[bool | None]:
-    """Whether a write in place happened. Changes nothing."""
+def plan_landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: bool) -> Plan[bool | None]:
+    """Find out whether a write in place happened, and change nothing."""
     assert error.key is not None
     try:
         now = yield Get(error.key, 0, scope.seconds, head=True)

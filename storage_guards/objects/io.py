@@ -1,32 +1,26 @@
 """The only code that talks to an object store: obstore's asyncio functions, each within a bound.
 
-obstore repeats requests by itself, for minutes where nobody stops it. Here each request ends at its bound: cancelled,
-obstore drops it and repeats it no more. It may all the same have reached the store.
+obstore repeats requests by itself, for minutes where nothing stops it. Here each request ends at its bound: it is
+cancelled, and obstore drops it and repeats it no more. It may have reached the store all the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    NotSupportedError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
-
 from fencing.kernel.errors import GuardNotEnforceable
+from fencing.kernel.process import after_fork
+from storage_guards.objects.errors import STORE_ERRORS, brief, is_denied, is_first_attempt, map_error, require_bucket
 from storage_guards.objects.requests import (
     CREATE,
     PAGE,
-    Await,
+    Abort,
+    Begin,
     Conflict,
     Delete,
+    Finish,
     Found,
     Get,
     List,
@@ -34,11 +28,11 @@ from storage_guards.objects.requests import (
     Lost,
     Open,
     Put,
+    Read,
+    Send,
     Together,
     Version,
 )
-
-__all__ = ["ObjectIO", "write_etag"]
 
 T = TypeVar("T")
 
@@ -48,24 +42,21 @@ PIECE = 2**20
 METHODS = ("get_async", "put_async", "delete_async", "list")
 
 DELETED_AT_ONCE = 10
-
-_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
-_DENIED = (PermissionDeniedError, UnauthenticatedError)
+PARTS_AT_ONCE = 3
 
 _used = _forked = False
 
 
-def _after_fork() -> None:
+def _in_child() -> None:
     global _forked
     _forked = _used
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+after_fork(_in_child)
 
 
 def was_used() -> bool:
-    """Whether a request was made in this process, so that obstore's threads are there."""
+    """Say whether a request was made in this process, so that obstore's threads are there."""
     return _used and not _forked
 
 
@@ -91,7 +82,7 @@ class ObjectIO:
         """Do one request.
 
         Raises:
-            Conflict: the store refused the condition of a put; or did it, and refused the repetition.
+            Conflict: the store refused the condition of a put; or did the put, and refused its repetition.
             Lost: no answer, or none that says what happened.
             GuardNotEnforceable: the store will never do this, set up as it is; the text says why.
         """
@@ -102,34 +93,43 @@ class ObjectIO:
                 "before the first use, or start processes with 'spawn'"
             )
         _used = True
-        if isinstance(request, Get):
-            return await self._get(request)
-        if isinstance(request, Put):
-            return await self._put(request)
-        if isinstance(request, Delete):
-            return await self._delete(request)
-        if isinstance(request, List):
-            return await self._list(request)
-        if isinstance(request, Open):
-            found = await self._find(request.key, request.seconds)
-            return None if found is None else found.stream(min_chunk_size=PIECE)
-        if isinstance(request, Await):
-            return await request.do(self)
-        if isinstance(request, Together):
-            return await asyncio.gather(*map(self.perform, request.requests), return_exceptions=True)
+        match request:
+            case Get():
+                return await self._get(request)
+            case Put():
+                return await self._put(request)
+            case Delete():
+                return await self._delete(request)
+            case List():
+                return await self._list(request)
+            case Open():
+                found = await _bounded(self._find(request.key), request.seconds, f"reading {request.key}")
+                return None if found is None else found.stream(min_chunk_size=PIECE)
+            case Read():
+                piece = await _bounded(_next(request.stream), request.seconds, f"reading {request.key}")
+                return None if piece is None else bytes(piece)
+            case Begin():
+                return _Upload(self.store, request)
+            case Send(upload=_Upload() as upload):
+                return await upload.send(request.piece)
+            case Finish(upload=_Upload() as upload):
+                return await upload.finish()
+            case Abort(upload=_Upload() as upload):
+                return await upload.abort(request.seconds)
+            case Together():
+                return await asyncio.gather(*map(self.perform, request.requests), return_exceptions=True)
         raise TypeError(f"no such request: {request!r}")
 
-    async def _find(self, key: str, seconds: float, **options: Any) -> Any:
+    async def _find(self, key: str, **options: Any) -> Any:
         try:
-            return await self.bounded(self.store.get_async(key, options=options or None), seconds, f"reading {key}")
+            return await self.store.get_async(key, options=options or None)
         except FileNotFoundError as error:
-            _require_bucket(error, key)
+            require_bucket(error, key)
             return None
 
     async def _get(self, request: Get) -> Found | None:
         async def read() -> Found | None:
-            options = {"head": True} if request.head else {}
-            result = await self._find(request.key, request.seconds, **options)
+            result = await self._find(request.key, **({"head": True} if request.head else {}))
             if result is None:
                 return None
             meta = result.meta
@@ -138,7 +138,7 @@ class ObjectIO:
             version = Version(meta.get("e_tag"), meta.get("version"))
             return Found(data, version, meta["size"], meta["last_modified"], dict(result.attributes))
 
-        return await self.bounded(read(), request.seconds, f"reading {request.key}")
+        return await _bounded(read(), request.seconds, f"reading {request.key}")
 
     async def _put(self, request: Put) -> Version:
         what = f"storing {request.key}"
@@ -150,17 +150,17 @@ class ObjectIO:
             use_multipart=False,
         )
         try:
-            result = await self.bounded(put, request.seconds, what)
+            result = await _bounded(put, request.seconds, what)
         except FileNotFoundError as error:
-            _require_bucket(error, request.key)
+            require_bucket(error, request.key)
             if request.condition not in (None, CREATE):
-                raise Conflict(_said(error)) from error
-            if not _asked_once(error):
-                raise Lost(f"{what}: {_said(error)}") from error
+                raise Conflict(brief(error)) from error
+            if not is_first_attempt(error):
+                raise Lost(f"{what}: {brief(error)}") from error
             # Nothing needs to be there.
-            raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {_said(error)}") from error
+            raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {brief(error)}") from error
         except GuardNotEnforceable as error:
-            if isinstance(error.__cause__, _DENIED) and not _asked_once(error.__cause__):
+            if is_denied(error.__cause__) and not is_first_attempt(error.__cause__):
                 raise Lost(f"{what}: {error}") from error
             raise
         except Conflict as error:
@@ -168,7 +168,7 @@ class ObjectIO:
                 raise Lost(f"{what}: {error}") from error
             raise
         stored = Version(result.get("e_tag"), result.get("version"))
-        if stored == request.condition:  # so answers whoever was redirected, and asked to read it instead
+        if stored == request.condition:  # as after a redirection of the kind that turns a put into a get
             raise Lost(f"{what}: the version is what it was")
         return stored
 
@@ -179,7 +179,7 @@ class ObjectIO:
         if not isinstance(condition, Version):
             return "create"
         # S3 and Azure compare the ETag, Google Cloud Storage the generation, which obstore calls the version.
-        # It cannot compare the metageneration, and need not: whatever a guard changes, it changes by a put of the
+        # obstore cannot compare the metageneration, and need not: a guard changes an object only by a put of its
         # bytes, which makes a new generation.
         mode = {}
         if condition.e_tag is not None:
@@ -194,24 +194,18 @@ class ObjectIO:
         keys = list(request.keys)
         what = f"deleting {len(keys)} objects"
         try:
-            await self.bounded(self.store.delete_async(keys), request.seconds, what)
+            await _bounded(self.store.delete_async(keys), request.seconds, what)
         except FileNotFoundError as error:
-            # One of them was gone already, and where that is an error the others may be there still.
-            _require_bucket(error, *keys)
-            await self.bounded(self._delete_each(keys), request.seconds, what)
+            # One of them was gone already. A store that calls this an error may have kept the others.
+            require_bucket(error, *keys)
+            await _bounded(self._delete_each(keys), request.seconds, what)
 
     async def _delete_each(self, keys: list[str]) -> None:
         for start in range(0, len(keys), DELETED_AT_ONCE):
-            some = map(self._delete_one, keys[start : start + DELETED_AT_ONCE])
+            some = map(self.store.delete_async, keys[start : start + DELETED_AT_ONCE])
             for ended in await asyncio.gather(*some, return_exceptions=True):
-                if ended is not None:
+                if isinstance(ended, BaseException) and not isinstance(ended, FileNotFoundError):
                     raise ended
-
-    async def _delete_one(self, key: str) -> None:
-        try:
-            await self.store.delete_async(key)
-        except FileNotFoundError:
-            pass
 
     async def _list(self, request: List) -> list[Listed]:
         found: list[Listed] = []
@@ -219,43 +213,30 @@ class ObjectIO:
         pages = self.store.list(request.directory, chunk_size=PAGE)
         try:
             while len(found) < request.limit:
-                page = await self.bounded(_next(pages), request.page_seconds, what)
+                page = await _bounded(_next(pages), request.page_seconds, what)
                 if page is None:
                     break
                 found.extend(Listed(each["path"], each["size"], each["last_modified"]) for each in page)
         except FileNotFoundError as error:
-            _require_bucket(error, request.directory)
+            require_bucket(error, request.directory)
         return found[: request.limit]
 
-    async def bounded(self, awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
-        """The result within the bound; obstore's errors translated, but for FileNotFoundError, which depends."""
-        try:
-            async with asyncio.timeout(seconds):
-                return await awaitable
-        except TimeoutError as error:
-            raise Lost(f"{what}: no answer within {seconds:.3g} s") from error
-        except (FileNotFoundError, Conflict, Lost, GuardNotEnforceable):
-            raise
-        except (AlreadyExistsError, PreconditionError) as error:
-            raise Conflict(_said(error)) from error
-        except _DENIED as error:
-            raise GuardNotEnforceable(
-                f"{what}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
-                f"valid credentials: {_said(error)}"
-            ) from error
-        except (NotSupportedError, NotImplementedError) as error:
-            raise GuardNotEnforceable(f"{what}: this store cannot do it: {_said(error)}") from error
-        except (BaseError, OSError) as error:
-            raise Lost(f"{what}: {_said(error)}") from error
 
-    async def next_piece(self, stream: Any, seconds: float, key: str) -> bytes | None:
-        """The next bytes of a stream, or None."""
-        piece = await self.bounded(_next(stream), seconds, f"reading {key}")
-        return None if piece is None else bytes(piece)
+async def _bounded(awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
+    """Await the result within the bound, with obstore's errors translated; not FileNotFoundError, which depends."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await awaitable
+    except TimeoutError as error:
+        raise Lost(f"{what}: no answer" + ("" if seconds is None else f" within {seconds:.3g} s")) from error
+    except FileNotFoundError:
+        raise
+    except STORE_ERRORS as error:
+        raise map_error(error, what) from error
 
 
 def write_etag(e_tag: str, form: str) -> str:
-    """An ETag as a store wants it back: there are some that compare the quotes, too, and some that leave them out."""
+    """Write an ETag as a store wants it back: some stores compare the quotes, too, and some leave them out."""
     if form == "unquoted":
         return e_tag.removeprefix('"').removesuffix('"')
     if form == "quoted":
@@ -263,26 +244,87 @@ def write_etag(e_tag: str, form: str) -> str:
     return e_tag
 
 
-async def _next(pages: AsyncIterator[Any]) -> Any:
+async def _next(iterator: Any) -> Any:
     try:
-        return await pages.__anext__()
+        return await iterator.__anext__()
     except StopAsyncIteration:
         return None
 
 
-def _require_bucket(error: Exception, *keys: str) -> None:
-    said = str(error)
-    if any(text in said and not any(text in key for key in keys) for text in _NO_BUCKET):
-        raise GuardNotEnforceable(f"there is no such bucket; create it: {_said(error)}") from error
+class _Upload:
+    """One upload in parts. All its methods run on one event loop."""
+
+    def __init__(self, store: Any, begin: Begin) -> None:
+        self._store = store
+        self._begin = begin
+        self._what = f"storing {begin.key}"
+        self._pieces: asyncio.Queue[bytes | memoryview | BaseException | None] = asyncio.Queue(1)
+        self._put: asyncio.Future[Any] | None = None
+
+    async def send(self, piece: bytes | memoryview | None) -> None:
+        """Hand over a piece, when there is room for it; None: that was all.
+
+        Raises:
+            Lost: the store made no progress, or the upload broke off.
+        """
+        if self._put is None:
+            self._put = asyncio.ensure_future(self._put_pieces())
+        seconds = self._begin.seconds
+        room = asyncio.ensure_future(self._pieces.put(piece))
+        try:
+            await asyncio.wait([room, self._put], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if self._put.done():
+                self._put.result()
+                if piece is not None:
+                    raise Lost(f"{self._what} ended early")
+            elif not room.done():
+                raise Lost(f"{self._what} made no progress for {seconds:.3g} s")
+        finally:
+            room.cancel()
+
+    async def finish(self) -> None:
+        """Hand over the end, and wait until the store has it all."""
+        await self.send(None)
+        assert self._put is not None
+        await asyncio.wait([self._put], timeout=self._begin.seconds)
+        if not self._put.done():
+            raise Lost(f"{self._what} did not end within {self._begin.seconds:.3g} s of its last byte")
+        self._put.result()
+
+    async def abort(self, seconds: float) -> None:
+        if self._put is None:
+            return
+        try:
+            if not self._put.done():
+                while not self._pieces.empty():
+                    self._pieces.get_nowait()
+                self._pieces.put_nowait(_GivenUp())
+                await asyncio.wait([self._put], timeout=seconds)
+        finally:
+            if not self._put.done():
+                self._put.cancel()
+            elif not self._put.cancelled():
+                self._put.exception()  # looked at, so that asyncio does not report it
+
+    async def _put_pieces(self) -> None:
+        put = self._store.put_async(
+            self._begin.key,
+            self._handed_over(),
+            use_multipart=True,
+            chunk_size=self._begin.part_size,
+            max_concurrency=PARTS_AT_ONCE,
+        )
+        try:
+            await _bounded(put, None, self._what)  # each wait in send() and finish() bounds it
+        except FileNotFoundError as error:
+            raise Lost(f"{self._what}: {error}") from error
+
+    async def _handed_over(self) -> AsyncIterator[bytes | memoryview]:
+        while (piece := await self._pieces.get()) is not None:
+            if isinstance(piece, BaseException):
+                raise piece
+            yield piece
 
 
-def _asked_once(error: BaseException) -> bool:
-    """Whether obstore's text says that it did not repeat the request. Else an earlier attempt may have been done, or
-    may be under way, and a refusal of the last says nothing of it."""
-    return "retries: 0," in str(error)
-
-
-def _said(error: BaseException) -> str:
-    """The first line of an error of obstore's, which tells all its sources after it."""
-    text = next(iter(str(error).splitlines()), "") or type(error).__name__
-    return text if len(text) <= 500 else text[:497] + "..."
+class _GivenUp(Exception):
+    pass

@@ -1,4 +1,4 @@
-"""Where things are in a store: one directory of keys per resource, every name escaped so that no two share a key.
+"""The layout of a store: one directory of keys per resource, every name escaped so that no two share a key.
 
 ::
 
@@ -7,8 +7,8 @@
     <prefix>=probe/<random>                                             of the probe, deleted afterwards
 
 Escaped, a name is printable ASCII that every store takes as it is: ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside; any
-other byte of its UTF-8 becomes ``=XX``, an empty part of a path ``=``. What grows too long is cut and ends in ``=~``
-and its SHA-256. So nothing escaped is ever ``..``, and nothing can climb out of its directory.
+other byte of its UTF-8 becomes ``=XX``, an empty part of a path ``=``. A name that grows too long is cut, and ends in
+``=~`` and its SHA-256. So nothing escaped is ever ``..``, and nothing can climb out of its directory.
 """
 
 from __future__ import annotations
@@ -19,18 +19,6 @@ import secrets
 from dataclasses import dataclass
 
 from fencing.kernel.fence import Fence
-
-__all__ = [
-    "DataKey",
-    "Directory",
-    "Layout",
-    "check_key",
-    "check_name",
-    "escape",
-    "escape_path",
-    "new_id",
-    "unescape_path",
-]
 
 MAX_NAME_BYTES = 1024
 """The longest name of an object in a publication, in bytes of UTF-8; what a store takes as a key elsewhere."""
@@ -122,7 +110,7 @@ def check_key(key: object, prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """What the key of a data object says."""
+    """Holds what the key of a data object says."""
 
     key: str
     number: int

@@ -1,8 +1,8 @@
-"""Where the sync object-store guard does its I/O: an event loop in a daemon thread.
+"""The event loop on which the sync object-store guard does its I/O, in a daemon thread.
 
-There is one implementation of the I/O, obstore's asyncio functions. Plans of the sync guard run in the caller's thread,
-and their requests on one event loop in a daemon thread of this process: so each is bounded exactly, and Ctrl-C is heard
-at once, neither of which obstore's sync functions offer.
+There is one implementation of the I/O: obstore's asyncio functions. Plans of the sync guard run in the caller's thread,
+and their requests on one event loop of this process. So each request is bounded exactly, and Ctrl-C is heard at once:
+obstore's sync functions offer neither.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import os
 import threading
 import time
 from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
+from fencing.kernel.process import after_fork
 from storage_guards.objects.io import was_used
 from storage_guards.objects.requests import Lost
-
-__all__ = ["in_loop"]
 
 T = TypeVar("T")
 
@@ -46,26 +44,27 @@ def _the_loop() -> asyncio.AbstractEventLoop:
         return _loop
 
 
-def _after_fork() -> None:
+def _in_child() -> None:
     global _loop, _starting
     _loop, _starting = None, threading.Lock()  # threads do not live on in a child
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+after_fork(_in_child)
 
 
 @atexit.register
 def _end() -> None:
-    """Drop what daemon threads have under way: where obstore comes back to an interpreter that is gone, the process
-    ends in an abort."""
+    """Drop the requests that daemon threads have under way.
+
+    Where obstore comes back to an interpreter that is gone, the process ends in an abort.
+    """
     global _ending
     with _starting:
         _ending = True
     if _loop is not None:
         try:
             asyncio.run_coroutine_threadsafe(_drop_all(), _loop).result(_END_SECONDS)
-        except concurrent.futures.TimeoutError:
+        except TimeoutError:
             pass
     if was_used():
         time.sleep(_SETTLE_SECONDS)
@@ -80,8 +79,13 @@ async def _drop_all() -> None:
 
 
 def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
-    """Run a coroutine, which bounds itself to ``seconds``, on the loop of this process; cancel it where this thread
-    stops waiting, by Ctrl-C for one. Lost where it has not kept its bound, as after the whole process stood still."""
+    """Run a coroutine, which bounds itself to ``seconds``, on the loop of this process.
+
+    It is cancelled where this thread stops waiting, by Ctrl-C for one.
+
+    Raises:
+        Lost: the coroutine has not kept its bound, as after the whole process stood still.
+    """
     try:
         if _ending:
             raise concurrent.futures.CancelledError
@@ -95,7 +99,7 @@ def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
         return future.result(seconds + _GRACE)
     except concurrent.futures.CancelledError as error:
         _stop_here(error)
-    except concurrent.futures.TimeoutError as error:
+    except TimeoutError as error:
         future.cancel()
         raise Lost(f"no answer for {seconds + _GRACE:.3g} s, nor an end") from error
     except BaseException:
@@ -104,7 +108,7 @@ def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
 
 
 def _stop_here(error: BaseException) -> NoReturn:
-    """The process ends. A daemon thread stops where it is, as the interpreter would have it do anyway."""
+    """Stop here, because the process ends: a daemon thread for good, as the interpreter would have it do anyway."""
     while _ending and threading.current_thread().daemon:
         time.sleep(_END_SECONDS)
     raise RuntimeError("the object-store guard cannot be used any more: the process is ending") from error

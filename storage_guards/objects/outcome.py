@@ -1,14 +1,14 @@
-"""What ``landed`` says of a change to a pointer whose reply was lost, and why it is never wrong.
+"""The verdict of ``landed`` on a change to a pointer whose reply was lost, and why the verdict is never wrong.
 
-Each write puts a random id of its own in front of the pointer's ``recent_writes``, so what stands there is the end of
-its history, without a gap; an :class:`~fencing.OutcomeUnknown` carries what it would be if the write had landed.
+Each write puts a random id of its own in front of the pointer's ``recent_writes``. So these are the end of its history,
+without a gap. An :class:`~fencing.OutcomeUnknown` carries what they would be if the write had landed.
 
 - **Its id is there: True.** Nobody else has used that id.
 - **An older one is there, but not its own: it has not landed.** Else it would stand in front of that.
-- **It would have made the pointer, another one did: it has not landed,** and cannot, for a pointer is never deleted.
+- **It would have made the pointer, another one did: it has not landed,** and cannot: a pointer is never deleted.
 - **None of these: None.** Too many writes came after it, or this is not the store it was sent to.
 
-That it has not landed is False only when it cannot come any more, either: it was conditional on one state, and states
+``landed`` says False only of a write that cannot come any more, either. A write is conditional on one state, and states
 never come back. So while the pointer may be in that very state, it is first moved to another.
 """
 
@@ -19,11 +19,9 @@ from collections.abc import Sequence
 from fencing.kernel.errors import OutcomeUnknown
 from storage_guards.objects.pointer import CREATION, KEPT_WRITES, Pointer
 
-__all__ = ["may_still_land", "verdict", "verdict_in_place"]
-
 
 def verdict(writes: Sequence[str], now: Pointer | None) -> bool | None:
-    """Whether a write is in the history of what is there now; None: that cannot be known.
+    """Say whether a write is in the history of the pointer that is there now; None: that cannot be known.
 
     Args:
         writes: what the pointer would remember if it had been the last, its own id first.
@@ -42,7 +40,7 @@ def verdict(writes: Sequence[str], now: Pointer | None) -> bool | None:
 
 
 def may_still_land(writes: Sequence[str], unknown: OutcomeUnknown, now: Pointer | None) -> bool:
-    """Whether ``now`` may be the very state that the write was conditional on."""
+    """Say whether ``now`` may be the very state that the write was conditional on."""
     mine, *older = writes
     if mine.startswith(CREATION):
         return now is None
@@ -54,10 +52,10 @@ def may_still_land(writes: Sequence[str], unknown: OutcomeUnknown, now: Pointer 
 
 
 def verdict_in_place(writes: Sequence[str], now: Sequence[str], versions_return: bool) -> bool | None:
-    """Whether a write in place is in the history of the object that is there now.
+    """Say whether a write in place is in the history of the object that is there now; None: that cannot be known.
 
-    False only where a version never comes back, and the object has got another since: then what was conditional on the
-    former can never land. One that was to make the object might land whenever somebody deletes it.
+    False only where a version never comes back, and the object has got another since: then a write that was conditional
+    on the former can never land. A write that was to make the object might land as soon as somebody deletes it.
 
     Args:
         now: the recent writes that the object's metadata has; empty: it has none, or there is no object.

@@ -1,5 +1,4 @@
-"""What the object-store guard does with a pointer, as plans: claim, publish, delete, and find out what became of a
-write whose reply was lost."""
+"""The plans of publications: claim, upload, publish, delete, and find out what became of a write."""
 
 from __future__ import annotations
 
@@ -11,27 +10,35 @@ from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects import pointer as to
-from storage_guards.objects.changes import ROUNDS, Scope, change, look, put, read, unavailable
+from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_look, plan_put, plan_read, unavailable
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
-from storage_guards.objects.requests import Lost
+from storage_guards.objects.requests import Abort, Begin, Close, Finish, Lost, Next, OpenBody, Progressed, Put, Send
 
-__all__ = ["ANYTHING", "Anything", "claim", "delete", "landed", "publish"]
+PART = 8 * 2**20
+"""Bytes of a part. A store takes 10,000 parts (S3), so 80 GB of a body whose size is not known."""
+
+MOST_PARTS = 9_000
+
+SMALL = PART
+"""A body up to this size is one put."""
+
+ABORT_SECONDS = 5.0
 
 
 class Anything:
-    """Whatever is there."""
+    """Stands for any state that may be replaced."""
 
     def __repr__(self) -> str:
         return "<whatever is there>"
 
 
 ANYTHING = Anything()
-"""That a write may replace whatever is there."""
+"""The value of ``replacing`` that lets a write replace any state."""
 
 
-def claim(scope: Scope, fence: Fence) -> Plan[None]:
+def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
     """Raise the mark to ``fence``."""
     id_ = new_id()
 
@@ -43,23 +50,22 @@ def claim(scope: Scope, fence: Fence) -> Plan[None]:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
         return GuardUnavailable(text, resource=scope.resource)
 
-    yield from change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
+    yield from plan_change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
 
 
-def publish(
+def plan_publish(
     scope: Scope,
     fence: Fence,
     bodies: Mapping[str, Any],
     *,
     claim: bool,
     replacing: Any,
-    progress: Callable[[str, int, int | None], object] | None,
-    send: Callable[[str, Any, Callable[[int, int | None], object] | None], Plan[int]],
+    upload_seconds: float,
 ) -> Plan[Published]:
     """Upload what is new, then make all of it current at once.
 
     Args:
-        send: the plan that uploads one body.
+        upload_seconds: how long the store may make no progress with a body.
     """
     carried = {name: body for name, body in bodies.items() if isinstance(body, Entry)}
     upload = new_id()
@@ -77,32 +83,68 @@ def publish(
                 raise StaleRead(resource=scope.resource, key=entry.key)
         return to.published(now, fence, mark, upload, scope.now(), objects)
 
-    encode(decide((yield from read(scope))), ROOM)  # refused before anything is uploaded
+    encode(decide((yield from plan_read(scope))), ROOM)  # refused before anything is uploaded
     for name, body in bodies.items():
         if name not in carried:
             key = objects[name].key
-            report = None if progress is None else _progress(progress, name)
             try:
-                size = yield from send(directory.full(key), body, report)
+                size = yield from plan_upload(name, directory.full(key), body, upload_seconds)
             except Lost as error:
                 raise unavailable(scope, error, "nothing was published, retry") from error
             objects[name] = Entry(key, size)
-    pointer = yield Shielded(_write(scope, fence, decide))
+    pointer = yield Shielded(_plan_write(scope, fence, decide))
     return pointer.published  # type: ignore[no-any-return]
 
 
-def _progress(progress: Callable[[str, int, int | None], object], name: str) -> Callable[[int, int | None], object]:
-    return lambda sent, total: progress(name, sent, total)
+def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
+    """Store a body under a key that nobody else writes, and return its size.
+
+    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is given up
+    leaves no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
+
+    Args:
+        seconds: how long the store may make no progress.
+
+    Raises:
+        Lost: the store did not take it all.
+    """
+    pieces, total = yield OpenBody(body)
+    upload = None
+    try:
+        sent, head = 0, []
+        while sent <= SMALL and (piece := (yield Next(pieces))) is not None:
+            head.append(piece)
+            sent += len(piece)
+        if sent <= SMALL:
+            yield Put(key, b"".join(head), None, seconds)
+            yield Progressed(name, sent, total)
+        else:
+            upload = yield Begin(key, max(PART, (total or 0) // MOST_PARTS + 1), seconds)
+            sent, head = 0, head[::-1]
+            while (piece := head.pop() if head else (yield Next(pieces))) is not None:
+                yield Send(upload, piece, seconds)
+                sent += len(piece)
+                yield Progressed(name, sent, total)
+            yield Finish(upload, 2 * seconds)  # the last piece, and the end
+    except GeneratorExit:  # thrown away: nothing can be done any more
+        raise
+    except BaseException:
+        if upload is not None:
+            yield Abort(upload, min(ABORT_SECONDS, seconds))
+        yield Close(pieces)
+        raise
+    yield Close(pieces)
+    return sent
 
 
-def delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
+def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
     """Make nothing current. The mark stays."""
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
         return to.deleted(now, fence, _admit(now, fence, claim), id_, scope.now())
 
-    yield Shielded(_write(scope, fence, decide))
+    yield Shielded(_plan_write(scope, fence, decide))
 
 
 def _admit(now: Pointer | None, fence: Fence, claim: bool) -> Mark:
@@ -110,15 +152,15 @@ def _admit(now: Pointer | None, fence: Fence, claim: bool) -> Mark:
     return admit_write(admit_claim(mark, fence) if claim else mark, fence)
 
 
-def _write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer]) -> Plan[Pointer]:
+def _plan_write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer]) -> Plan[Pointer]:
     def unknown(wanted: Pointer) -> FencingError:
         return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
 
-    return (yield from change(scope, decide, lambda wanted, now: verdict(wanted.recent_writes, now), unknown))
+    return (yield from plan_change(scope, decide, lambda wanted, now: verdict(wanted.recent_writes, now), unknown))
 
 
-def landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
-    """Whether a change happened. Where it may still come, it is made impossible first."""
+def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
+    """Find out whether a change happened. Where it may still come, it is made impossible first."""
     deadline = scope.deadline()
     writes = tuple(error.recent_writes.split())
     fence = error.fence
@@ -129,7 +171,7 @@ def landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
 
     for _ in range(ROUNDS):
         try:
-            seen = yield from look(scope, deadline)
+            seen = yield from plan_look(scope, deadline)
         except Lost as lost:
             raise still_open() from lost
         answer = verdict(writes, seen.pointer)
@@ -139,6 +181,6 @@ def landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
             other = to.moved(seen.pointer, scope.now())
         else:
             other = to.claimed(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
-        if (yield from put(scope, seen, other, lambda _: False, still_open, deadline)):
+        if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)):
             return False
     raise still_open()

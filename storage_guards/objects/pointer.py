@@ -12,7 +12,7 @@ It is JSON with sorted keys, so that other tools can read it; version 1 is::
      "deleted": null or {"number": 7, "token": "...", "at": ...}}
 
 Keys are relative to the pointer's directory; times are for people. ``(number, token, seq)`` never comes back, so the
-bytes of no two states are equal, and an ETag that is a hash of the content is a true version.
+bytes of no two states are equal. Therefore an ETag that is a hash of the content is a true version.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from typing import Any
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_SEQ, Fence, Mark, check_number, check_token
 from storage_guards.objects.keys import DataKey, check_name
-
-__all__ = ["Deleted", "Entry", "Pointer", "Published", "claimed", "decode", "deleted", "encode", "moved", "published"]
 
 FORMAT = "fencing-pointer/1"
 MAX_POINTER_BYTES = 2**20
@@ -57,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What is current: the objects of one publication, by name."""
+    """The objects of one publication, by name: the one that is current."""
 
     id: str
     number: int
@@ -68,7 +66,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """That what was current has been deleted, by whom and when."""
+    """A tombstone: by which fence, and when, what was current was deleted."""
 
     number: int
     token: str

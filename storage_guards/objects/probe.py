@@ -1,7 +1,7 @@
-"""Whether a store keeps the promises that everything here rests on: tried out, not looked up.
+"""The probe: it tries out whether a store keeps the promises that the guard rests on.
 
-Some that call themselves compatible ignore the conditions of a put, and two puts under one condition both succeed. A
-guard on such a store would protect nothing, so it is refused.
+Some stores that call themselves compatible ignore the conditions of a put, so two puts under one condition both
+succeed. A guard on such a store would protect nothing, so the guard refuses it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from storage_guards.objects.keys import Layout, new_id
 from storage_guards.objects.requests import (
     CREATE,
+    Condition,
     Conflict,
     Deadline,
     Delete,
@@ -26,8 +27,6 @@ from storage_guards.objects.requests import (
     Version,
 )
 
-__all__ = ["Report", "probe"]
-
 RACERS = 4
 ROUNDS = 3
 
@@ -36,8 +35,8 @@ FORMS = ("as given", "unquoted", "quoted")
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What the probe found, of a store that can be used.
+class ProbeReport:
+    """What the probe found about a store that can be used.
 
     Args:
         etag_form: how ETags are written into conditions: ``"as given"``, ``"unquoted"`` or ``"quoted"``.
@@ -54,10 +53,10 @@ class Report:
 
 
 class _Refused(Exception):
-    """A conditional put that should have been accepted was not; how that reads."""
+    """The store refused a conditional put that it should have accepted."""
 
 
-def probe(layout: Layout, deadline: Deadline) -> Plan[Report]:
+def plan_probe(layout: Layout, deadline: Deadline) -> Plan[ProbeReport]:
     """Try the store out under random keys, which are deleted afterwards.
 
     Raises:
@@ -67,42 +66,46 @@ def probe(layout: Layout, deadline: Deadline) -> Plan[Report]:
     directory = f"{layout.probe}{new_id()}/"
     used: list[str] = []
     try:
-        report = yield from _probe(directory, used, deadline)
+        report = yield from _plan_trials(directory, used, deadline)
     except Lost as error:
         raise GuardUnavailable(f"the object store did not answer the guard's probe: {error}; retry") from error
     except _Refused as error:
-        yield from _clean(directory, used, deadline)
+        yield from _plan_clean(directory, used, deadline)
         raise _broken(str(error)) from error
     except GuardNotEnforceable:
-        yield from _clean(directory, used, deadline)
+        yield from _plan_clean(directory, used, deadline)
         raise
-    yield from _clean(directory, used, deadline)
+    yield from _plan_clean(directory, used, deadline)
     return report
 
 
-def _clean(directory: str, used: list[str], deadline: Deadline) -> Plan[None]:
+def _plan_clean(directory: str, used: list[str], deadline: Deadline) -> Plan[None]:
     try:
         yield Delete([directory + name for name in used], deadline.part())
     except (Lost, GuardNotEnforceable):
-        pass  # a few bytes stay below the probe's directory; whoever may not delete may still claim and publish
+        pass  # a few bytes stay below the probe's directory; one may claim and publish without the right to delete
 
 
-def _probe(directory: str, used: list[str], deadline: Deadline) -> Plan[Report]:
+def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[ProbeReport]:
     def key(name: str) -> str:
         used.append(name)
         return directory + name
 
     one = key("one")
-    first = yield from _expect(one, b"first", CREATE, deadline)
-    yield from _refuse(one, b"second", CREATE, "created an object that existed (it ignores If-None-Match: *)", deadline)
-    form = yield from _form(one, b"third", first, deadline)
-    third = yield from _read(one, b"third", deadline)
-    yield from _refuse(
+    first = yield from _plan_expect(one, b"first", CREATE, deadline)
+    yield from _plan_refuse(
+        one, b"second", CREATE, "created an object that existed (it ignores If-None-Match: *)", deadline
+    )
+    form = yield from _plan_form(one, b"third", first, deadline)
+    third = yield from _plan_read(one, b"third", deadline)
+    yield from _plan_refuse(
         one, b"fourth", first, "replaced an object that had changed (it ignores If-Match)", deadline, form
     )
-    yield from _read(one, b"third", deadline)
+    yield from _plan_read(one, b"third", deadline)
     absent = key("absent")
-    yield from _refuse(absent, b"none", third, "made an object though If-Match names one that is gone", deadline, form)
+    yield from _plan_refuse(
+        absent, b"none", third, "made an object though If-Match names one that is gone", deadline, form
+    )
     if (yield Get(absent, 0, deadline.part())) is not None:
         raise _broken("refused a put with If-Match on a missing key, and made the object all the same")
     listed = yield List(directory, 10, deadline.part())
@@ -111,54 +114,58 @@ def _probe(directory: str, used: list[str], deadline: Deadline) -> Plan[Report]:
     races = 0
     for number in range(ROUNDS):
         racing = key(f"race-{number}")
-        races += yield from _race(racing, CREATE, f"create {number}", "creations of one key", deadline, form)
+        races += yield from _plan_race(racing, CREATE, f"create {number}", "creations of one key", deadline, form)
         now = yield Get(racing, 100, deadline.part())
         if now is None:
             raise _broken("does not show what was just stored")
-        races += yield from _race(racing, now.version, f"update {number}", "updates of one version", deadline, form)
+        races += yield from _plan_race(
+            racing, now.version, f"update {number}", "updates of one version", deadline, form
+        )
     if races < ROUNDS:
         raise Lost("conditional puts at the same time all failed")
     same = key("same")
     versions = []
     for _ in range(2):
         yield Put(same, b"the same bytes", None, deadline.part())
-        versions.append((yield from _read(same, b"the same bytes", deadline)))
-    return Report(form, versions[0] == versions[1], races, deadline.seconds - deadline.left)
+        versions.append((yield from _plan_read(same, b"the same bytes", deadline)))
+    return ProbeReport(form, versions[0] == versions[1], races, deadline.seconds - deadline.left)
 
 
-def _expect(key: str, data: bytes, condition: object, deadline: Deadline, form: str | None = None) -> Plan[Version]:
-    """A put that must be accepted. Refused, it may have been accepted before obstore repeated it."""
+def _plan_expect(
+    key: str, data: bytes, condition: Condition, deadline: Deadline, form: str | None = None
+) -> Plan[Version]:
+    """Put what the store must accept. A refused put may have been accepted before obstore repeated it."""
     try:
-        yield Put(key, data, condition, deadline.part(), form=form)  # type: ignore[arg-type]
+        yield Put(key, data, condition, deadline.part(), form=form)
     except Conflict as error:
         now = yield Get(key, 100, deadline.part())
         if now is None or now.data != data:
             raise _Refused(f"refuses a conditional put that it should accept ({error})") from error
-    return (yield from _read(key, data, deadline))
+    return (yield from _plan_read(key, data, deadline))
 
 
-def _form(key: str, data: bytes, condition: Version, deadline: Deadline) -> Plan[str]:
-    """The form of ETag that it accepts."""
+def _plan_form(key: str, data: bytes, condition: Version, deadline: Deadline) -> Plan[str]:
+    """Find the form of ETag that the store accepts."""
     for form in FORMS:
         try:
-            yield from _expect(key, data, condition, deadline, form)
+            yield from _plan_expect(key, data, condition, deadline, form)
             return form
         except _Refused as error:
             refused = error
     raise refused
 
 
-def _refuse(
-    key: str, data: bytes, condition: object, otherwise: str, deadline: Deadline, form: str | None = None
+def _plan_refuse(
+    key: str, data: bytes, condition: Condition, otherwise: str, deadline: Deadline, form: str | None = None
 ) -> Plan[None]:
     try:
-        yield Put(key, data, condition, deadline.part(), form=form)  # type: ignore[arg-type]
+        yield Put(key, data, condition, deadline.part(), form=form)
     except Conflict:
         return
     raise _broken(otherwise)
 
 
-def _read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
+def _plan_read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
     found: Found | None = yield Get(key, 100, deadline.part())
     if found is None or found.data != data:
         raise _broken("does not show what was just stored, but something older")
@@ -167,10 +174,10 @@ def _read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
     return found.version
 
 
-def _race(key: str, condition: object, name: str, what: str, deadline: Deadline, form: str) -> Plan[int]:
-    """Whether there was a winner; more than one of them is the end."""
+def _plan_race(key: str, condition: Condition, name: str, what: str, deadline: Deadline, form: str) -> Plan[int]:
+    """Race conditional puts: 1 if one of them won, 0 if none did. The store is refused where more than one did."""
     bodies = [f"{name} by {racer}".encode() for racer in range(RACERS)]
-    puts = [Put(key, body, condition, deadline.part(), form=form) for body in bodies]  # type: ignore[arg-type]
+    puts = [Put(key, body, condition, deadline.part(), form=form) for body in bodies]
     replies: Sequence[object] = yield Together(puts)
     for reply in replies:
         if isinstance(reply, BaseException) and not isinstance(reply, (Conflict, Lost)):

@@ -1,23 +1,21 @@
-"""What readers get: a publication, and streams of its bytes."""
+"""Publications as readers get them, and streams of their bytes."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardUnavailable, StaleRead
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import Entry, Published
-from storage_guards.objects.requests import Await, Lost, Open
-
-__all__ = ["AsyncPublication", "AsyncStream", "Publication", "PublicationBase", "Stream"]
+from storage_guards.objects.requests import Lost, Open, Read
 
 
 class PublicationBase(Mapping[str, Entry]):
-    """What both colours share.
+    """All objects that one ``publish`` made current.
 
     It does **not** follow what is published later: read again for that. All of it is of one publication, and immutable.
     Two are equal if they are the same publication, not if they have the same names.
@@ -27,7 +25,7 @@ class PublicationBase(Mapping[str, Entry]):
         id: unique.
         number: of the fence that published it.
         token: of that fence.
-        published_at: when, by the clock of who published it. For people.
+        published_at: when, by the publisher's clock. For people.
     """
 
     __slots__ = ("_directory", "_objects", "_perform", "_seconds", "id", "number", "published_at", "resource", "token")
@@ -70,7 +68,7 @@ class PublicationBase(Mapping[str, Entry]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.resource!r} by fence {self.number}: {len(self)} objects>"
 
-    def _open(self, name: str) -> Plan[_Reading]:
+    def _plan_open(self, name: str) -> Plan[_Reading]:
         entry = self._objects[name]
         key = self._directory.full(entry.key)
         try:
@@ -86,7 +84,7 @@ class PublicationBase(Mapping[str, Entry]):
 
 
 class _Reading:
-    """The bytes of one object, in order, however many there are to be."""
+    """Reads the bytes of one object in order, and checks that all of them come."""
 
     def __init__(self, stream: Any, key: str, size: int, seconds: float, resource: str) -> None:
         self._stream = stream
@@ -98,8 +96,8 @@ class _Reading:
         self._rest = b""
         self._failure = ""
 
-    def next_chunk(self) -> Plan[bytes]:
-        """Some bytes; none at the end. After an error none ever: some that were on their way may be lost."""
+    def plan_chunk(self) -> Plan[bytes]:
+        """Read some bytes; none at the end. After an error there are none ever: some may have been lost on the way."""
         if self._failure:
             raise self._broken(self._failure)
         if self._rest:
@@ -108,9 +106,9 @@ class _Reading:
         if self._stream is None:
             return b""
         piece: bytes | None = b""
-        while piece == b"":  # which says nothing, least of all that this is the end
+        while piece == b"":  # an empty piece is not the end
             try:
-                piece = yield Await(lambda io: io.next_piece(self._stream, self._seconds, self._key), self._seconds)
+                piece = yield Read(self._stream, self._key, self._seconds)
             except Lost as error:
                 raise self._broken(str(error)) from error
             except BaseException:
@@ -124,11 +122,11 @@ class _Reading:
         self.close()
         return b""
 
-    def read(self, size: int) -> Plan[bytes]:
-        """So many bytes, fewer only at the end; all if negative."""
+    def plan_read(self, size: int) -> Plan[bytes]:
+        """Read so many bytes, fewer only at the end; all if negative."""
         parts: list[bytes] = []
         left = size
-        while left and (chunk := (yield from self.next_chunk())):
+        while left and (chunk := (yield from self.plan_chunk())):
             parts.append(chunk if size < 0 else chunk[:left])
             self._rest = chunk[len(parts[-1]) :]
             left -= len(parts[-1])
@@ -154,18 +152,18 @@ class Stream:
         self._perform = perform
 
     def __iter__(self) -> Iterator[bytes]:
-        while chunk := self._perform(self._reading.next_chunk()):
+        while chunk := self._perform(self._reading.plan_chunk()):
             yield chunk
 
     def read(self, size: int = -1) -> bytes:
-        """``size`` bytes, fewer only at the end; all that are left if negative."""
-        return self._perform(self._reading.read(size))
+        """Read ``size`` bytes, fewer only at the end; all that are left if negative."""
+        return self._perform(self._reading.plan_read(size))
 
     def close(self) -> None:
-        """No more is wanted."""
+        """Drop the rest."""
         self._reading.close()
 
-    def __enter__(self) -> Stream:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -182,18 +180,18 @@ class AsyncStream:
         self._perform = perform
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        while chunk := await self._perform(self._reading.next_chunk()):
+        while chunk := await self._perform(self._reading.plan_chunk()):
             yield chunk
 
     async def read(self, size: int = -1) -> bytes:
         """See :meth:`Stream.read`."""
-        return await self._perform(self._reading.read(size))
+        return await self._perform(self._reading.plan_read(size))
 
     async def close(self) -> None:
         """See :meth:`Stream.close`."""
         self._reading.close()
 
-    async def __aenter__(self) -> AsyncStream:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
@@ -208,17 +206,17 @@ class Publication(PublicationBase):
     __slots__ = ()
 
     def open(self, name: str) -> Stream:
-        """The bytes of one object, as a stream.
+        """Open the bytes of one object, as a stream.
 
         Raises:
             KeyError: there is no such object.
             StaleRead: it has been replaced since, and its data were collected. Read the publication again.
             GuardUnavailable: no answer. Retry.
         """
-        return Stream(self._perform(self._open(name)), self._perform)
+        return Stream(self._perform(self._plan_open(name)), self._perform)
 
     def read(self, name: str) -> bytes:
-        """The bytes of one object, all of them in memory; errors as :meth:`open`."""
+        """Read the bytes of one object, all of them into memory; errors as :meth:`open`."""
         with self.open(name) as stream:
             return stream.read()
 
@@ -230,7 +228,7 @@ class AsyncPublication(PublicationBase):
 
     async def open(self, name: str) -> AsyncStream:
         """See :meth:`Publication.open`."""
-        return AsyncStream(await self._perform(self._open(name)), self._perform)
+        return AsyncStream(await self._perform(self._plan_open(name)), self._perform)
 
     async def read(self, name: str) -> bytes:
         """See :meth:`Publication.read`."""

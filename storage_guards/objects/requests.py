@@ -1,36 +1,19 @@
-"""What the plans of the object-store guard ask for, as data, and what they are answered.
+"""Requests of the object-store guard's plans, as data, and the replies to them.
 
-A plan (``fencing.kernel.effects``) yields a request, is sent the reply or thrown the error, and goes on from there. So
-both colours, and tests that script a store, run the very same logic.
+A plan (``fencing.kernel.effects``) yields a request, is sent the reply or thrown the error, and goes on from there.
+A request holds values, never code. So threads, asyncio, and tests that script a store run the very same plans.
+
+Three replies stand for something that stays open, which a plan only hands back: the pieces of a body, an upload, and
+the stream of an object.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
-
-__all__ = [
-    "CREATE",
-    "Await",
-    "Clock",
-    "Close",
-    "Conflict",
-    "Deadline",
-    "Delete",
-    "Found",
-    "Get",
-    "List",
-    "Listed",
-    "Lost",
-    "Next",
-    "Open",
-    "Put",
-    "Together",
-    "Version",
-]
+from typing import Literal
 
 Clock = Callable[[], float]
 
@@ -50,7 +33,7 @@ class Lost(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Which state of an object a store has given, as far as it says so."""
+    """The version of an object, as far as the store tells one."""
 
     e_tag: str | None
     version: str | None
@@ -58,6 +41,9 @@ class Version:
 
 CREATE: Literal["create"] = "create"
 """The condition that there is no object yet."""
+
+Condition = Version | Literal["create"]
+"""The condition of a put: the object has this version, or there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +82,7 @@ class Put:
 
     key: str
     data: bytes
-    condition: Version | Literal["create"] | None
+    condition: Condition | None
     seconds: float
     attributes: Mapping[str, str] = field(default_factory=dict)
     form: str | None = None
@@ -105,7 +91,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete objects. That one is gone already is fine."""
+    """Delete objects. One of them may be gone already."""
 
     keys: Sequence[str]
     seconds: float
@@ -126,39 +112,101 @@ class List:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Begin to read an object: a stream of its bytes, or None where there is none."""
+    """Begin to read an object: a stream of its bytes, or None where there is no object."""
 
     key: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Await:
-    """Await something else at the store, which bounds itself."""
+class Read:
+    """Read the next bytes of a stream, or None at its end."""
 
-    do: Callable[[Any], Coroutine[Any, Any, Any]]
+    stream: object
+    key: str
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Next:
-    """The next piece of a body, or None. In the caller's own thread or task, for the body is the caller's code."""
+class Begin:
+    """Begin an upload in parts. Nothing is sent yet.
 
-    pieces: Any
+    Args:
+        seconds: how long the store may make no progress with it.
+    """
+
+    key: str
+    part_size: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
-    """No more pieces of this body are wanted."""
+class Send:
+    """Hand a piece over to an upload, when there is room for it."""
 
-    pieces: Any
+    upload: object
+    piece: bytes | memoryview
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End an upload, and wait until the store has all of it."""
+
+    upload: object
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Give an upload up: obstore has the store forget the parts, if there is time."""
+
+    upload: object
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
     """Do all at the same time: a list of replies and errors."""
 
-    requests: Sequence[Any]
+    requests: Sequence[Put]
+
+    @property
+    def seconds(self) -> float:
+        return max(request.seconds for request in self.requests)
+
+
+# In the caller's own thread or task, because bodies and progress are the caller's code
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBody:
+    """Begin to read a body: its pieces, and its size where that is known beforehand."""
+
+    body: object
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """Read the next piece of a body, or None at its end."""
+
+    pieces: object
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Close a body: no more of its pieces are wanted."""
+
+    pieces: object
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """Tell the caller of ``publish`` how much of a body was handed over."""
+
+    name: str
+    sent: int
+    total: int | None
 
 
 class Deadline:
@@ -179,5 +227,5 @@ class Deadline:
         return self.left <= 0
 
     def part(self, share: float = 1.0) -> float:
-        """What one request may take of what is left: never nothing, so that even a late one is asked once."""
+        """Seconds that one request may take of what is left: never 0, so that even a late one is asked once."""
         return max(self.left * share, LEAST_SECONDS)

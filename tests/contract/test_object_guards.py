@@ -11,9 +11,9 @@ from obstore.store import MemoryStore
 from examples.servers.objects import ObjectServer
 from fencing.kernel.fence import Fence, Mark
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.objects.guard import Report
 from storage_guards.objects.keys import Layout, new_id
 from storage_guards.objects.pointer import Entry, encode, published
+from storage_guards.objects.probe import ProbeReport
 from storage_guards.testing import GuardContract
 
 
@@ -23,7 +23,7 @@ class _Objects(GuardContract):
     transactions = False
     kind: Any = ObjectStoreGuard
     store: Any
-    report: Report | None = None
+    report: ProbeReport | None = None
 
     def make(self) -> Any:
         guard = self.kind(self.store)
@@ -74,7 +74,7 @@ class TestAsyncMemoryStore(_AsyncObjects):
         self.store = MemoryStore()
 
 
-def _tried_out(server: ObjectServer, known: dict[str, tuple[Any, Report]] = {}) -> tuple[Any, Report]:  # noqa: B006
+def _tried_out(server: ObjectServer, known: dict[str, tuple[Any, ProbeReport]] = {}) -> tuple[Any, ProbeReport]:  # noqa: B006
     """One bucket for all tests of a server, whose names are their own; tried out once, for they are many."""
     if server.url not in known:
         store = server.store()

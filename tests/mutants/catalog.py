@@ -284,8 +284,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "who-has-not-claimed-may-collect",
         "storage_guards/objects/collect.py",
-        "_find(scope, (yield from check(scope, fence)))",
-        "_find(scope, (yield from read(scope)))",
+        "_plan_find(scope, (yield from plan_check(scope, fence)))",
+        "_plan_find(scope, (yield from plan_read(scope)))",
         ("tests/scenario/test_object_traces.py::test_a_collector_has_claimed",),
     ),
     Mutant(

@@ -61,7 +61,7 @@ def test_deleting_what_is_gone_already_is_fine(http: Desk) -> None:
     for _ in range(3):
         http.publish(A, {"x": b"1", "y": b"2"}, claim=True)
     http.call(http.guard.claim, B)
-    plan = http.guard._collect(B, 0, None)
+    plan = http.guard._plan_collect(B, 0, None)
     request = next(plan)
     while type(request).__name__ != "Delete":
         request = plan.send(http.side.call(http.guard._perform, request))

@@ -24,7 +24,7 @@ MINE, NEWER = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
 
 
 class Shop:
-    """A guard of one colour on a store that errs when told to, and another guard beside it that sees what is there."""
+    """A guard, sync or async, on a store that errs when told to, and another guard beside it that sees the truth."""
 
     def __init__(self, side: Side, timeout: float = 0.5) -> None:
         self.side = side

@@ -19,9 +19,8 @@ from obstore.store import MemoryStore
 from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
-from storage_guards.objects import bodies as object_upload
-from storage_guards.objects.plans import ANYTHING
-from storage_guards.objects.requests import Get, Next
+from storage_guards.objects.plans import ANYTHING, SMALL
+from storage_guards.objects.requests import Get, Next, OpenBody
 from tests.object_faults import FaultyStore
 from tests.scenario.conftest import Side
 
@@ -31,7 +30,7 @@ MIB = 2**20
 
 
 class Desk:
-    """A guard of one colour, and short forms."""
+    """A guard, sync or async, and short forms."""
 
     def __init__(self, side: Side, store: Any, **options: Any) -> None:
         self.side, self.store = side, store
@@ -190,7 +189,7 @@ def test_a_stream_that_was_interrupted_does_not_go_on(side: Side, error: type[Ba
     desk = Desk(side, MemoryStore())
     desk.publish(A, {"x": b"12345"}, claim=True)
     stream = desk.call(desk.guard.open, R, "x")
-    steps = stream._reading.read(-1)
+    steps = stream._reading.plan_read(-1)
     steps.send(desk.call(desk.guard._perform, next(steps)))  # a piece has come
     with pytest.raises((GenericError, KeyboardInterrupt, asyncio.CancelledError)):
         steps.throw(error("now"))
@@ -316,14 +315,16 @@ def test_of_a_big_body_only_a_few_parts_are_in_memory(side: Side) -> None:
     desk = Desk(side, Slow())
     desk.publish(A, {"x": body()}, claim=True)
     assert Slow.taken == 100 * MIB
-    assert max(ahead) <= object_upload.SMALL + 3 * MIB
+    assert max(ahead) <= SMALL + 3 * MIB
 
 
 def test_a_publication_that_is_thrown_away_ends_in_silence(desk: Desk) -> None:
     """As when a loop is closed with it in there."""
-    _, plan = desk.guard._publish(A, {"x": iter([b"1"])}, True, ANYTHING, None)
+    _, plan = desk.guard._plan_publish(A, {"x": iter([b"1"])}, True, ANYTHING)
     assert isinstance(next(plan), Get)
-    assert isinstance(plan.send(None), Next)
+    opened = plan.send(None)
+    assert isinstance(opened, OpenBody)
+    assert isinstance(plan.send(desk.call(desk.guard._perform, opened)), Next)
     plan.close()
     assert desk.current is None
 

@@ -103,7 +103,7 @@ def test_the_premise_of_hashes(world: World) -> None:
 def test_a_claim_changes_the_etag_that_writes_are_conditional_on(world: World) -> None:
     """Seven steps where a claim changes metadata alone: A's put, under the ETag it read before, is accepted."""
     world.call(world.guard.claim, A)
-    _, publication = world.guard._publish(A, {"value": b"late"}, False, ANYTHING, None)
+    _, publication = world.guard._plan_publish(A, {"value": b"late"}, False, ANYTHING)
     steps = _Steps(world, publication)
     put = steps.until(Put, "pointer.json")  # A has passed its check
     world.call(world.guard.claim, B)
@@ -115,7 +115,7 @@ def test_a_claim_changes_the_etag_that_writes_are_conditional_on(world: World) -
 
 def test_a_deletion_that_is_late_deletes_nothing(world: World) -> None:
     world.publish(A, b"old", claim=True)
-    steps = _Steps(world, world.guard._delete(A, False))
+    steps = _Steps(world, world.guard._plan_delete(A, False))
     put = steps.until(Put, "pointer.json")
     world.publish(B, b"new", claim=True)
     with pytest.raises(StaleFence):
@@ -124,7 +124,7 @@ def test_a_deletion_that_is_late_deletes_nothing(world: World) -> None:
 
 
 def test_a_claim_that_is_late_is_refused(world: World) -> None:
-    steps = _Steps(world, world.guard._claim([A], Deadline(5.0)))
+    steps = _Steps(world, world.guard._plan_claim([A], Deadline(5.0)))
     put = steps.until(Put, "pointer.json")
     world.publish(B, b"new", claim=True)
     with pytest.raises(StaleFence):
@@ -180,7 +180,7 @@ def test_a_paused_collector_deletes_nothing_of_newer_holders(world: World) -> No
     world.publish(A, b"old", claim=True)
     kept = world.publish(A, b"current")
     world.call(world.guard.claim, B)
-    steps = _Steps(world, world.guard._collect(B, 0, None))
+    steps = _Steps(world, world.guard._plan_collect(B, 0, None))
     delete = steps.until(Delete)
     world.call(world.guard.claim, C)
     world.call(world.guard.publish, C, {"kept": kept["value"], "new": b"by C"})
@@ -193,7 +193,7 @@ def test_a_paused_collector_deletes_nothing_of_newer_holders(world: World) -> No
 def test_a_collector_that_was_paused_before_it_listed_deletes_nothing_of_newer_holders(world: World) -> None:
     world.publish(A, b"old", claim=True)
     world.call(world.guard.claim, B)
-    steps = _Steps(world, world.guard._collect(B, 0, None))
+    steps = _Steps(world, world.guard._plan_collect(B, 0, None))
     listing = steps.until(List)
     world.publish(C, b"by C", claim=True)
     steps.go_on(listing)

@@ -42,16 +42,11 @@ from storage_guards import (
     PsycopgGuard,
     SQLAlchemyGuard,
 )
-from storage_guards.objects.guard import (
-    AsyncPublication,
-    AsyncStream,
-    Entry,
-    Publication,
-    Report,
-    StoredObject,
-    Stream,
-    UploadFound,
-)
+from storage_guards.objects.collect import UploadFound
+from storage_guards.objects.in_place import StoredObject
+from storage_guards.objects.pointer import Entry
+from storage_guards.objects.probe import ProbeReport
+from storage_guards.objects.publication import AsyncPublication, AsyncStream, Publication, Stream
 from storage_guards.sql.verify import Report as SQLReport
 
 
@@ -132,7 +127,7 @@ def work() -> int:
 
 def publish() -> None:
     guard = ObjectStoreGuard(S3Store("bucket"), prefix="fencing/", timeout=5, upload_timeout=30)
-    assert_type(guard.verify(), Report)
+    assert_type(guard.verify(), ProbeReport)
     with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease:
         before = guard.read("r")
         assert_type(before, Publication | None)

@@ -122,6 +122,8 @@ def run(code: str) -> str:
         ("from storage_guards import MemoryGuard", "sqlalchemy"),
         ("from storage_guards import MemoryGuard", "obstore"),
         ("from storage_guards import ObjectStoreGuard", "sqlalchemy"),
+        ("from storage_guards import ObjectStoreGuard", "storage_guards.objects.guard_async"),
+        ("from storage_guards import AsyncObjectStoreGuard", "storage_guards.objects.guard"),
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "sqlalchemy"),
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "redis"),
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "psycopg_pool"),

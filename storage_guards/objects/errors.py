@@ -1,0 +1,64 @@
+"""The meaning of obstore's errors for the guard.
+
+An error of obstore's has a type, and a text that ends with all of its sources. The text says what the type does not:
+whether a bucket is missing, or only an object, and whether obstore had repeated the request.
+"""
+
+from __future__ import annotations
+
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from fencing.kernel.errors import GuardNotEnforceable
+from storage_guards.objects.requests import Conflict, Lost
+
+STORE_ERRORS = (BaseError, OSError, NotImplementedError)
+
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
+_DENIED = (PermissionDeniedError, UnauthenticatedError)
+
+
+def map_error(error: Exception, what: str) -> Conflict | Lost | GuardNotEnforceable:
+    """Translate an error of obstore's, but for FileNotFoundError, which means something else to each request."""
+    if isinstance(error, (AlreadyExistsError, PreconditionError)):
+        return Conflict(brief(error))
+    if isinstance(error, _DENIED):
+        return GuardNotEnforceable(
+            f"{what}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
+            f"valid credentials: {brief(error)}"
+        )
+    if isinstance(error, (NotSupportedError, NotImplementedError)):
+        return GuardNotEnforceable(f"{what}: this store cannot do it: {brief(error)}")
+    return Lost(f"{what}: {brief(error)}")
+
+
+def require_bucket(error: FileNotFoundError, *keys: str) -> None:
+    """Raise GuardNotEnforceable where the bucket is missing, and not just what has these keys."""
+    text = str(error)
+    if any(sign in text and not any(sign in key for key in keys) for sign in _NO_BUCKET):
+        raise GuardNotEnforceable(f"there is no such bucket; create it: {brief(error)}") from error
+
+
+def is_denied(error: BaseException | None) -> bool:
+    """Say whether the store refused the credentials, or what they allow."""
+    return isinstance(error, _DENIED)
+
+
+def is_first_attempt(error: BaseException | None) -> bool:
+    """Say whether obstore's text tells that it did not repeat the request.
+
+    Otherwise an earlier attempt may have been done, or may be under way: a refusal of the last says nothing of it.
+    """
+    return "retries: 0," in str(error)
+
+
+def brief(error: BaseException) -> str:
+    """Return the first line of an error; its sources follow it."""
+    text = next(iter(str(error).splitlines()), "") or type(error).__name__
+    return text if len(text) <= 500 else text[:497] + "..."

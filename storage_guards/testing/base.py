@@ -1,0 +1,108 @@
+"""The base of the guards' suites: what a subclass supplies, and short forms for the tests."""
+
+from __future__ import annotations
+
+import copy
+import time
+import unittest
+import uuid
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, ClassVar
+
+from fencing.kernel.errors import GuardUnavailable, StaleFence
+from fencing.kernel.fence import Fence, Mark
+from fencing.testing.contract import Contract
+
+
+def fence(resource: str, number: int, token: str | None = None) -> Fence:
+    """A fence as a coordinator would have minted it, with a token of its own unless one is given."""
+    return Fence(resource, number, token or uuid.uuid4().hex)
+
+
+class GuardSuite(Contract):
+    """The base of the suites of guards."""
+
+    transactions: ClassVar[bool] = True
+    """True if ``add`` exists."""
+
+    claim_and_write: ClassVar[bool] = True
+    """True if ``write`` and ``add`` take ``claim=True``."""
+
+    several_guards: ClassVar[bool] = True
+    """True if a second ``make()`` gives a guard on the same storage; False where the storage is the guard object."""
+
+    # A subclass supplies these
+
+    def make(self) -> Any:
+        """A new guard on the storage under test; called again in one test, on the same storage."""
+        raise AssertionError("override make()")
+
+    def read(self, resource: str) -> Any:
+        """The int stored under that name; 0 where there is none. Reads what is committed, on the primary."""
+        raise AssertionError("override read()")
+
+    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> Any:
+        """Store the int through the guard; ``options`` is ``claim=True`` or empty."""
+        raise AssertionError("override write()")
+
+    def write_unguarded(self, resource: str, value: int) -> Any:
+        """Store the int past the guard: the control."""
+        raise AssertionError("override write_unguarded()")
+
+    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> Any:
+        """In one transaction of the guard: read the int, call ``between()``, store one more."""
+        raise AssertionError("override add(), or set transactions = False")
+
+    @cached_property
+    def guard(self) -> Any:
+        """The guard of this test, made when it is first asked for."""
+        return self.call(self.make)
+
+    # Short forms
+
+    def _name(self) -> str:
+        """A resource of the test's own. Makes the guard first, so that an async ``write`` finds it made."""
+        assert self.guard is not None
+        return f"contract:{uuid.uuid4().hex}"
+
+    def _claim(self, mine: Fence) -> None:
+        self.call(self.guard.claim, mine)
+
+    def _mark(self, resource: str) -> Mark | None:
+        mark: Mark | None = self.call(self.guard.mark, resource)
+        return mark
+
+    def _write(self, mine: Any, value: int) -> None:
+        self.call(self.write, mine, getattr(mine, "fence", mine).resource, value)
+
+    def _refused(self, mine: Fence, value: int, **options: Any) -> StaleFence:
+        """The StaleFence of a write that must not have happened."""
+        before = self.call(self.read, mine.resource)
+        refused = self.expect(StaleFence, self.write, mine, mine.resource, value, **options)
+        assert self.call(self.read, mine.resource) == before, "refused, and written all the same"
+        return refused
+
+    def _second(self) -> GuardSuite:
+        """This test, with a guard of its own on the same storage."""
+        assert self.guard is not None
+        second = copy.copy(self)
+        vars(second)["guard"] = second.call(second.make)
+        return second
+
+    def _admits(self, mine: Fence) -> bool:
+        """Claim, again while the storage is too busy, and say whether the claim was admitted."""
+        for _ in range(100):
+            try:
+                self._claim(mine)
+                return True
+            except StaleFence:
+                return False
+            except GuardUnavailable:
+                time.sleep(0.01)
+        raise AssertionError("the storage stayed unavailable")
+
+    def _needs(self, *abilities: str) -> None:
+        for ability in abilities:
+            if not getattr(self, ability):
+                raise unittest.SkipTest(f"{type(self).__name__}.{ability} is False")
