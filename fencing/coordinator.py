@@ -19,8 +19,6 @@ from fencing.locks.lock import AsyncFencedLock, FencedLock, check_adoptable
 from fencing.locks.renewal import AsyncRenewal, Renewal
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
 
-__all__ = ["AsyncCoordinator", "Coordinator"]
-
 
 class Coordinator(Backend):
     """Mints fences, and takes locks. Thread-safe; make one per process and service.

@@ -21,8 +21,6 @@ from fencing.locks.backend import Backend, Holder, Taken, next_number, owner_lab
 from fencing.locks.holding import Grant
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
 
-__all__ = ["AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"]
-
 
 @dataclass(slots=True)
 class _Held:

@@ -11,8 +11,6 @@ from fencing.kernel.admission import as_fence, sorted_fences
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
 
-__all__ = ["check_timeout", "check_unknown", "fences_of", "wait_seconds"]
-
 LEAST_SECONDS = 0.001
 """The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
 

@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from fencing.kernel.errors import LeaseLost, StaleFence, UnclaimedFence
 from fencing.kernel.fence import Fence, HasFence, Mark
 
-__all__ = ["admit_claim", "admit_write", "as_fence", "sorted_fences"]
-
 
 def admit_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
     """The rule for a claim: admitted iff the fence is newer than the mark, or is the mark's own (so a lost reply can

@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 from fencing.kernel.fence import Fence
 from fencing.kernel.guard import AsyncGuard, Guard
 
-__all__ = ["Claim", "Plan", "Shielded", "Sleep", "finish", "run", "run_async"]
-
 T = TypeVar("T")
 
 Plan = Generator[Any, Any, T]

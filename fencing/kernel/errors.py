@@ -23,20 +23,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from fencing.kernel.fence import Fence, Mark
 
-__all__ = [
-    "CoordinatorUnavailable",
-    "FencingError",
-    "GuardNotEnforceable",
-    "GuardUnavailable",
-    "LeaseLost",
-    "MarkImplausible",
-    "NotAcquired",
-    "OutcomeUnknown",
-    "StaleFence",
-    "StaleRead",
-    "UnclaimedFence",
-]
-
 
 class FencingError(Exception):
     """The root of all errors of this library."""

@@ -7,18 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 from urllib.parse import quote, unquote
 
-__all__ = [
-    "MAX_NUMBER",
-    "MAX_RESOURCE_BYTES",
-    "MAX_SEQ",
-    "Fence",
-    "HasFence",
-    "Mark",
-    "check_number",
-    "check_resource",
-    "check_token",
-]
-
 MAX_NUMBER = 2**53 - 1
 """The highest fencing number: the largest integer that a double, and so Redis' Lua, still tells from its neighbours."""
 

@@ -8,8 +8,6 @@ from typing import Any, Protocol, TypeVar
 
 from fencing.kernel.fence import Fence, HasFence, Mark
 
-__all__ = ["AsyncGuard", "Guard", "check_guards"]
-
 
 class Guard(Protocol):
     """The storage side of a lock: keeps one mark per resource, beside the data, and refuses stale fences.

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-__all__ = ["after_fork", "current_owner", "now", "pid"]
-
 logger = logging.getLogger("fencing")
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 from fencing.kernel.effects import Plan, Sleep
 
-__all__ = ["Answer", "Backoff", "NoReply", "retry"]
-
 _MOST_DOUBLINGS = 32
 
 

@@ -26,24 +26,6 @@ from fencing.kernel.retry import Answer, Backoff, NoReply, retry
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 
-__all__ = [
-    "Backend",
-    "ForcedRelease",
-    "Grant",
-    "Holder",
-    "HoldsWithoutTtl",
-    "OneOfManyWins",
-    "Place",
-    "Queues",
-    "RenewsGrants",
-    "RenewsSession",
-    "Taken",
-    "TtlPerLock",
-    "check_capabilities",
-    "next_number",
-    "owner_label",
-]
-
 BACKOFF = Backoff(first=0.01, longest=0.25)
 
 PLAUSIBLE_STEP = 2**50

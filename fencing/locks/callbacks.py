@@ -10,8 +10,6 @@ from typing import Any
 
 from fencing.kernel import process
 
-__all__ = ["MAX_THREADS", "call_in_thread", "failed"]
-
 logger = logging.getLogger("fencing")
 
 MAX_THREADS = 16

@@ -13,8 +13,6 @@ from typing import Any
 from fencing.kernel import process
 from fencing.locks.backend import Backend
 
-__all__ = ["coordinator_of"]
-
 _COORDINATORS = {
     "redis": ("fencing.redis.coordinator", "RedisCoordinator"),
 }

@@ -12,8 +12,6 @@ from typing import Any, Literal, Protocol
 from fencing.kernel.fence import Fence
 from fencing.locks.settings import Settings
 
-__all__ = ["Grant", "Holding"]
-
 End = Literal["released", "detached", "abandoned"]
 Loss = Literal["expired", "gone", "stale"]
 

@@ -19,8 +19,6 @@ from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.holding import Holding
 
-__all__ = ["Lease", "LeaseBase"]
-
 logger = logging.getLogger("fencing")
 
 

@@ -15,8 +15,6 @@ from fencing.locks.callbacks import failed
 from fencing.locks.holding import Holding
 from fencing.locks.lease import LeaseBase
 
-__all__ = ["AsyncLease", "CancelOnLoss"]
-
 
 class AsyncLease(LeaseBase):
     """:class:`Lease` for asyncio."""

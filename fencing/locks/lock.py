@@ -17,8 +17,6 @@ from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease, CancelOnLoss
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings, check_timeout
 
-__all__ = ["AsyncFencedLock", "FencedLock", "check_adoptable"]
-
 
 def _settings(backend: Backend, options: Mapping[str, Any], *, asynchronous: bool) -> Settings:
     if not options:

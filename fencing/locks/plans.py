@@ -19,8 +19,6 @@ from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, RenewsG
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 
-__all__ = ["acquire", "adopt", "force_release", "holder", "new_token", "release", "renew", "renew_all"]
-
 CLAIM_ROUNDS = 5
 """How often a grant is claimed, each time under a new fence, before it is given back as superseded."""
 

@@ -23,8 +23,6 @@ from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 from fencing.locks.timer import LINGER_SECONDS, CallAt, timer
 
-__all__ = ["AsyncRenewal", "Renewal"]
-
 logger = logging.getLogger("fencing")
 
 LEAST_ATTEMPT_SECONDS = 0.1

@@ -9,8 +9,6 @@ from typing import Any, Self, TypedDict
 
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
 
-__all__ = ["AsyncLockOptions", "LockOptions", "Settings", "check_flag", "check_timeout"]
-
 MIN_TTL = 0.01
 MAX_TTL = 365 * 24 * 3600.0
 MAX_OWNER_CHARACTERS = 200

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from fencing.kernel import process
 
-__all__ = ["LINGER_SECONDS", "CallAt", "Timer", "timer"]
-
 logger = logging.getLogger("fencing")
 
 LINGER_SECONDS = 1.0

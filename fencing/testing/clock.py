@@ -7,8 +7,6 @@ import itertools
 import threading
 from collections.abc import Callable
 
-__all__ = ["ManualClock"]
-
 Callback = Callable[[], object]
 
 

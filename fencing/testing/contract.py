@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-__all__ = ["Contract"]
-
 E = TypeVar("E", bound=BaseException)
 
 CALL_SECONDS = 60.0

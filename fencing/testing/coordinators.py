@@ -35,8 +35,6 @@ from fencing.locks.holding import Grant
 from fencing.memory import MemoryCoordinator
 from fencing.testing.contract import Contract
 
-__all__ = ["CoordinatorContract"]
-
 AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
 
 
