@@ -21,8 +21,8 @@ from fencing.locks.renewal import AsyncRenewal, Renewal
 from fencing.redis.calls import Call
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.listener import Wakeups
-from fencing.redis.listener_async import AsyncWakeups
+from fencing.redis.listener import Listener
+from fencing.redis.listener_async import AsyncListener
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait
 
@@ -74,7 +74,7 @@ class RedisCoordinator(RedisPlans):
             asynchronous=False,
         )
         self._connections = Connections(client)
-        self._wakeups = Wakeups(client, self._connections.perform, self.clock)
+        self._wakeups = Listener(client, self._connections.perform, self.clock)
         self._renewal = Renewal(self)
         self.address = self._connections.address
 
@@ -159,7 +159,7 @@ class AsyncRedisCoordinator(RedisPlans):
             asynchronous=True,
         )
         self._connections = AsyncConnections(client)
-        self._wakeups = AsyncWakeups(client, self._connections.perform, self.clock)
+        self._wakeups = AsyncListener(client, self._connections.perform, self.clock)
         self._renewal = AsyncRenewal(self)
         self.address = self._connections.address
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from fencing.redis.wire import bulks
+from fencing.redis.resp import bulks
 
 __all__ = ["ACQUIRE", "FORCE_RELEASE", "HOLDER", "RELEASE", "REMINT", "RENEW", "Script"]
 
