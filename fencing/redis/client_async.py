@@ -54,10 +54,9 @@ class AsyncConnections:
         self.address = self._factory.address
         self.closed = False
         self._loops: dict[asyncio.AbstractEventLoop, _Line] = {}
-        process.after_fork(self._after_fork)
+        process.after_fork(self._reset)
 
-    def _after_fork(self) -> None:
-        quirks.keep_parents(self._loops)
+    def _reset(self) -> None:
         self._loops = {}
 
     async def perform(self, call: Call) -> Any:

@@ -16,7 +16,6 @@ from redis.exceptions import RedisError
 from fencing.kernel import process
 from fencing.kernel.errors import FencingError
 from fencing.kernel.retry import NoReply
-from fencing.redis import quirks
 from fencing.redis.calls import Call, release_call
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
@@ -59,10 +58,9 @@ class AsyncListener:
         self._make = partial(_LoopListener, ConnectionFactory(client), perform, clock)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopListener] = {}
         self._closed = False
-        process.after_fork(self._after_fork)
+        process.after_fork(self._reset)
 
-    def _after_fork(self) -> None:
-        quirks.keep_parents(self._loops)
+    def _reset(self) -> None:
         self._loops = {}
 
     def _mine(self) -> _LoopListener:

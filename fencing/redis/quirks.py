@@ -98,15 +98,3 @@ def close_copy(connection: Any) -> None:
     ``disconnect()`` shuts the socket down only in the process that made the connection, and elsewhere just closes it.
     """
     connection.disconnect()
-
-
-_parents: list[object] = []
-
-
-def keep_parents(connections: object) -> None:
-    """In a forked child: keep the parent's asyncio connections as they are, for good.
-
-    Collected, they would close their transports (since Python 3.11.5, and redis-py 5.1, they do). That takes them from
-    the selector of their loop, which on Linux is an epoll that the parent shares: the parent would hear no more.
-    """
-    _parents.append(connections)
