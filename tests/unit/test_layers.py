@@ -28,12 +28,26 @@ class Room(NamedTuple):
 
 KERNEL = "fencing.kernel"
 LOCKS = "fencing.locks"
+REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
+REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
+REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.waiters", "fencing.locks.timer")
 
 # A file is judged by the longest name here that is its own, or its folder's.
 ROOMS = {
     "fencing.kernel": Room(),
     "fencing.locks": Room((KERNEL,)),
-    "fencing.redis": Room((KERNEL, LOCKS), ("redis", "hiredis")),
+    "fencing.redis": Room((KERNEL, LOCKS), ("redis",)),
+    "fencing.redis.resp": Room((), ("redis", "hiredis")),
+    "fencing.redis.keys": Room(REDIS_CALLS),
+    "fencing.redis.scripts": Room(REDIS_CALLS),
+    "fencing.redis.calls": Room(REDIS_CALLS),
+    "fencing.redis.quirks": Room((), ("redis",)),
+    "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.client": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.client_async": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.waiters": Room(),
+    "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
+    "fencing.redis.listener_async": Room((*REDIS_LISTENER, "fencing.redis.listener"), ("redis",)),
     "fencing.testing": Room((KERNEL, LOCKS)),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
