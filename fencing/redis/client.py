@@ -64,7 +64,7 @@ def limit_waits(sock: socket.socket, seconds: float) -> None:
     sock.settimeout(seconds)
 
 
-class _Line:
+class Line:
     """A place for one connection, which is made when it is first needed."""
 
     __slots__ = ("_seconds", "connection", "used")
@@ -96,9 +96,14 @@ class _Line:
         """Send a command and return its reply, be it an error. RedisError or OSError: the connection is broken."""
         try:
             self.connection.send_packed_command([data], check_health=False)
-            return self.connection.read_response(disconnect_on_error=False)
+            return self.read()
         except REPLIED as error:
             return error
+
+    def read(self) -> Any:
+        """Return what comes next. TimeoutError of redis-py: nothing within the time-out; others: it is broken."""
+        try:
+            return self.connection.read_response(disconnect_on_error=False)
         except redis.ConnectionError as error:
             if isinstance(error.__context__, BlockingIOError):  # so the kernel says that the time is over
                 raise redis.TimeoutError(f"no reply within {self._seconds:.3g} s") from error
@@ -114,9 +119,10 @@ class _Line:
             return True
 
     def close(self) -> None:
-        if self.connection is not None:
-            self.connection.disconnect()
-            self.connection = None
+        """Close the connection, if there is one. Two threads may do so at the same time."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.disconnect()
 
 
 class Connections:
@@ -130,7 +136,7 @@ class Connections:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._free = deque(_Line() for _ in range(MAX_CONNECTIONS))  # the last one used is the next
+        self._free = deque(Line() for _ in range(MAX_CONNECTIONS))  # the last one used is the next
         self._returned = threading.Condition(threading.Lock())
         self._waiting = 0
         self._broken_at = 0.0  # what was last used before is closed, and made anew when it is needed
@@ -161,7 +167,7 @@ class Connections:
                 with self._returned:
                     self._returned.notify()
 
-    def _wait_for_a_line(self, seconds: float) -> _Line:
+    def _wait_for_a_line(self, seconds: float) -> Line:
         deadline = time.monotonic() + seconds
         with self._returned:
             self._waiting += 1
@@ -176,7 +182,7 @@ class Connections:
             finally:
                 self._waiting -= 1
 
-    def _exchange(self, line: _Line, call: Call, started: float) -> Any:
+    def _exchange(self, line: Line, call: Call, started: float) -> Any:
         seconds = self._factory.limited(call.timeout)
         known = line.used > self._broken_at
         used, line.used = line.used, 0.0  # until the reply is in: wherever this is interrupted, it is never used again
@@ -195,7 +201,7 @@ class Connections:
         line.used = time.monotonic()
         return reply
 
-    def _refused(self, line: _Line, call: Call, error: RedisError, known: bool) -> NoReturn:
+    def _refused(self, line: Line, call: Call, error: RedisError, known: bool) -> NoReturn:
         if isinstance(error, NOT_READY) or is_logged_out(error):
             self._abandon(line, call, error)
             if known and is_logged_out(error):
@@ -204,13 +210,13 @@ class Connections:
             line.used = time.monotonic()  # it answered: the connection is in order
         raise error
 
-    def _connect(self, line: _Line, seconds: float) -> None:
+    def _connect(self, line: Line, seconds: float) -> None:
         try:
             line.open(self._factory.make(), seconds)
         except (RedisError, OSError) as error:
             raise map_connect_error(error, self.address) from error
 
-    def _abandon(self, line: _Line, call: Call, error: BaseException) -> None:
+    def _abandon(self, line: Line, call: Call, error: BaseException) -> None:
         """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
         if line.connection is None:
             return

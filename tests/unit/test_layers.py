@@ -30,7 +30,7 @@ KERNEL = "fencing.kernel"
 LOCKS = "fencing.locks"
 REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
 REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
-REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.waiters", "fencing.locks.timer")
+REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
 
 # A file is judged by the longest name here that is its own, or its folder's.
 ROOMS = {
