@@ -119,7 +119,7 @@ def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | Co
 
 
 def is_logged_out(error: BaseException) -> bool:
-    """Return whether the server does not, or no longer, know who asks. Long commands it then refuses differently."""
+    """Return whether the server knows no user here, or no longer. It refuses long commands in other words."""
     return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
 
 

@@ -14,8 +14,6 @@ from functools import lru_cache
 
 from fencing.redis.resp import bulks
 
-__all__ = ["SLOTS", "Keys", "keys_of", "slot_of", "tag_of"]
-
 SLOTS = 16384
 
 

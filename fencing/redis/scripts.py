@@ -8,8 +8,6 @@ from importlib.resources import files
 
 from fencing.redis.resp import bulks
 
-__all__ = ["ACQUIRE", "FORCE_RELEASE", "HOLDER", "RELEASE", "REMINT", "RENEW", "Script"]
-
 
 @dataclass(frozen=True, slots=True)
 class Script:
