@@ -1,33 +1,19 @@
 """What the room knows of redis-py beyond its documentation: private attributes, and behaviour that nobody promises.
 
-Each is one function, with the versions of redis-py in which it was seen, and what happens where it is absent. A test
-asks the installed redis-py for each, and fails where that is newer than what was looked at.
+Each is one function, which says what happens where it is absent. A test asks the installed redis-py for each, and fails
+where that is newer than the newest one that was looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-SEEN: dict[str, tuple[str, str]] = {}
-"""The functions below, with the oldest and the newest redis-py in which each was found to be right."""
+SEEN = ("5.0.1", "6.4", "7.1", "8.1")
+"""The versions of redis-py in which all of these were found to be right, unless a function names others."""
 
 
-def seen(oldest: str, newest: str) -> Callable[[F], F]:
-    """Note in which versions the decorated function was found to be right."""
-
-    def note(function: F) -> F:
-        SEEN[function.__name__] = (oldest, newest)
-        return function
-
-    return note
-
-
-@seen("5.0.1", "8.1")
 def socket_of(connection: Any) -> socket.socket | None:
     """Return the socket of an open connection, to set its time-outs; None: this redis-py has it elsewhere.
 
@@ -37,7 +23,6 @@ def socket_of(connection: Any) -> socket.socket | None:
     return sock if isinstance(sock, socket.socket) else None
 
 
-@seen("5.0.1", "8.1")
 def transport_of(connection: Any) -> asyncio.Transport | None:
     """Return the transport of an open asyncio connection, to write to it and to read from it.
 
@@ -47,7 +32,6 @@ def transport_of(connection: Any) -> asyncio.Transport | None:
     return transport if hasattr(transport, "set_protocol") else None  # uvloop's are no asyncio.Transport
 
 
-@seen("5.0.1", "8.1")
 def pool_of(client: Any) -> tuple[Any, type, dict[str, Any]]:
     """Return a client's pool, the class of its connections, and a copy of what they are made with.
 
@@ -57,7 +41,6 @@ def pool_of(client: Any) -> tuple[Any, type, dict[str, Any]]:
     return pool, pool.connection_class, dict(pool.connection_kwargs)
 
 
-@seen("5.0.1", "8.1")
 def sentinel_service(pool: Any) -> str | None:
     """Return the name of the service that a Sentinel's pool finds; None: it is another pool.
 
@@ -67,12 +50,11 @@ def sentinel_service(pool: Any) -> str | None:
     return name
 
 
-@seen("7.0", "8.1")
 def refuse_maintenance(options: dict[str, Any]) -> None:
     """Change a pool's options so that the server sends no maintenance notices, and the pool knows nothing of us.
 
     The options are ``maint_notifications_pool_handler``, the pool's own, which keeps track of connections, and
-    ``maint_notifications_config``. Where they are absent, there are no such notices.
+    ``maint_notifications_config``. Seen since 7.0; before, there are no such notices.
     """
     options.pop("maint_notifications_pool_handler", None)
     if "maint_notifications_config" in options:
@@ -81,7 +63,6 @@ def refuse_maintenance(options: dict[str, Any]) -> None:
         options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
 
 
-@seen("5.0.1", "8.1")
 def limit_connecting(connection: Any, seconds: float) -> None:
     """Set the time-outs that a connection for threads connects with, and has from then on.
 
@@ -91,7 +72,6 @@ def limit_connecting(connection: Any, seconds: float) -> None:
     connection.socket_timeout = connection.socket_connect_timeout = seconds
 
 
-@seen("5.0.1", "8.1")
 def close_copy(connection: Any) -> None:
     """Close a forked child's copy of a connection for threads; the parent's stays open.
 
