@@ -105,7 +105,7 @@ class Line:
         try:
             return self.connection.read_response(disconnect_on_error=False)
         except redis.ConnectionError as error:
-            if isinstance(error.__context__, BlockingIOError):  # so the kernel says that the time is over
+            if quirks.timed_out(error):
                 raise redis.TimeoutError(f"no reply within {self._seconds:.3g} s") from error
             raise
 
