@@ -6,10 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fencing.redis.keys import keys_of
+from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, RELEASE, Script
-from fencing.redis.wire import bulk, bulks, script_call
-
-__all__ = ["Call", "acquire_start", "release_call"]
 
 
 class Call(NamedTuple):
@@ -19,15 +17,18 @@ class Call(NamedTuple):
     keys: tuple[str, ...]
     args: tuple[str | int, ...]
     timeout: float = 0.0
-    takes: tuple[str, str, str] | None = None  # resource, token and hub of the lock that it may take
-    last: bool = False  # attempt
+    may_take: tuple[str, str, str] | None = None  # a lock: resource, token, and listener of its waiter
+    last_attempt: bool = False
     packed: bytes | None = None  # the call by its SHA-1 as it goes over the wire, where its parts were at hand
 
     @property
-    def undo(self) -> Call | None:
-        """Sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to the
-        last attempt, so that a lock granted meanwhile is not left to its ttl."""
-        return None if self.takes is None else release_call(*self.takes)
+    def compensation(self) -> Call | None:
+        """The call that frees what this one may take.
+
+        It is sent behind it on the same connection if the caller is cancelled while it waits, or if no reply comes to
+        the last attempt. A lock granted meanwhile is thus not left to its ttl.
+        """
+        return None if self.may_take is None else release_call(*self.may_take)
 
 
 class Prefix(NamedTuple):
@@ -51,7 +52,7 @@ def release_start(resource: str) -> Prefix:
     return Prefix(keys, script_call(RELEASE.by_sha, len(keys), 2) + bulks(keys))
 
 
-def release_call(resource: str, token: str, hub: str = "", *, timeout: float = 0.0) -> Call:
-    """What frees the lock if the token holds it; with a hub, what takes the token out of the queue as well."""
+def release_call(resource: str, token: str, listener: str = "", *, timeout: float = 0.0) -> Call:
+    """Free the lock if the token holds it; with a listener, take the token out of the queue as well."""
     keys, packed = release_start(resource)
-    return Call(RELEASE, keys, (token, hub), timeout, packed=packed + bulk(token) + bulk(hub))
+    return Call(RELEASE, keys, (token, listener), timeout, packed=packed + bulk(token) + bulk(listener))

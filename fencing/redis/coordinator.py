@@ -12,8 +12,8 @@ from fencing.locks.settings import AsyncLockOptions, LockOptions, check_flag
 from fencing.redis.calls import Call
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.listener import Wakeups
-from fencing.redis.listener_async import AsyncWakeups
+from fencing.redis.listener import Listener
+from fencing.redis.listener_async import AsyncListener
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait
 
@@ -43,7 +43,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         super().__init__(**options)
         self._connections = Connections(client)
-        self._listener = Wakeups(client, self._connections.perform, self.clock)
+        self._listener = Listener(client, self._connections.perform, self.clock)
         self.address = self._connections.address
 
     def listening(self) -> bool:
@@ -73,7 +73,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         super().__init__(**options)
         self._connections = AsyncConnections(client)
-        self._listener = AsyncWakeups(client, self._connections.perform, self.clock)
+        self._listener = AsyncListener(client, self._connections.perform, self.clock)
         self.address = self._connections.address
 
     def listening(self) -> bool:

@@ -12,9 +12,7 @@ from binascii import crc_hqx
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from fencing.redis.wire import bulks
-
-__all__ = ["SLOTS", "Keys", "keys_of", "slot_of", "tag_of"]
+from fencing.redis.resp import bulks
 
 SLOTS = 16384
 

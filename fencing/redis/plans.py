@@ -17,9 +17,9 @@ from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call, acquire_start, release_call
 from fencing.redis.keys import Keys, keys_of
+from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
-from fencing.redis.wire import bulk, bulks, script_call
 
 __all__ = ["RedisPlans"]
 
@@ -53,7 +53,7 @@ class _Place:
     def plan_leave(self, *, deadline: float) -> Plan[None]:
         yield Leave(self.waiter)
         waiter = self.waiter
-        call = release_call(waiter.resource, waiter.token, waiter.hub)
+        call = release_call(waiter.resource, waiter.token, waiter.listener)
         yield from self.plans._ask(call, waiter.resource, self.settings, deadline)
 
 
@@ -175,11 +175,11 @@ class RedisPlans(Backend):
         waiter: Waiter | None,
         ticket: str,
     ) -> Plan[Answer]:
-        hub = "" if waiter is None else waiter.hub
+        hub = "" if waiter is None else waiter.listener
         keys, packed = acquire_start(resource)
         args = self._minting(token, settings, floor, hub, ticket)
         packed += bulk(token) + _packed(args[1:])
-        call = Call(ACQUIRE, keys, args, takes=(resource, token, hub), packed=packed)
+        call = Call(ACQUIRE, keys, args, may_take=(resource, token, hub), packed=packed)
         return self._ask(call, resource, settings, deadline)
 
     def _minting(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
@@ -190,7 +190,7 @@ class RedisPlans(Backend):
         self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
     ) -> Plan[Answer]:
         its = keys_of(resource)
-        call = Call(script, (its.lock, its.holder, its.counter), args, takes=(resource, str(args[0]), ""))
+        call = Call(script, (its.lock, its.holder, its.counter), args, may_take=(resource, str(args[0]), ""))
         return self._ask(call, resource, settings, deadline)
 
     def _outcome(self, reply: Answer, resource: str, token: str, settings: Settings) -> Grant | Taken:

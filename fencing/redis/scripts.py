@@ -6,9 +6,7 @@ import hashlib
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from fencing.redis.wire import bulks
-
-__all__ = ["ACQUIRE", "FORCE_RELEASE", "HOLDER", "RELEASE", "REMINT", "RENEW", "Script"]
+from fencing.redis.resp import bulks
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class NotWithdrawn(Polls):
     """Requests that are not withdrawn when their caller gives up."""
 
     def _ask(self, call: Call, *args: Any) -> Plan[Any]:
-        return super()._ask(call._replace(takes=None), *args)
+        return super()._ask(call._replace(may_take=None), *args)
 
 
 class NobodyIsTold(SimulatedRedis):

@@ -63,7 +63,7 @@ class Waiting:
         while isinstance(effect := self._effect(state, client), Wait):
             local = state.clients[client]
             if not local.rung:
-                look_at = state.redis.clock_us // 1000 + round(effect.look * 1000)
+                look_at = state.redis.clock_us // 1000 + round(effect.recheck * 1000)
                 return with_client(state, client, local._replace(look_at=look_at))
             answered = clients.answered(client, self.programs[client], local._replace(rung=False, look_at=0), Woken())
             state = with_client(state, client, answered)

@@ -142,14 +142,14 @@ class World:
         yield Step(said, after, self._same_fences(state, after, client))
         if allowed(self.scenario, state, "lost"):
             withdrawn = ""
-            if call.last and call.undo is not None:
-                _, undone, told = self._redis(redis, call.undo)
+            if call.last_attempt and call.compensation is not None:
+                _, undone, told = self._redis(redis, call.compensation)
                 done = self.waiting.told(done._replace(redis=undone), told)
                 withdrawn = " and it is withdrawn"
             after = answer(done, answer=Lost(call.timeout))
             yield Step(f"{said}, the reply is lost{withdrawn}", counted(after, "lost"))
         if allowed(self.scenario, state, "late"):
-            requests = (call, call.undo) if call.last and call.undo is not None else (call,)
+            requests = (call, call.compensation) if call.last_attempt and call.compensation is not None else (call,)
             after = answer(self._hang(before, client, *requests), answer=Lost(call.timeout))
             yield Step(f"{name}'s {call.script.name} hangs", counted(after, "late"))
 

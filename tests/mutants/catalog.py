@@ -148,9 +148,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an-undo-frees-what-the-repetition-got",
-        "fencing/redis/blueprint.py",
-        "return call.undo is not None and (call.last or interrupted)",
-        "return call.undo is not None",
+        "fencing/redis/connection_factory.py",
+        "return call.may_take is not None and (call.last_attempt or interrupted)",
+        "return call.may_take is not None",
         (
             "tests/scenario/test_lost_replies.py::test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got",
         ),
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/redis/waiters.py",
         'elif kind == "grant":',
         'elif kind == "passed":',
-        ("tests/unit/test_redis_waiting.py::test_an_offer_for_nobody_is_to_be_declined",),
+        ("tests/unit/test_redis_waiters.py::test_an_offer_for_nobody_is_to_be_declined",),
     ),
     Mutant(
         "replies-find-other-callers",

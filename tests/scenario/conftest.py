@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio
+import redis.asyncio.retry
+from redis._parsers import _AsyncRESP2Parser, _RESP2Parser
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import AsyncRedisCoordinator, RedisCoordinator
-from fencing.redis import client as redis_connections
-from fencing.redis import client_async as redis_multiplex
-from fencing.redis import direct as redis_direct
-from fencing.redis import listener_async as redis_async_wakeups
-from fencing.redis import replies as redis_replies
+from fencing.redis import quirks, resp
+from fencing.redis.connection_factory import ConnectionFactory
 from fencing.testing.contract import Contract
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 
@@ -98,15 +97,25 @@ def account(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Itera
     account.close()
 
 
-@pytest.fixture(params=["direct", "no hiredis", "another redis-py"])
+def with_python_parser(make: Callable[[ConnectionFactory], Any]) -> Callable[[ConnectionFactory], Any]:
+    """Connections that redis-py reads as it does where hiredis is not installed."""
+
+    def made(factory: ConnectionFactory) -> Any:
+        asynchronous = isinstance(factory.options["retry"], redis.asyncio.retry.Retry)
+        factory.options["parser_class"] = _AsyncRESP2Parser if asynchronous else _RESP2Parser
+        return make(factory)
+
+    return made
+
+
+@pytest.fixture(params=["as installed", "no hiredis", "another redis-py"])
 def way_to_redis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How connections are written to and read."""
+    """How connections are written to and read, and given time-outs."""
     way: str = request.param
     if way == "no hiredis":
-        monkeypatch.setattr(redis_replies, "hiredis", None)
+        monkeypatch.setattr(resp, "hiredis", None)
+        monkeypatch.setattr(ConnectionFactory, "make", with_python_parser(ConnectionFactory.make))
     elif way == "another redis-py":  # which keeps its sockets and streams elsewhere
-        for module in (redis_connections, redis_direct):
-            monkeypatch.setattr(module, "direct_socket", lambda connection: None)
-        for module in (redis_multiplex, redis_async_wakeups):
-            monkeypatch.setattr(module, "stream_writer", lambda connection: None)
+        for name in ("socket_of", "transport_of"):
+            monkeypatch.setattr(quirks, name, lambda connection: None)
     return way

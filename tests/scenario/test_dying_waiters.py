@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from examples.servers import RedisServer, freeze
-from fencing.redis import hub as redis_hub
+from fencing.redis import quirks
+from fencing.redis.listener import Heartbeat
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
 from tests.scenario.test_fork import in_child
@@ -187,8 +188,8 @@ def test_a_dead_tcp_connection_is_noticed(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No end of the connection is told that it is broken: the server counts it as listening."""
-    monkeypatch.setattr(redis_hub, "PING_SECONDS", 0.3)
-    monkeypatch.setattr(redis_hub, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(Heartbeat, "PING_SECONDS", 0.3)
+    monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 0.1)
     through, queue = proxy(any_redis), Queue(any_redis)
     coordinator = side.coordinator(through.url(any_redis.url), ttl=30)
     holder = side.call(side.coordinator(any_redis.url, ttl=60).acquire, "r")
@@ -226,7 +227,10 @@ def test_a_fork_while_others_wait(any_redis: RedisServer) -> None:
     holder = coordinator.acquire("r")
     waiter = Waiter(side, coordinator)
     queue.has(1)
-    parents = coordinator._wakeups._connection._sock.fileno()
+    assert coordinator._wakeups._line is not None
+    sock = quirks.socket_of(coordinator._wakeups._line.connection)
+    assert sock is not None
+    parents = sock.fileno()
 
     def check() -> None:
         try:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import traceback
 from collections.abc import Callable
 
 import pytest
+import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import LeaseLost, RedisCoordinator
+from fencing import AsyncRedisCoordinator, LeaseLost, RedisCoordinator
 from fencing.kernel.admission import as_fence
+from tests.scenario.waiters import Queue
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 
@@ -86,3 +90,30 @@ def test_a_fork_while_every_connection_is_in_use(any_redis: RedisServer) -> None
             assert coordinator.acquire("r", timeout=5).release() is True
 
         in_child(check)
+
+
+def test_a_child_with_a_loop_of_its_own_does_not_deafen_the_parents(any_redis: RedisServer) -> None:
+    """The selector of the parent's loop is the child's as well: an epoll on Linux."""
+    admin = any_redis.client()
+
+    def connected() -> set[str]:
+        return {each["id"] for kind in ("normal", "pubsub") for each in admin.client_list(_type=kind)}
+
+    async def main() -> None:
+        async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=60) as coordinator:
+            holder = await coordinator.acquire("r")
+            waiting = asyncio.ensure_future(coordinator.acquire("r"))
+            await asyncio.to_thread(Queue(any_redis).has, 1)
+            before = connected()
+
+            async def job() -> None:
+                async with coordinator.hold("child", timeout=5):
+                    gc.collect()
+                gc.collect()
+
+            in_child(lambda: asyncio.run(job()))
+            await holder.release()
+            await (await asyncio.wait_for(waiting, 5)).release()
+            assert before <= connected(), "the parent's connections are in order"
+
+    asyncio.run(main())

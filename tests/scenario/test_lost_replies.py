@@ -45,8 +45,8 @@ def test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got(
     coordinator = side.coordinator(client, ttl=2.4, renew=False)
     side.call(side.call(coordinator.acquire, "warm").release)  # a connection is open
     slow.silence()
-    blueprint = coordinator._connections._blueprint
-    blueprint.options["port"] = quick.port  # the next connection goes the other way
+    factory = coordinator._connections._factory
+    factory.options["port"] = quick.port  # the next connection goes the other way
     lease = side.call(coordinator.acquire, "r", timeout=10)
     slow.restore()
     side.wait_until(lambda: slow.connections == 0)  # what was held back has arrived

@@ -115,13 +115,13 @@ def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
     any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    look = redis_multiplex._Line._look
+    look = redis_multiplex._Line._check
 
     def counted(line: redis_multiplex._Line, **again: bool) -> None:
         looks.append(1)
         look(line, **again)
 
-    monkeypatch.setattr(redis_multiplex._Line, "_look", counted)
+    monkeypatch.setattr(redis_multiplex._Line, "_check", counted)
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
@@ -148,7 +148,7 @@ def test_a_silent_connection_is_replaced_and_all_its_calls_are_repeated(
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
         slow.silence()
-        coordinator._connections._blueprint.options["port"] = quick.port
+        coordinator._connections._factory.options["port"] = quick.port
         started = time.monotonic()
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
         assert time.monotonic() - started < 10, "all at once, not one time-out after the other"

@@ -13,8 +13,8 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
-from fencing.redis import hub as redis_hub
-from fencing.redis import listener as redis_wakeups
+from fencing.redis import listener
+from fencing.redis.listener import Heartbeat
 from fencing.redis.scripts import ACQUIRE
 from tests.conftest import ProxyFactory, RedisFactory
 from tests.scenario.conftest import Side
@@ -122,7 +122,7 @@ def test_all_wait_on_one_connection_and_none_of_the_clients(side: Side, any_redi
     side.call(holder.release)
     for waiter in waiters:
         assert waiter.join().error is None
-    wait_until(lambda: not admin.client_list(_type="pubsub"), 3 * redis_hub.LINGER_SECONDS)
+    wait_until(lambda: not admin.client_list(_type="pubsub"), 3 * Heartbeat.LINGER_SECONDS)
     side.call(client.aclose if side.asynchronous else client.close)
 
 
@@ -130,7 +130,7 @@ def test_short_waits_in_a_row_share_a_connection(
     side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It counts as used although nobody waits whenever the hub looks."""
-    monkeypatch.setattr(redis_hub, "LINGER_SECONDS", 1.5)
+    monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 1.5)
     coordinator = side.coordinator(any_redis.url)
     queue = Queue(any_redis)
     before = commands(any_redis, "subscribe")
@@ -227,7 +227,7 @@ def test_an_interrupted_thread_leaves_the_queue(any_redis: RedisServer, monkeypa
         def interrupt(self: Any, seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(redis_wakeups._ThreadWaiter, "wait", interrupt)
+        monkeypatch.setattr(listener._ThreadWaiter, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r")
         assert len(queue) == 0

@@ -29,6 +29,9 @@ class Room(NamedTuple):
 KERNEL = "fencing.kernel"
 LOCKS = "fencing.locks"
 BACKEND = (KERNEL, LOCKS, "fencing.coordinator")
+REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
+REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
+REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
 
 # A file is judged by the longest name here that is its own, or its folder's.
 ROOMS = {
@@ -36,7 +39,19 @@ ROOMS = {
     "fencing.locks": Room((KERNEL,)),
     "fencing.coordinator": Room((KERNEL, LOCKS)),
     "fencing.memory": Room(BACKEND),
-    "fencing.redis": Room(BACKEND, ("redis", "hiredis")),
+    "fencing.redis": Room(BACKEND, ("redis",)),
+    "fencing.redis.resp": Room((), ("redis", "hiredis")),
+    "fencing.redis.keys": Room(REDIS_CALLS),
+    "fencing.redis.scripts": Room(REDIS_CALLS),
+    "fencing.redis.calls": Room(REDIS_CALLS),
+    "fencing.redis.quirks": Room((), ("redis",)),
+    "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.client": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.client_async": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.waiters": Room(),
+    "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
+    "fencing.redis.listener_async": Room((*REDIS_LISTENER, "fencing.redis.listener"), ("redis",)),
+    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters")),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),

@@ -15,8 +15,8 @@ from fencing.locks import plans
 from fencing.locks.backend import Holder, Taken
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
-from fencing.redis.blueprint import command
 from fencing.redis.calls import Call
+from fencing.redis.connection_factory import command
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
@@ -71,7 +71,7 @@ class Stepper:
                 send = effect.waiter or Waiter("hub", effect.resource, effect.token)
                 continue
             if isinstance(effect, (Wait, Leave)):
-                self.now += min(effect.seconds, effect.look) if isinstance(effect, Wait) else 0
+                self.now += min(effect.seconds, effect.recheck) if isinstance(effect, Wait) else 0
                 continue
             assert answers or self.otherwise, f"asked for more: {effect}"
             answer = answers.pop(0) if answers else self.otherwise
@@ -152,9 +152,11 @@ def test_only_the_last_attempt_is_withdrawn(steps: Stepper) -> None:
     with pytest.raises(CoordinatorUnavailable):
         steps.run(plan, *[(10 / 3, no_reply())] * 2)
     first, second = (effect for effect in steps.effects if isinstance(effect, Call))
-    assert (first.last, second.last) == (False, True), "an earlier one withdrawn late would free what a later one got"
-    assert second.undo is not None
-    assert second.undo.script.name == "release"
+    assert (first.last_attempt, second.last_attempt) == (False, True), (
+        "an earlier one withdrawn late would free what a later one got"
+    )
+    assert second.compensation is not None
+    assert second.compensation.script.name == "release"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +329,7 @@ def test_who_waits_listens_before_it_queues_and_asks_again_with_its_ticket(steps
     enlisted = [effect.waiter for effect in steps.effects if isinstance(effect, Enlist)]
     assert enlisted[1] is enlisted[2] is not None
     [wait, _] = [effect for effect in steps.effects if isinstance(effect, Wait)]
-    assert (wait.seconds, wait.look) == (60.0, 9.902)
+    assert (wait.seconds, wait.recheck) == (60.0, 9.902)
     assert steps.effects[-1].free_at == grant.deadline
 
 
@@ -387,12 +389,12 @@ def test_what_is_packed_is_what_is_said(steps: Stepper) -> None:
         assert call.packed == command(call._replace(packed=None))
 
 
-def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_undo(steps: Stepper) -> None:
+def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_compensation(steps: Stepper) -> None:
     steps.redis.listening = lambda: True  # type: ignore[method-assign]
     steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), GRANTED)
     [call] = [effect for effect in steps.effects if isinstance(effect, Call)]
-    assert call.undo is not None
-    assert call.undo.args == (call.args[0], "hub")
+    assert call.compensation is not None
+    assert call.compensation.args == (call.args[0], "hub")
 
 
 def test_trying_once_tries_once(steps: Stepper) -> None:

@@ -1,4 +1,4 @@
-"""The hub's book of who waits: who is rung by what, who looks when, and what is declined. No I/O, no clock."""
+"""The waiters of a listener: which message wakes which, which one rechecks when, what is declined. No I/O, no clock."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Callable
 
 import pytest
 
-from fencing.redis.waiters import LONGEST_LOOK_SECONDS, SLACK_SECONDS, Waiter, Waiting
+from fencing.redis.waiters import LONGEST_RECHECK_SECONDS, SLACK_SECONDS, Waiter, Waiters
 
 
-class Ringing(Waiter):
-    """Counts how often it was rung."""
+class Woken(Waiter):
+    """Counts how often it was woken."""
 
-    rings = 0
+    wakes = 0
 
-    def ring(self) -> None:
-        self.rings += 1
+    def wake(self) -> None:
+        self.wakes += 1
 
 
 class Book:
-    """A hub whose time passes when the test says so."""
+    """A listener whose time passes when the test says so."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.calls: list[tuple[float, Callable[[], object]]] = []
-        self.waiting = Waiting(lambda: self.now, lambda when, call, wanted: self.calls.append((when, call)))
+        self.waiters = Waiters(lambda: self.now, lambda when, call, wanted: self.calls.append((when, call)))
 
-    def add(self, token: str, resource: str = "r", *, look: float | None = None) -> Ringing:
-        waiter = Ringing("hub", resource, token)
-        self.waiting.add(waiter)
+    def add(self, token: str, resource: str = "r", *, look: float | None = None) -> Woken:
+        waiter = Woken("hub", resource, token)
+        self.waiters.add(waiter)
         if look is not None:
-            self.waiting.waits(waiter, look)
+            self.waiters.waits(waiter, look)
         return waiter
 
     def pass_time(self, seconds: float) -> None:
@@ -48,109 +48,109 @@ def book() -> Book:
     return Book()
 
 
-def test_an_offer_rings_the_one_it_is_for(book: Book) -> None:
+def test_an_offer_wakes_the_one_it_is_for(book: Book) -> None:
     first, second = book.add("a", look=10), book.add("b", look=10)
-    assert book.waiting.heard(b"grant b r") is None
-    assert (first.rings, second.rings) == (0, 1)
+    assert book.waiters.on_message(b"grant b r") is None
+    assert (first.wakes, second.wakes) == (0, 1)
 
 
 def test_an_offer_for_nobody_is_to_be_declined(book: Book) -> None:
     waiter = book.add("a", look=10)
-    assert book.waiting.heard(b"grant b r") == ("r", "b")
-    assert book.waiting.heard(b"grant a other name") == ("other name", "a")
-    book.waiting.remove(waiter, None)
-    assert book.waiting.heard(b"grant a r") == ("r", "a")
+    assert book.waiters.on_message(b"grant b r") == ("r", "b")
+    assert book.waiters.on_message(b"grant a other name") == ("other name", "a")
+    book.waiters.remove(waiter, None)
+    assert book.waiters.on_message(b"grant a r") == ("r", "a")
 
 
 def test_a_waiter_that_is_thrown_away_is_forgotten(book: Book) -> None:
     gone = weakref.ref(book.add("a", look=10))
     gc.collect()
     assert gone() is None
-    assert not book.waiting
-    assert book.waiting.heard(b"grant a r") == ("r", "a")
+    assert not book.waiters
+    assert book.waiters.on_message(b"grant a r") == ("r", "a")
 
 
 def test_who_was_passed_over_asks_again(book: Book) -> None:
     waiter = book.add("a", look=10)
-    assert book.waiting.heard(b"passed a r") is None
-    assert waiter.rings == 1
-    assert book.waiting.heard(b"passed b r") is None, "there is nothing to decline"
+    assert book.waiters.on_message(b"passed a r") is None
+    assert waiter.wakes == 1
+    assert book.waiters.on_message(b"passed b r") is None, "there is nothing to decline"
 
 
 def test_only_the_first_looks_and_at_its_moment(book: Book) -> None:
     first, second = book.add("a", look=3), book.add("b", look=1)
     book.pass_time(2.9)
-    assert (first.rings, second.rings) == (0, 0)
+    assert (first.wakes, second.wakes) == (0, 0)
     book.pass_time(0.1)
-    assert (first.rings, second.rings) == (1, 0)
+    assert (first.wakes, second.wakes) == (1, 0)
 
 
 def test_a_look_that_is_not_followed_by_a_question_is_repeated(book: Book) -> None:
     waiter = book.add("a", look=1)
     book.pass_time(1)
-    book.pass_time(LONGEST_LOOK_SECONDS)
-    assert waiter.rings == 2
+    book.pass_time(LONGEST_RECHECK_SECONDS)
+    assert waiter.wakes == 2
 
 
 def test_when_the_first_leaves_the_next_one_looks(book: Book) -> None:
     first, second = book.add("a", look=3), book.add("b", look=3)
-    book.waiting.remove(first, None)
+    book.waiters.remove(first, None)
     book.pass_time(3)
-    assert second.rings == 1
+    assert second.wakes == 1
 
 
-@pytest.mark.parametrize(("lasts", "after"), [(1.0, 1.0 + SLACK_SECONDS), (60.0, LONGEST_LOOK_SECONDS)])
+@pytest.mark.parametrize(("lasts", "after"), [(1.0, 1.0 + SLACK_SECONDS), (60.0, LONGEST_RECHECK_SECONDS)])
 def test_a_grant_here_moves_the_look_to_its_end(book: Book, lasts: float, after: float) -> None:
     first, second = book.add("a", look=5), book.add("b", look=5)
-    book.waiting.remove(first, book.now + lasts)
+    book.waiters.remove(first, book.now + lasts)
     book.pass_time(after - 0.001)
-    assert second.rings == 0
+    assert second.wakes == 0
     book.pass_time(0.001)
-    assert second.rings == 1
+    assert second.wakes == 1
 
 
 def test_a_message_moves_the_look(book: Book) -> None:
     waiter = book.add("a", look=10)
-    assert book.waiting.heard(b"look 252 r") is None
-    assert book.waiting.heard(b"look 252 of nobody") is None
+    assert book.waiters.on_message(b"look 252 r") is None
+    assert book.waiters.on_message(b"look 252 of nobody") is None
     book.pass_time(0.252)
-    assert waiter.rings == 1
+    assert waiter.wakes == 1
 
 
 def test_a_message_that_overtakes_the_answer_counts(book: Book) -> None:
     """It is of an offer that was made just after the question was answered: nobody else may notice that it ends."""
     waiter = book.add("a")
-    assert book.waiting.heard(b"look 252 r") is None
-    book.waiting.waits(waiter, 10)
+    assert book.waiters.on_message(b"look 252 r") is None
+    book.waiters.waits(waiter, 10)
     book.pass_time(0.252)
-    assert waiter.rings == 1
-    book.waiting.waits(waiter, 1)
+    assert waiter.wakes == 1
+    book.waiters.waits(waiter, 1)
     book.pass_time(1)
-    assert waiter.rings == 2
+    assert waiter.wakes == 2
 
 
 def test_who_is_just_asking_stays_known_when_an_old_call_comes(book: Book) -> None:
     """The last one has left, the next one has not begun to wait, and the timer calls for the former."""
     old = book.add("a", look=1)
-    book.waiting.remove(old, None)
+    book.waiters.remove(old, None)
     new = book.add("b")
     book.pass_time(1)
-    assert book.waiting.heard(b"grant b r") is None
-    assert new.rings == 1
-    book.waiting.waits(new, 2)
+    assert book.waiters.on_message(b"grant b r") is None
+    assert new.wakes == 1
+    book.waiters.waits(new, 2)
     book.pass_time(2)
-    assert new.rings == 2
+    assert new.wakes == 2
 
 
 def test_many_grants_leave_few_calls_behind(book: Book) -> None:
     for number in range(1000):
         waiter = book.add(str(number), look=10)
         book.pass_time(0.001)
-        book.waiting.remove(waiter, book.now + 10)
+        book.waiters.remove(waiter, book.now + 10)
     assert len(book.calls) < 5
 
 
 def test_all_ask_when_the_connection_breaks(book: Book) -> None:
     waiters = [book.add("a", look=10), book.add("b"), book.add("a", "other", look=10)]
-    book.waiting.stir()
-    assert [waiter.rings for waiter in waiters] == [1, 1, 1]
+    book.waiters.wake_all()
+    assert [waiter.wakes for waiter in waiters] == [1, 1, 1]

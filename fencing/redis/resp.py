@@ -1,11 +1,14 @@
-"""Replies as they come over the wire, read: by hiredis, where it is installed, or by a small reader of our own. Pure.
+"""RESP, the protocol of Redis: commands packed into bytes, replies read from bytes. Pure.
 
-See https://redis.io/docs/latest/develop/reference/protocol-spec/. An error that Redis gives as a reply is returned as
-the exception that redis-py has for it.
+Commands are packed here and not by redis-py, so that the parts that come again (a resource's keys, a lease's token) are
+packed once. Replies are read by hiredis where it is installed, and by a small reader of our own elsewhere. Errors that
+Redis gives as replies are returned as the exceptions that redis-py has for them.
+See https://redis.io/docs/latest/develop/reference/protocol-spec/.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from redis.exceptions import (
@@ -27,12 +30,10 @@ try:
 except ImportError:  # it is recommended, not required
     hiredis = None  # type: ignore[assignment]
 
-__all__ = ["NONE_YET", "Reader", "new_reader"]
-
-NONE_YET = object()
+INCOMPLETE = object()
 """What ``gets()`` returns while the next reply is incomplete."""
 
-MEANING: dict[str, type[RedisError]] = {
+ERRORS: dict[str, type[RedisError]] = {
     "CLUSTERDOWN": ClusterDownError,
     "LOADING": BusyLoadingError,
     "MASTERDOWN": MasterDownError,
@@ -46,11 +47,36 @@ MEANING: dict[str, type[RedisError]] = {
 """The error codes that are told apart: the page above, simple errors."""
 
 
+def bulk(value: str | int) -> bytes:
+    """Pack one argument."""
+    text = str(value)
+    size = len(text) if text.isascii() else len(text.encode())
+    return f"${size}\r\n{text}\r\n".encode()
+
+
+def bulks(values: Iterable[str | int]) -> bytes:
+    """Pack several arguments, one after the other."""
+    return b"".join(map(bulk, values))
+
+
+def script_call(script: bytes, keys: int, args: int) -> bytes:
+    """Begin an EVAL or EVALSHA; keys and arguments are to follow.
+
+    Args:
+        script: the command's name and what it runs, packed.
+        keys, args: how many there are.
+    """
+    return b"*%d\r\n%b%b" % (3 + keys + args, script, bulk(keys))
+
+
 def new_reader() -> Any:
-    """A reader for one connection: ``feed(bytes)``, and ``gets()``, which raises InvalidResponse for what is none."""
+    """Make a reader for one connection.
+
+    It has ``feed(bytes)`` and ``gets()``, which raises InvalidResponse where the bytes are no reply.
+    """
     if hiredis is None:
         return Reader()
-    return hiredis.Reader(protocolError=InvalidResponse, replyError=_meant, notEnoughData=NONE_YET)
+    return hiredis.Reader(protocolError=InvalidResponse, replyError=_error, notEnoughData=INCOMPLETE)
 
 
 class Reader:
@@ -60,15 +86,15 @@ class Reader:
         self._data = b""
 
     def feed(self, data: bytes) -> None:
-        """More has arrived."""
+        """Take in what has arrived."""
         self._data += data
 
     def gets(self) -> Any:
-        """The next reply, or ``NONE_YET``."""
+        """Return the next reply, or ``INCOMPLETE``."""
         try:
             reply, end = _read(self._data, 0)
         except EOFError:
-            return NONE_YET
+            return INCOMPLETE
         except ValueError as error:
             raise InvalidResponse(f"not a reply of Redis: {self._data[:80]!r}") from error
         self._data = self._data[end:]
@@ -76,7 +102,7 @@ class Reader:
 
 
 def _read(data: bytes, start: int) -> tuple[Any, int]:
-    """A reply and where it ends. EOFError: it is incomplete; ValueError: it is none."""
+    """Read a reply; return it and where it ends. EOFError: it is incomplete; ValueError: it is none."""
     line_end = data.find(b"\r\n", start)
     if line_end < 0:
         raise EOFError
@@ -97,13 +123,13 @@ def _read(data: bytes, start: int) -> tuple[Any, int]:
     if kind == b":":
         return int(rest), end
     if kind == b"-":
-        return _meant(rest.decode("utf-8", "replace")), end
+        return _error(rest.decode("utf-8", "replace")), end
     if kind == b"+":
         return rest, end
     raise ValueError(f"a reply of the unknown kind {kind!r}")
 
 
-def _meant(text: str) -> RedisError:
+def _error(text: str) -> RedisError:
     code, _, rest = text.partition(" ")
-    meaning = MEANING.get(code)
-    return ResponseError(text) if meaning is None else meaning(rest)
+    kind = ERRORS.get(code)
+    return ResponseError(text) if kind is None else kind(rest)

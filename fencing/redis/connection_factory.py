@@ -1,7 +1,7 @@
-"""How connections like the user's client's are made, and what redis-py's errors mean. What both colours share.
+"""How connections like the user's client's are made, and what their errors mean: shared by threads and asyncio.
 
-The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are
-idempotent, and the plans repeat them under the caller's deadline.
+The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are idempotent,
+and the plans repeat them under the caller's deadline.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from redis.retry import Retry
 
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import NoReply
+from fencing.redis import quirks
 from fencing.redis.calls import Call
-from fencing.redis.wire import bulks, script_call
+from fencing.redis.resp import bulks, script_call
 
-__all__ = [
-    "NOT_READY",
-    "REFUSED",
-    "Blueprint",
-    "command",
-    "logged_out",
-    "no_connection",
-    "nobody_will_ask_again",
-    "translated",
-]
+LEAST_SECONDS = 0.001
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 REFUSED = (AuthenticationError, AuthorizationError)
 
+REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
+"""What redis-py raises for a reply that is an error. The connection is in order."""
 
-class Blueprint:
-    """How to make connections like the client's."""
+
+class ConnectionFactory:
+    """Makes connections like the client's.
+
+    Attributes:
+        address: where they lead, for messages.
+        options: what they are made with.
+    """
 
     def __init__(self, client: Any) -> None:
-        self.pool = client.connection_pool  # kept: a Sentinel's connections ask it for the primary's address
-        options = dict(self.pool.connection_kwargs)
-        self.user_timeout = min(
+        pool, self._make, options = quirks.pool_of(client)
+        self._pool = pool  # kept: a Sentinel's connections ask it for the primary's address
+        self._user_timeout = min(
             (seconds for seconds in (options.get("socket_timeout"), options.get("socket_connect_timeout")) if seconds),
             default=float("inf"),
         )
@@ -67,30 +67,31 @@ class Blueprint:
             encoding="utf-8",
             encoding_errors="strict",
         )
-        options.pop("maint_notifications_pool_handler", None)  # the pool's own; it would keep track of our connections
-        if "maint_notifications_config" in options:
-            from redis.maint_notifications import MaintNotificationsConfig  # not in older versions of redis-py
-
-            options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+        quirks.refuse_maintenance(options)
         self.options = options
         self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
-        if "service_name" in vars(self.pool):
-            self.address = f"the Sentinel service {self.pool.service_name!r}"
+        if service := quirks.sentinel_service(pool):
+            self.address = f"the Sentinel service {service!r}"
 
     def make(self) -> Any:
-        return self.pool.connection_class(**self.options)
+        """Make a connection that is not open yet."""
+        return self._make(**self.options)
+
+    def limited(self, seconds: float) -> float:
+        """Return how many seconds a wait may take at most, given the client's own time-outs, and never none."""
+        return max(min(seconds, self._user_timeout), LEAST_SECONDS)
 
 
 def command(call: Call, *, whole: bool = False) -> bytes:
-    """The call as bytes to send; whole: with the script's text, for a server that does not know it yet."""
+    """Pack a call into bytes; whole: with the script's text, for a server that does not know it yet."""
     if call.packed is not None and not whole:
         return call.packed
     script = call.script.by_text if whole else call.script.by_sha
     return script_call(script, len(call.keys), len(call.args)) + bulks((*call.keys, *call.args))
 
 
-def translated(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
-    """An error of redis-py's as one of ours: worth another attempt, or not."""
+def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
+    """Map an error of redis-py to one of ours: NoReply where another attempt is worth it."""
     if isinstance(error, REFUSED):
         return CoordinatorUnavailable(
             f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
@@ -110,22 +111,22 @@ def translated(error: RedisError | OSError, address: str) -> NoReply | Coordinat
     return NoReply(error, may_have_run=True)
 
 
-def logged_out(error: BaseException) -> bool:
-    """Whether the server does not, or no longer, know who is asking. Long commands it then refuses with other words."""
-    return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
-
-
-def no_connection(error: Exception, address: str) -> NoReply | CoordinatorUnavailable:
-    """What failed while connecting: nothing was sent, so another attempt is worth it, unless the server has refused."""
+def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
+    """Map an error of connecting: nothing was sent, so another attempt is worth it unless the server has refused."""
     if isinstance(error, REFUSED + NOT_READY):
-        return translated(error, address)
+        return map_error(error, address)
     return NoReply(error, may_have_run=False)
 
 
-def nobody_will_ask_again(call: Call, interrupted: bool) -> bool:
-    """After a failure: whether what the call may have taken is to be given back.
+def is_logged_out(error: BaseException) -> bool:
+    """Return whether the server knows no user here, or no longer. It refuses long commands in other words."""
+    return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
 
-    Only then: the plan repeats a failed call under the same token, and an undo that arrives after the repetition would
-    free what that was granted.
+
+def must_undo(call: Call, *, interrupted: bool) -> bool:
+    """Return whether a call that failed must be followed by its compensation.
+
+    Only the last attempt and an interrupted one must. Otherwise the plan repeats the call under the same token, and a
+    compensation that arrives after the repetition would free what that was granted.
     """
-    return call.undo is not None and (call.last or interrupted)
+    return call.may_take is not None and (call.last_attempt or interrupted)

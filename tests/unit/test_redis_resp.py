@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from redis.exceptions import BusyLoadingError, InvalidResponse, NoScriptError, RedisError, ResponseError
 
-from fencing.redis.replies import NONE_YET, Reader, new_reader
+from fencing.redis.resp import INCOMPLETE, Reader, new_reader
 
 
 def read_all(reader: Any, chunks: list[bytes]) -> list[Any]:
     replies = []
     for chunk in chunks:
         reader.feed(chunk)
-        while (reply := reader.gets()) is not NONE_YET:
+        while (reply := reader.gets()) is not INCOMPLETE:
             replies.append(reply)
     return replies
 

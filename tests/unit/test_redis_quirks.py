@@ -1,0 +1,161 @@
+"""What is known of redis-py beyond its documentation, asked of the one that is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.sentinel
+from redis._parsers import _RESP2Parser
+
+from examples.servers import RedisServer
+from fencing.redis import quirks
+from fencing.redis.client import limit_waits
+from fencing.redis.connection_factory import ConnectionFactory
+
+Connection: Any = redis.Connection  # untyped
+AsyncConnection: Any = redis.asyncio.Connection
+SentinelPool: Any = redis.sentinel.SentinelConnectionPool
+
+
+@pytest.fixture
+def connection(any_redis: RedisServer) -> Any:
+    connection = Connection(any_redis.host, any_redis.port)
+    yield connection
+    connection.disconnect()
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
+
+
+def test_the_installed_redis_py_was_looked_at() -> None:
+    """A newer one: read what it does in these places, let these tests run, and then name it."""
+    assert release(quirks.SEEN[0]) <= release(redis.__version__) <= release(quirks.SEEN[-1])
+
+
+def test_each_quirk_is_asked_for_here() -> None:
+    found = inspect.getmembers(quirks, inspect.isfunction)
+    for name, _ in found:
+        assert f"quirks.{name}(" in Path(__file__).read_text("utf-8"), name
+
+
+def test_the_socket_is_where_it_was(connection: Any) -> None:
+    assert quirks.socket_of(connection) is None, "it is not open yet"
+    connection.connect()
+    sock = quirks.socket_of(connection)
+    assert sock is not None
+    assert sock.getpeername()[1] == connection.port
+
+
+def test_what_connecting_may_take(connection: Any) -> None:
+    quirks.limit_connecting(connection, 0.25)
+    connection.connect()
+    sock = quirks.socket_of(connection)
+    assert sock is not None
+    assert sock.gettimeout() == 0.25
+
+
+def test_connecting_to_a_server_that_says_nothing_is_bounded() -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        connection = Connection(*silent.getsockname(), client_name="it waits for the reply to this")
+        quirks.limit_connecting(connection, 0.05)
+        with pytest.raises(redis.TimeoutError):
+            connection.connect()
+        connection.disconnect()
+
+
+@pytest.mark.parametrize("parser", [None, _RESP2Parser])
+def test_a_time_out_that_the_kernel_keeps(any_redis: RedisServer, parser: Any) -> None:
+    connection = Connection(any_redis.host, any_redis.port, **({"parser_class": parser} if parser else {}))
+    connection.connect()
+    sock = quirks.socket_of(connection)
+    assert sock is not None
+    limit_waits(sock, 0.05)
+    started = time.monotonic()
+    with pytest.raises(redis.ConnectionError) as caught:
+        connection.read_response(disconnect_on_error=False)
+    assert quirks.timed_out(caught.value)
+    assert 0.04 < time.monotonic() - started < 1
+    connection.send_command("PING")
+    assert connection.read_response() == b"PONG", "it is in order"
+    any_redis.client().client_kill_filter(_type="normal", skipme=True)
+    with pytest.raises(redis.ConnectionError) as broken:
+        connection.read_response()
+    assert not quirks.timed_out(broken.value)
+
+
+def test_the_transport_is_where_it_was(any_redis: RedisServer) -> None:
+    async def main() -> None:
+        connection = AsyncConnection(host=any_redis.host, port=any_redis.port)
+        assert quirks.transport_of(connection) is None, "it is not open yet"
+        await connection.connect()
+        transport = quirks.transport_of(connection)
+        assert isinstance(transport, asyncio.Transport)
+        assert transport.get_extra_info("peername")[1] == any_redis.port
+        await connection.disconnect()
+        assert transport.is_closing()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("client", [redis.Redis, redis.asyncio.Redis])
+def test_the_pool_says_how_connections_are_made(client: Any) -> None:
+    made = client(host="example.org", port=1, username="u", password="p", ssl=True)
+    pool, kind, options = quirks.pool_of(made)
+    assert pool is made.connection_pool
+    assert "SSL" in kind.__name__
+    assert (options["host"], options["port"], options["username"], options["password"]) == ("example.org", 1, "u", "p")
+    options["host"] = "changed"
+    assert made.connection_pool.connection_kwargs["host"] == "example.org", "it is a copy"
+
+
+def test_a_sentinels_pool_names_its_service() -> None:
+    assert quirks.sentinel_service(redis.Redis().connection_pool) is None
+    pool = SentinelPool("orders", None)
+    assert quirks.sentinel_service(pool) == "orders"
+
+
+def test_no_maintenance_notices_are_asked_for(any_redis: RedisServer) -> None:
+    client = redis.Redis(host=any_redis.host, port=any_redis.port, protocol=3)
+    options = dict(client.connection_pool.connection_kwargs)
+    names = {name for name in inspect.signature(redis.connection.AbstractConnection).parameters if "maint" in name}
+    quirks.refuse_maintenance(options)
+    assert "maint_notifications_pool_handler" not in options
+    if names and "maint_notifications_config" in options:
+        assert options["maint_notifications_config"].enabled is False
+    connection = ConnectionFactory(client).make()
+    connection.connect()
+    connection.send_command("PING")
+    assert connection.read_response() == b"PONG"
+    connection.disconnect()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_childs_copy_is_closed_and_the_parents_goes_on(connection: Any) -> None:
+    connection.connect()
+    sock = quirks.socket_of(connection)
+    assert sock is not None
+    number = sock.fileno()
+    child = os.fork()
+    if child == 0:
+        quirks.close_copy(connection)
+        try:
+            os.fstat(number)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, "the child has it open"
+    connection.send_command("PING")
+    assert connection.read_response() == b"PONG"
