@@ -8,6 +8,7 @@ redis-py writes and reads: doing so past it saved 6 % of the client's CPU time. 
 
 from __future__ import annotations
 
+import signal
 import socket
 import ssl
 import struct
@@ -46,12 +47,22 @@ UNDO_SECONDS = 0.01
 """What sending a compensation may take. If it fails, the lock ends with its ttl."""
 
 
-def limit_waits(sock: socket.socket, seconds: float) -> None:
-    """Bound each wait on a socket, by the kernel where it can: Python's own time-outs poll before they read or write.
+def _is_ticking() -> bool:
+    """Return whether a timer of this process sends signals again and again."""
+    return _getitimer is not None and _getitimer(signal.ITIMER_REAL)[1] > 0
 
-    A signal that arrives meanwhile makes the kernel count anew: socket(7), signal(7).
+
+_getitimer = getattr(signal, "getitimer", None)  # not on Windows
+
+
+def limit_waits(sock: socket.socket, seconds: float, *, by_kernel: bool) -> None:
+    """Bound each wait on a socket.
+
+    Args:
+        by_kernel: where it can be done, and the socket is a plain one: Python's own time-outs poll before they read or
+            write. But a signal that arrives meanwhile makes the kernel count anew: socket(7), signal(7).
     """
-    if sys.platform != "win32" and not isinstance(sock, ssl.SSLSocket):
+    if by_kernel and sys.platform != "win32" and not isinstance(sock, ssl.SSLSocket):
         limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))  # a timeval
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -67,12 +78,13 @@ def limit_waits(sock: socket.socket, seconds: float) -> None:
 class Line:
     """A place for one connection, which is made when it is first needed."""
 
-    __slots__ = ("_seconds", "connection", "used")
+    __slots__ = ("_limit", "_seconds", "connection", "used")
 
     def __init__(self) -> None:
         self.connection: Any = None
         self.used = 0.0
-        self._seconds = 0.0  # the time-out of each wait; 0: unknown
+        self._seconds = 0.0  # the time-out of each wait
+        self._limit: tuple[float, bool] | None = None  # the same, and whether the kernel keeps it; None: unknown
 
     def open(self, connection: Any, seconds: float) -> None:
         """Connect, with such a time-out for each wait."""
@@ -80,16 +92,17 @@ class Line:
         self.connection = connection
         quirks.limit_connecting(connection, seconds)
         connection.connect()
-        self._seconds = seconds
+        self._seconds, self._limit = seconds, None
 
     def limit(self, seconds: float) -> bool:
         """Change the time-out. False: this redis-py sets it once, as it connects."""
-        if seconds != self._seconds:
+        wanted = (seconds, not _is_ticking())
+        if wanted != self._limit:
             sock = quirks.socket_of(self.connection)
             if sock is None:
-                return False
-            limit_waits(sock, seconds)
-            self._seconds = seconds
+                return seconds == self._seconds
+            limit_waits(sock, seconds, by_kernel=wanted[1])
+            self._seconds, self._limit = seconds, wanted
         return True
 
     def ask(self, data: bytes) -> Any:
@@ -112,7 +125,7 @@ class Line:
     def is_stale(self) -> bool:
         """Return whether an idle connection has been closed, or has something that nobody asked for."""
         if quirks.socket_of(self.connection) is not None:
-            self._seconds = 0.0  # redis-py may have set its own time-out as it looked: 5.0 does
+            self._limit = None  # redis-py may have set its own time-out as it looked: 5.0 does
         try:
             return bool(self.connection.can_read(0))
         except (RedisError, OSError):

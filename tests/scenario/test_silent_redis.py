@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -84,3 +86,34 @@ def test_a_silent_server_is_noticed_by_many_threads_at_once(side: Side, server: 
         return seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
 
     assert max(side.race([attempt] * 40)) < 0.3 + 2 * SLACK, "also for those who wait for a connection"
+
+
+def test_a_timer_that_ticks_faster_than_the_time_out_does_not_put_it_off(server: RedisServer) -> None:
+    """Each signal makes the kernel count a wait anew, so then the kernel's count is not relied on."""
+    program = f"""
+import signal, time, redis
+from fencing import CoordinatorUnavailable, RedisCoordinator
+coordinator = RedisCoordinator(redis.Redis.from_url({server.url!r}), ttl=1.5)
+coordinator.acquire("warm").release()
+print("ready", flush=True)
+input()
+signal.signal(signal.SIGALRM, lambda *_: None)
+signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+started = time.monotonic()
+try:
+    coordinator.acquire("r", timeout=0.5)
+except CoordinatorUnavailable:
+    print(time.monotonic() - started)
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline() == "ready\n"
+            server.freeze()
+            said, _ = process.communicate("go\n", timeout=20)
+        finally:
+            process.kill()
+    assert 0.4 < float(said) < 0.5 + SLACK

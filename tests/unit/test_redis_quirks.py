@@ -81,7 +81,7 @@ def test_a_time_out_that_the_kernel_keeps(any_redis: RedisServer, parser: Any) -
     connection.connect()
     sock = quirks.socket_of(connection)
     assert sock is not None
-    limit_waits(sock, 0.05)
+    limit_waits(sock, 0.05, by_kernel=True)
     started = time.monotonic()
     with pytest.raises(redis.ConnectionError) as caught:
         connection.read_response(disconnect_on_error=False)
