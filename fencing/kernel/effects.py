@@ -12,9 +12,8 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fencing.kernel.fence import Fence
 from fencing.kernel.guard import AsyncGuard, Guard
@@ -25,15 +24,13 @@ Plan = Generator[Any, Any, T]
 """A plan that ends in a ``T``: yields effects, is sent their results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(NamedTuple):
     """Do nothing for so many seconds."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """Claim the fence at a guard, which may take so many seconds."""
 
     guard: Guard | AsyncGuard
@@ -41,8 +38,7 @@ class Claim:
     timeout: float
 
 
-@dataclass(frozen=True, slots=True)
-class Shielded:
+class Shielded(NamedTuple):
     """Run a bounded plan to its end, whatever cancellations arrive meanwhile; they are delivered afterwards, what went
     wrong as their cause."""
 

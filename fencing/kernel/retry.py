@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fencing.kernel.effects import Plan, Sleep
@@ -12,8 +11,7 @@ from fencing.kernel.effects import Plan, Sleep
 _MOST_DOUBLINGS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(NamedTuple):
     """Pauses that double, with jitter, so that those who disturbed each other do not meet again.
 
     Args:

@@ -9,7 +9,7 @@ import itertools
 import math
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, StaleFence
@@ -34,8 +34,7 @@ def new_token() -> str:
     return secrets.token_urlsafe(16)
 
 
-@dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(NamedTuple):
     """The lock was lost before its claims were done; the next grant has to come above ``floor``."""
 
     floor: int

@@ -9,16 +9,15 @@ distribution, hash tags).
 from __future__ import annotations
 
 from binascii import crc_hqx
-from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from fencing.redis.resp import bulks
 
 SLOTS = 16384
 
 
-@dataclass(frozen=True, slots=True)
-class Keys:
+class Keys(NamedTuple):
     """The Redis keys of one resource; two of them packed, as renewals need them."""
 
     lock: str
@@ -26,7 +25,7 @@ class Keys:
     counter: str
     queue: str
     offered: str
-    packed: bytes = field(repr=False)  # lock and holder
+    packed: bytes  # lock and holder
 
 
 def slot_of(key: bytes) -> int:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import MarkImplausible
@@ -24,8 +23,7 @@ from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 __all__ = ["RedisPlans"]
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
+class Packed(NamedTuple):
     """What the renewals of a grant say each time: its keys and its token, packed; and what they are to hear."""
 
     keys: Keys
@@ -37,8 +35,7 @@ class Packed:
         return cls(keys_of(fence.resource), bulk(fence.token), str(fence.number))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """In the queue: the ticket, and after how many seconds somebody is to look."""
 
     plans: RedisPlans

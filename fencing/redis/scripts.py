@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import NamedTuple
 
 from fencing.redis.resp import bulks
 
 
-@dataclass(frozen=True, slots=True)
-class Script:
+class Script(NamedTuple):
     """A script as Redis gets it: its text, and the SHA-1 it is called by; and the beginnings of both calls, packed."""
 
     name: str
-    text: str = field(repr=False)
+    text: str
     sha: str
-    by_sha: bytes = field(repr=False)
-    by_text: bytes = field(repr=False)
+    by_sha: bytes
+    by_text: bytes
+
+    def __repr__(self) -> str:
+        return f"<Script {self.name}>"
 
 
 def _load(name: str, *more: str) -> Script:

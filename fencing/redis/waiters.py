@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 LONGEST_RECHECK_SECONDS = 10.0
@@ -41,8 +41,7 @@ class Waiter:
         raise AssertionError("threads and asyncio each have their own")
 
 
-@dataclass(frozen=True, slots=True)
-class Enlist:
+class Enlist(NamedTuple):
     """The effect: have the listener listen, and know of this waiter, before it asks. It returns a ``Waiter``.
 
     ``waiter`` is the one that was returned before, if it asks again. The failures are those of a ``Call``.
@@ -54,8 +53,7 @@ class Enlist:
     waiter: Waiter | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(NamedTuple):
     """The effect: wait until it is time to ask again, at most so many seconds.
 
     The first waiter rechecks after ``recheck`` seconds.
@@ -66,8 +64,7 @@ class Wait:
     recheck: float
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(NamedTuple):
     """The effect: wait no more. ``free_at``: when the lease it got is believed to end; None: it got none."""
 
     waiter: Waiter
