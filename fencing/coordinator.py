@@ -41,7 +41,6 @@ class Coordinator(Backend):
     def __init__(self, **options: Unpack[LockOptions]) -> None:
         settings = Settings().changed(options, asynchronous=False)
         self.settings = check_capabilities(self, settings, settings.ttl)
-        self.closed = False
         self._renewal = Renewal(self)
 
     @abstractmethod
@@ -101,7 +100,6 @@ class AsyncCoordinator(Backend):
     def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
         settings = Settings().changed(options, asynchronous=True)
         self.settings = check_capabilities(self, settings, settings.ttl)
-        self.closed = False
         self._renewal = AsyncRenewal(self)
 
     @abstractmethod

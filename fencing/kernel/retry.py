@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.effects import Plan, Shielded, Sleep
 
 _MOST_DOUBLINGS = 32
 
@@ -41,7 +41,7 @@ class NoReply(Exception):
     def __init__(self, cause: Exception, *, may_have_run: bool) -> None:
         self.cause = cause
         self.may_have_run = may_have_run
-        super().__init__(str(cause))
+        super().__init__(str(cause) or type(cause).__name__)
 
 
 class Answer(NamedTuple):
@@ -60,6 +60,7 @@ def retry(
     deadline: float,
     backoff: Backoff,
     give_up: Callable[[NoReply], Exception],
+    undo: Callable[[], Plan[None]] | None = None,
 ) -> Plan[Answer]:
     """Have an effect done; where no reply comes, again, until the deadline. The first repetition comes at once, for
     mostly a connection was closed while it was idle.
@@ -72,20 +73,30 @@ def retry(
         backoff: of the pauses.
         give_up: makes the error to raise when the last attempt had no reply either, of the failure that had the most
             time.
+        undo: a bounded plan that takes back what the effect may have done. It runs, shielded, if this ends without an
+            answer although an attempt may have run.
     """
-    failures, pause, repeated = 0, 0.0, False
+    failures, pause, repeated, under_way = 0, 0.0, False, False
     longest, telling = 0.0, None
-    while True:
-        sent_at = clock()
-        timeout = max(min(attempt_seconds, deadline - sent_at), 0.001)
-        try:
-            return Answer((yield attempt(timeout, sent_at + timeout + pause >= deadline)), sent_at, repeated)
-        except NoReply as failure:
-            repeated = repeated or failure.may_have_run
-            if telling is None or timeout >= longest:  # one that had next to no time says next to nothing
-                longest, telling = timeout, failure
-            if clock() + pause >= deadline:
-                raise give_up(telling) from telling.cause
-        yield Sleep(pause)
-        failures += 1
-        pause = backoff.pause(failures)
+    try:
+        while True:
+            sent_at = clock()
+            timeout = max(min(attempt_seconds, deadline - sent_at), 0.001)
+            under_way = True
+            try:
+                return Answer((yield attempt(timeout, sent_at + timeout + pause >= deadline)), sent_at, repeated)
+            except NoReply as failure:
+                under_way, repeated = False, repeated or failure.may_have_run
+                if telling is None or timeout >= longest:  # one that had next to no time says next to nothing
+                    longest, telling = timeout, failure
+                if clock() + pause >= deadline:
+                    raise give_up(telling) from telling.cause
+            yield Sleep(pause)
+            failures += 1
+            pause = backoff.pause(failures)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        if undo is not None and (under_way or repeated):
+            yield Shielded(undo())
+        raise

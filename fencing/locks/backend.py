@@ -15,18 +15,21 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
 from fencing.kernel.fence import MAX_NUMBER, Fence
 from fencing.kernel.retry import Answer, Backoff, NoReply, retry
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 
 BACKOFF = Backoff(first=0.01, longest=0.25)
+
+GIVE_BACK_SECONDS = 1.0
+"""How long giving back a lock that was not acquired may take beyond the caller's time. Then its ttl frees it."""
 
 PLAUSIBLE_STEP = 2**50
 """How far above counter and clock a floor may lie: as microseconds about 35 years."""
@@ -116,6 +119,9 @@ class Backend(ABC):
     clock: Callable[[], float] = staticmethod(process.now)
     """The clock of deadlines, in seconds. One with a ``call_at`` also drives the renewal: see ``fencing.testing``."""
 
+    closed: bool = False
+    """Whether it takes locks no more."""
+
     def track(self, grant: Grant, settings: Settings) -> Holding:
         """Watch a grant until it ends. Coordinators renew it, too. No plan, for it does no I/O."""
         return Holding(grant, settings, self.clock())
@@ -153,13 +159,21 @@ class Backend(ABC):
         """Say who holds the lock."""
 
     def plan_until_answered(
-        self, attempt: Callable[[float, bool], Any], about: str, settings: Settings, deadline: float
+        self,
+        attempt: Callable[[float, bool], Any],
+        about: str,
+        settings: Settings,
+        deadline: float,
+        *,
+        may_take: str | None = None,
     ) -> Plan[Answer]:
         """Repeat an effect that ends in ``NoReply``, until the deadline: see :func:`fencing.kernel.retry.retry`.
 
         Args:
             attempt: makes the effect, of the seconds that it may take, and whether it is the last attempt.
-            about: what the request is about, for the error.
+            about: the resource, or what else the request is about, for the error.
+            may_take: the token of a lock on ``about`` that the effect may take. If it is interrupted, or ends without
+                an answer although it may have run, the lock is given back first, within a second.
 
         Raises:
             CoordinatorUnavailable: there was no answer in time.
@@ -180,7 +194,19 @@ class Backend(ABC):
             deadline=deadline,
             backoff=BACKOFF,
             give_up=unavailable,
+            undo=None if may_take is None else partial(self.plan_give_back, Fence(about, 1, may_take), settings),
         )
+
+    def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:
+        """Release what will not be used, by its token. Where that fails within a second, the lock's ttl frees it."""
+        try:
+            yield from self.plan_release(fence, settings, deadline=self.give_back_deadline(settings))
+        except FencingError:
+            pass
+
+    def give_back_deadline(self, settings: Settings) -> float:
+        """Return until when something is given back that was not acquired."""
+        return self.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
 
 
 # Capabilities

@@ -22,9 +22,6 @@ from fencing.locks.settings import Settings
 CLAIM_ROUNDS = 5
 """How often a grant is claimed, each time under a new fence, before it is given back as superseded."""
 
-GIVE_BACK_SECONDS = 1.0
-"""How long giving back a lock that was not acquired may take beyond the caller's time. Then its ttl frees it."""
-
 POLLING = Backoff(first=0.01, longest=0.2)
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
 
@@ -48,6 +45,8 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
 
     Raises: NotAcquired; CoordinatorUnavailable, GuardUnavailable and MarkImplausible, after the lock was given back.
     """
+    if backend.closed:
+        raise RuntimeError("this coordinator was closed; make a new one")
     started = now = backend.clock()
     give_up = started + timeout
     by = give_up if 0 < timeout < math.inf else None
@@ -98,7 +97,7 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
 def _leave(backend: Backend, place: Place, settings: Settings) -> Plan[None]:
     """Out of the queue; where that fails, whoever is next waits a moment longer."""
     try:
-        yield from place.plan_leave(deadline=_briefly(backend, settings))
+        yield from place.plan_leave(deadline=backend.give_back_deadline(settings))
     except FencingError:
         pass
 
@@ -164,18 +163,9 @@ def _claim_once(backend: Backend, holding: Holding, settings: Settings, give_up:
 
 
 def _give_back(backend: Backend, fence: Fence, holding: Holding | None, settings: Settings) -> Plan[None]:
-    """Release what will not be used; where that fails, the lock's ttl frees it."""
     if holding is not None:
         holding.end("abandoned")
-    try:
-        yield from backend.plan_release(fence, settings, deadline=_briefly(backend, settings))
-    except FencingError:
-        pass
-
-
-def _briefly(backend: Backend, settings: Settings) -> float:
-    """Until when something is given back that was not acquired."""
-    return backend.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
+    yield from backend.plan_give_back(fence, settings)
 
 
 def release(backend: Backend, fence: Fence, settings: Settings) -> Plan[bool]:

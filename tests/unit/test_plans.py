@@ -11,7 +11,7 @@ import pytest
 from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.retry import NoReply
-from fencing.locks import plans
+from fencing.locks import backend, plans
 from fencing.locks.backend import Holder, Taken
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
@@ -367,7 +367,7 @@ def test_leaving_takes_a_second_at_the_most(steps: Stepper) -> None:
     steps.otherwise = (0.4, no_reply())
     with pytest.raises(NotAcquired):
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.3), [b"taken", 9900, b""], QUEUED)
-    assert steps.now < 1000.3 + plans.GIVE_BACK_SECONDS + 0.5
+    assert steps.now < 1000.3 + backend.GIVE_BACK_SECONDS + 0.5
 
 
 def test_who_was_superseded_waits_anew_with_another_token(steps: Stepper) -> None:
@@ -439,7 +439,7 @@ def test_giving_back_takes_a_second_at_the_most(steps: Stepper) -> None:
     steps.otherwise = (0.4, no_reply())
     with pytest.raises(KeyError):
         steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 0.3), GRANTED, KeyError())
-    assert steps.now < 1000 + plans.GIVE_BACK_SECONDS + 0.5
+    assert steps.now < 1000 + backend.GIVE_BACK_SECONDS + 0.5
 
 
 def test_superseded_says_how_long_it_took(steps: Stepper) -> None:
