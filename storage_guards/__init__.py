@@ -14,16 +14,18 @@ if TYPE_CHECKING:
     from storage_guards.memory import MemoryGuard as MemoryGuard
     from storage_guards.objects.guard import AsyncObjectStoreGuard as AsyncObjectStoreGuard
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
-    from storage_guards.psycopg.guard import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
-    from storage_guards.sqlalchemy.guard import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
+    from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.sqlalchemy.guard import SQLAlchemyGuard as SQLAlchemyGuard
+    from storage_guards.sqlalchemy.guard_async import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
 
 _HOME = {
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
     "objects.guard": ("AsyncObjectStoreGuard", "ObjectStoreGuard"),
-    "psycopg.guard": ("AsyncPsycopgGuard", "PsycopgGuard"),
-    "sqlalchemy.guard": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
+    "psycopg.guard": ("PsycopgGuard",),
+    "psycopg.guard_async": ("AsyncPsycopgGuard",),
+    "sqlalchemy.guard": ("SQLAlchemyGuard",),
+    "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}

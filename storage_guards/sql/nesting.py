@@ -11,17 +11,13 @@ from contextvars import ContextVar
 from fencing.kernel.fence import Fence
 from fencing.kernel.process import current_owner
 
-__all__ = ["not_inside_another"]
-
 
 class _Open:
     """A transaction that holds marks, or is about to."""
 
     __slots__ = ("fences", "is_over", "marks", "owner")
 
-    def __init__(
-        self, owner: object, marks: object, fences: Sequence[Fence], is_over: Callable[[], bool] | None
-    ) -> None:
+    def __init__(self, owner: object, marks: object, fences: Sequence[Fence], is_over: Callable[[], bool]) -> None:
         self.owner: object = owner  # None: it is over
         self.marks = id(marks)
         self.fences = fences
@@ -33,9 +29,7 @@ _open: ContextVar[tuple[_Open, ...]] = ContextVar("fencing_open_transactions", d
 
 
 @contextmanager
-def not_inside_another(
-    marks: object, fences: Sequence[Fence], is_over: Callable[[], bool] | None = None
-) -> Iterator[None]:
+def refuse_nested(marks: object, fences: Sequence[Fence], is_over: Callable[[], bool]) -> Iterator[None]:
     """Around a transaction. Not noticed: the block of another guard object, and another fence of the same name.
 
     Args:
@@ -47,7 +41,7 @@ def not_inside_another(
         RuntimeError: it would wait for a block of the same thread, or task.
     """
     owner = current_owner()
-    others = tuple(each for each in _open.get() if each.owner is not None and not (each.is_over and each.is_over()))
+    others = tuple(each for each in _open.get() if each.owner is not None and not each.is_over())
     for each in others:
         same = [fence for fence in fences if fence in each.fences]
         if same and each.owner == owner and each.marks == id(marks):
@@ -61,3 +55,4 @@ def not_inside_another(
         yield
     finally:
         mine.owner = None
+        mine.is_over = bool  # keeps nothing of the transaction alive

@@ -52,7 +52,7 @@ from storage_guards.objects.guard import (
     Stream,
     UploadFound,
 )
-from storage_guards.sql.verify import Report as SQLReport
+from storage_guards.sql.verify import VerifyReport
 
 
 class Unit(Session):
@@ -68,7 +68,7 @@ def sessions_and_upkeep(guard: SQLAlchemyGuard, plain: PsycopgGuard, lease: Leas
         assert_type(unit, Unit)
     for each in (guard, plain):
         assert_type(each.prune(below=5, older_than=1.5), int)
-        assert_type(each.verify(), SQLReport)
+        assert_type(each.verify(), VerifyReport)
 
 
 async def async_sessions_and_upkeep(guard: AsyncSQLAlchemyGuard, plain: AsyncPsycopgGuard, lease: AsyncLease) -> None:

@@ -34,16 +34,23 @@ ROOMS = {
     "fencing.kernel": Room(),
     "fencing.locks": Room((KERNEL,)),
     "fencing.redis": Room((KERNEL, LOCKS), ("redis", "hiredis")),
+    "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
+    "fencing.sql.errors": Room(),
     "fencing.testing": Room((KERNEL, LOCKS)),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
-    "storage_guards.sql": Room((KERNEL,)),
-    "storage_guards.sqlalchemy": Room((KERNEL, "storage_guards.bounds", "storage_guards.sql"), ("sqlalchemy",)),
-    "storage_guards.sqlalchemy.over_psycopg": Room(
-        (KERNEL, "storage_guards.sql", "storage_guards.sqlalchemy", "storage_guards.psycopg"), ("sqlalchemy", "psycopg")
+    "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", "storage_guards.bounds")),
+    "storage_guards.sqlalchemy": Room(
+        (KERNEL, "fencing.sql", "storage_guards.bounds", "storage_guards.sql"), ("sqlalchemy",)
     ),
-    "storage_guards.psycopg": Room((KERNEL, "storage_guards.bounds", "storage_guards.sql"), ("psycopg",)),
+    "storage_guards.sqlalchemy.over_psycopg": Room(
+        (KERNEL, "fencing.sql", "storage_guards.sql", "storage_guards.sqlalchemy", "storage_guards.psycopg"),
+        ("sqlalchemy", "psycopg"),
+    ),
+    "storage_guards.psycopg": Room(
+        (KERNEL, "fencing.sql.errors", "storage_guards.bounds", "storage_guards.sql"), ("psycopg",)
+    ),
     "storage_guards.objects": Room((KERNEL, "storage_guards.bounds"), ("obstore",)),
 }
 FACES = ("fencing", "storage_guards")  # they name everything, and load it when it is used: see the tests below
@@ -124,6 +131,8 @@ def run(code: str) -> str:
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", "psycopg_pool"),
         ("import storage_guards.sql.enforcement", "psycopg"),
         ("import storage_guards.sql.enforcement", "sqlalchemy"),
+        ("import storage_guards.sql.operations, storage_guards.sql.transaction", "sqlalchemy"),
+        ("import storage_guards.sqlalchemy.alembic", "alembic"),
         ("from fencing import RedisCoordinator", "sqlalchemy"),
         ("import fencing, storage_guards", "asyncio"),
     ],
