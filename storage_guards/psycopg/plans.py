@@ -54,7 +54,7 @@ def admit(
     )
     for place, fence in enumerate(fences):
         if not results[place].ntuples:
-            results[place] = yield from judge_again(connection, access, fence)
+            results[place] = yield from check_again(connection, access, fence)
     return results
 
 
@@ -64,7 +64,7 @@ def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
     return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
 
 
-def judge_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
+def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
     """Why the check did not admit the fence, unless it does when it is made again."""
     read_mark = access.sql.read_mark.format(resource=sql.literal(connection, fence.resource))
     for _ in range(ROUNDS):

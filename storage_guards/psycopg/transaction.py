@@ -14,7 +14,7 @@ from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFu
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.errors import commit_was_refused
-from storage_guards.psycopg.plans import admit, judge_again, to_admitted
+from storage_guards.psycopg.plans import admit, check_again, to_admitted
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, require_ready, send
 from storage_guards.sql.transaction import GuardedTransaction
@@ -82,7 +82,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         checked = results[len(opening) :]
         for place, fence in enumerate(self.fences):
             if not checked[place].ntuples:
-                checked[place] = yield from judge_again(connection, self._marks, fence)
+                checked[place] = yield from check_again(connection, self._marks, fence)
         self._admitted = checked
 
     def plan_commit(self, connection: AnyConnection) -> PQGen[None]:

@@ -38,7 +38,7 @@ _MARKS: dict[str, Callable[[], Marks]] = {
 }
 
 
-class SQLGuard(OperationsBase):
+class SQLAlchemyBase(OperationsBase):
     """The base of both guards: arguments become transactions, and operations work on a connection."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:

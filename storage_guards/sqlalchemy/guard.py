@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import Operation, Operations
-from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
 from storage_guards.sqlalchemy.retry import split
 from storage_guards.sqlalchemy.session import check_factory, session_on
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
@@ -26,7 +26,7 @@ S = TypeVar("S", bound=Session)
 AnyFence = Fence | HasFence
 
 
-class SQLAlchemyGuard(SQLGuard, Operations):
+class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
     What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
@@ -60,9 +60,7 @@ class SQLAlchemyGuard(SQLGuard, Operations):
         if not isinstance(engine, Engine):
             raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
         if engine.dialect.is_async:
-            raise TypeError(
-                f"{engine.dialect.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard"
-            )
+            raise TypeError(f"{engine.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard")
         super().__init__(engine, timeout)
         self._engine = engine
 

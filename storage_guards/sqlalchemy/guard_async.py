@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import (
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import AsyncOperations, Operation
-from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLGuard, affected, check_writes
+from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
 from storage_guards.sqlalchemy.retry import split
 from storage_guards.sqlalchemy.session import async_session_on, check_factory
 from storage_guards.sqlalchemy.transaction import InGreenlet, SQLAlchemyTransaction, in_greenlet
@@ -31,7 +31,7 @@ A = TypeVar("A", bound=AsyncSession)
 AnyFence = Fence | HasFence
 
 
-class AsyncSQLAlchemyGuard(SQLGuard, AsyncOperations):
+class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     """:class:`~storage_guards.SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
 
     Args:

@@ -205,7 +205,8 @@ class Marks(ABC):
 
     def execute(self, connection: Connection, statement: str, seconds: float) -> None:
         """Execute a statement that makes the database enforce, or not, in a transaction of its own."""
-        raise GuardNotEnforceable(f"{connection.dialect.name} cannot enforce the check by itself, PostgreSQL can")
+        database = self.dialect.title(connection)
+        raise GuardNotEnforceable(f"{database} cannot enforce the check by itself, PostgreSQL can")
 
     def _statements(self, enforced: bool) -> Prepared:
         return self._calls if enforced else self._direct
