@@ -1,4 +1,4 @@
-"""Who waits for the plans: a thread, or an asyncio task. And what a guarded block may not do with its connection."""
+"""Runs the plans, in a thread or an asyncio task; and keeps a guarded block from ending its own transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a psycopg guard has its connections from: a pool, one connection, or a way to make one."""
+"""Sources of a psycopg guard's connections: a pool, one connection, or a function or string that makes them."""
 
 from __future__ import annotations
 

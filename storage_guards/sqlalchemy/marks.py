@@ -205,8 +205,7 @@ class Marks(ABC):
 
     def execute(self, connection: Connection, statement: str, seconds: float) -> None:
         """Execute a statement that makes the database enforce, or not, in a transaction of its own."""
-        database = self.dialect.title(connection)
-        raise GuardNotEnforceable(f"{database} cannot enforce the check by itself, PostgreSQL can")
+        raise GuardNotEnforceable(f"{self.dialect.names[0]} cannot enforce the check by itself, PostgreSQL can")
 
     def _statements(self, enforced: bool) -> Prepared:
         return self._calls if enforced else self._direct

@@ -247,7 +247,7 @@ class MySQLMarks(Marks):
             yield Finding(
                 "upkeep", "this is a Galera cluster, where locks are of one node", "send all guarded work to one node"
             )
-        if not self.dialect.is_mariadb(connection):
+        if not MySQL.is_mariadb(connection):
             yield Finding(
                 "waiting",
                 "MySQL has no bound for a client that stands still between two statements",

@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
+from fencing.sql.dialects import PostgreSQL
 from fencing.sql.errors import is_an_answer
 from storage_guards.psycopg.plans import admit, to_admitted
 from storage_guards.psycopg.running import run, run_async
@@ -53,7 +54,7 @@ class PsycopgMarks(PostgreSQLMarks):
             connection.begin()  # or else it would not be SQLAlchemy's to roll back
         driver: Any = connection.connection.driver_connection
         # A transaction of the caller's own may go through another driver.
-        if not self.dialect.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
+        if not PostgreSQL.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         answers = _carry_out(
             connection,

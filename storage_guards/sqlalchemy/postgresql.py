@@ -34,7 +34,7 @@ class PostgreSQLMarks(Marks):
         """See :meth:`Marks.limit`."""
         if read_committed:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        return bool(connection.execute(_LIMITS, self.dialect.limit(seconds)).one()[0])
+        return bool(connection.execute(_LIMITS, PostgreSQL.limit(seconds)).one()[0])
 
     def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """See :meth:`Marks.is_still`."""
@@ -46,7 +46,7 @@ class PostgreSQLMarks(Marks):
         facts = connection.exec_driver_sql(POSTGRESQL_FACTS).scalar_one()
         self.require_open(connection)
         driver: Any = connection.connection.driver_connection
-        if not self.dialect.is_psycopg(connection):
+        if not PostgreSQL.is_psycopg(connection):
             return assess_postgresql(facts, pid=driver.get_server_pid(), parameters=None)
         return assess_postgresql(
             facts,
