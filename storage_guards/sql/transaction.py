@@ -70,7 +70,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def __enter__(self) -> Self:
         self._alone: AbstractContextManager[None] = (
-            nullcontext() if self.joined else refuse_nested(self._marks, self.fences, self.is_over)
+            nullcontext() if self.joined else refuse_nested(self._marks, self.fences, self)
         )
         self._alone.__enter__()
         return self

@@ -131,6 +131,16 @@ def test_within_itself_it_is_refused() -> None:
         pass
 
 
+def test_one_that_was_interrupted_as_it_began_is_forgotten() -> None:
+    """Any line may raise: between its entry and the block, say, where nothing leaves it."""
+    marks = object()
+    transaction = Transaction(marks, Errors([MINE], 1.0), claim=False)
+    transaction.__enter__()
+    del transaction
+    with Transaction(marks, Errors([MINE], 1.0), claim=False):
+        pass
+
+
 def test_an_error_of_this_library_passes() -> None:
     for point in ("connecting", "admitted", "committing"):
         error = FencingError("x")
