@@ -12,19 +12,37 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.memory import MemoryGuard as MemoryGuard
+    from storage_guards.objects.collect import UploadFound as UploadFound
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
     from storage_guards.objects.guard_async import AsyncObjectStoreGuard as AsyncObjectStoreGuard
-    from storage_guards.psycopg.guard import AsyncPsycopgGuard as AsyncPsycopgGuard
+    from storage_guards.objects.in_place import StoredObject as StoredObject
+    from storage_guards.objects.pointer import Entry as Entry
+    from storage_guards.objects.probe import ProbeReport as ProbeReport
+    from storage_guards.objects.publication import AsyncPublication as AsyncPublication
+    from storage_guards.objects.publication import AsyncStream as AsyncStream
+    from storage_guards.objects.publication import Publication as Publication
+    from storage_guards.objects.publication import Stream as Stream
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
-    from storage_guards.sqlalchemy.guard import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
+    from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
+    from storage_guards.sql.verify import Finding as Finding
+    from storage_guards.sql.verify import VerifyReport as VerifyReport
     from storage_guards.sqlalchemy.guard import SQLAlchemyGuard as SQLAlchemyGuard
+    from storage_guards.sqlalchemy.guard_async import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
 
 _HOME = {
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
+    "objects.collect": ("UploadFound",),
     "objects.guard": ("ObjectStoreGuard",),
     "objects.guard_async": ("AsyncObjectStoreGuard",),
-    "psycopg.guard": ("AsyncPsycopgGuard", "PsycopgGuard"),
-    "sqlalchemy.guard": ("AsyncSQLAlchemyGuard", "SQLAlchemyGuard"),
+    "objects.in_place": ("StoredObject",),
+    "objects.pointer": ("Entry",),
+    "objects.probe": ("ProbeReport",),
+    "objects.publication": ("AsyncPublication", "AsyncStream", "Publication", "Stream"),
+    "psycopg.guard": ("PsycopgGuard",),
+    "psycopg.guard_async": ("AsyncPsycopgGuard",),
+    "sql.verify": ("Finding", "VerifyReport"),
+    "sqlalchemy.guard": ("SQLAlchemyGuard",),
+    "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}

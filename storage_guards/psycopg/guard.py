@@ -1,61 +1,23 @@
-"""Guards for PostgreSQL through psycopg 3 alone, without SQLAlchemy, in as few round trips as safety allows."""
+"""A guard for PostgreSQL through psycopg 3 alone, without SQLAlchemy, in as few round trips as safety allows. For
+asyncio: ``guard_async``."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from psycopg import AsyncConnection, Connection
+from psycopg import Connection
 from psycopg.abc import Params
-from psycopg.sql import SQL, Composed
 
-from fencing.kernel.errors import OutcomeUnknown
-from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
-from storage_guards.bounds import check_timeout, check_unknown, fences_of, wait_seconds
-from storage_guards.psycopg.enforcement import AsyncEnforcing, Enforcing
-from storage_guards.psycopg.marks import create_tables, read_mark
-from storage_guards.psycopg.outcome import Inquiry
-from storage_guards.psycopg.running import AsyncRunning, Running, once, once_async, run, run_async
-from storage_guards.psycopg.sources import AsyncSource, Source, async_lender, lender
-from storage_guards.psycopg.statements import Way
-from storage_guards.psycopg.transaction import GuardedTransaction
-from storage_guards.psycopg.upkeep import AsyncUpkeep, Upkeep
-
-__all__ = ["AsyncPsycopgGuard", "PsycopgGuard"]
-
-Query = str | bytes | SQL | Composed
+from fencing.kernel.fence import Fence, HasFence
+from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
+from storage_guards.psycopg.running import GuardedBlock, run, run_alone
+from storage_guards.psycopg.sources import Source, connection_source
+from storage_guards.sql.operations import Operation, Operations
 
 
-class _Bounded:
-    """What both guards share: arguments become transactions."""
-
-    def __init__(self, timeout: float) -> None:
-        self._timeout = check_timeout(timeout)
-        self._way = Way()
-
-    def _transaction(
-        self,
-        holders: Sequence[Fence | HasFence],
-        *,
-        claim: bool,
-        writes: int = 1,
-        timeout: float | None = None,
-        foreign_body: bool = False,
-    ) -> GuardedTransaction:
-        seconds = wait_seconds(holders, self._timeout, timeout)
-        return GuardedTransaction(
-            self._way, fences_of(holders), seconds, claim=claim, writes=writes, foreign_body=foreign_body
-        )
-
-    def _without_fence(self) -> GuardedTransaction:
-        return GuardedTransaction(self._way, (), self._timeout, claim=False, writes=0)
-
-    def _inquiry(self, error: object, timeout: float | None) -> Inquiry:
-        return Inquiry(self._way, check_unknown(error), wait_seconds((), self._timeout, timeout))
-
-
-class PsycopgGuard(Upkeep, _Bounded, Enforcing):
+class PsycopgGuard(PsycopgBase, Operations):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect: the same as
     ``SQLAlchemyGuard``, so programs with either exclude each other.
 
@@ -85,17 +47,7 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
 
     def __init__(self, source: Source, *, timeout: float = 10.0) -> None:
         super().__init__(timeout)
-        self._lend = lender(source)
-
-    def create_tables(self) -> None:
-        """Create the mark table where it is missing. May be called at each start, by several processes at once.
-
-        Raises:
-            GuardUnavailable: the database did not answer. Retry.
-            GuardNotEnforceable: the database refused, for want of a privilege say.
-        """
-        with self._without_fence(), self._lend(self._timeout) as connection:
-            once(connection, create_tables(connection, self._timeout), self._timeout)
+        self._lend = connection_source(source)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
@@ -114,41 +66,7 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
         with transaction, self._lend(transaction.seconds) as connection:
-            once(connection, transaction.enter(connection), transaction.silence)
-
-    def mark(self, resource: str) -> Mark | None:
-        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
-        check_resource(resource)
-        with self._without_fence(), self._lend(self._timeout) as connection:
-            found = once(connection, read_mark(connection, resource, self._timeout), self._timeout)
-        return found  # noqa: RET504 - as in write()
-
-    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Whether the write whose outcome was unknown happened, at this guard's database. Changes nothing there.
-
-        It does **not** say whether it still stands: others may have written since. True and False are never wrong, also
-        after a crash, a failover or a restore of the database: they are said of the data that are there now. Ask soon:
-        a mark remembers its last 16 writes. The answer may be had by another process (the error can be pickled), and
-        with any guard of this database.
-
-        Args:
-            error: as :meth:`begin` or :meth:`write` raised it; after a cancellation the ``__cause__`` of that.
-            timeout: seconds to wait for a transaction that is still under way, at most the guard's own, which is the
-                default.
-
-        Returns:
-            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
-            holds. None: it cannot be known here any more (many writes came after it, or it was sent to another
-            database); read the data under a lease.
-
-        Raises:
-            TypeError: ``error`` is no OutcomeUnknown.
-            GuardUnavailable: no answer, or the transaction, or another one, still holds the mark. Ask again.
-            GuardNotEnforceable: as :meth:`claim`.
-        """
-        inquiry = self._inquiry(error, timeout)
-        with inquiry.explained(), self._lend(inquiry.seconds) as connection:
-            return once(connection, inquiry.ask(connection), inquiry.silence)
+            run_alone(connection, transaction.plan_begin(connection), transaction.silence)
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
@@ -177,7 +95,7 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
                 written.
         """
         transaction = self._transaction(holders, claim=claim, foreign_body=True)
-        with transaction, self._lend(transaction.seconds) as connection, Running(connection, transaction):
+        with transaction, self._lend(transaction.seconds) as connection, GuardedBlock(connection, transaction):
             yield connection
 
     def write(
@@ -201,7 +119,7 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
             TypeError: ``query`` is no query.
         """
         transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
-        with transaction, self._lend(transaction.seconds) as connection, Running(connection, transaction):
+        with transaction, self._lend(transaction.seconds) as connection, GuardedBlock(connection, transaction):
             rows = connection.execute(query, params).rowcount
         return rows  # noqa: RET504 - the transaction swallows what comes after its commit
 
@@ -224,91 +142,12 @@ class PsycopgGuard(Upkeep, _Bounded, Enforcing):
         """
         if not isinstance(connection, Connection):
             raise TypeError(f"advance takes a psycopg Connection, not {type(connection).__name__}")
-        transaction = self._transaction(holders, claim=False)
-        transaction.joined = True
+        transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
-            run(connection, transaction.advance(connection), transaction.silence)
+            run(connection, transaction.plan_advance(connection), transaction.silence)
 
-
-class AsyncPsycopgGuard(AsyncUpkeep, _Bounded, AsyncEnforcing):
-    """:class:`PsycopgGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
-
-    Args:
-        source: an ``AsyncConnectionPool``, an ``AsyncConnection``, a connection string, or a function that returns an
-            awaitable of a new connection.
-        timeout: as there.
-    """
-
-    def __init__(self, source: AsyncSource, *, timeout: float = 10.0) -> None:
-        super().__init__(timeout)
-        self._lend = async_lender(source)
-
-    async def create_tables(self) -> None:
-        """See :meth:`PsycopgGuard.create_tables`."""
-        with self._without_fence():
-            async with self._lend(self._timeout) as connection:
-                await once_async(connection, create_tables(connection, self._timeout), self._timeout)
-
-    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`PsycopgGuard.claim`."""
-        transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction:
-            async with self._lend(transaction.seconds) as connection:
-                await once_async(connection, transaction.enter(connection), transaction.silence)
-
-    async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`PsycopgGuard.mark`."""
-        check_resource(resource)
-        with self._without_fence():
-            async with self._lend(self._timeout) as connection:
-                found = await once_async(connection, read_mark(connection, resource, self._timeout), self._timeout)
-        return found
-
-    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """See :meth:`PsycopgGuard.landed`."""
-        inquiry = self._inquiry(error, timeout)
-        with inquiry.explained():
-            async with self._lend(inquiry.seconds) as connection:
-                return await once_async(connection, inquiry.ask(connection), inquiry.silence)
-
-    @asynccontextmanager
-    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
-        """See :meth:`PsycopgGuard.begin`, but for cancellation: the commit is carried to its answer first, within the
-        guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
-        database refused it, that error; if it has none, the block is committed or was never finished."""
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
-        with transaction:
-            async with self._lend(transaction.seconds) as connection, AsyncRunning(connection, transaction):
-                yield connection
-
-    async def write(
-        self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
-    ) -> int:
-        """See :meth:`PsycopgGuard.write`."""
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
-        with transaction:
-            async with self._lend(transaction.seconds) as connection, AsyncRunning(connection, transaction):
-                rows = (await connection.execute(query, params)).rowcount
-        return rows
-
-    async def advance(self, connection: AsyncConnection[Any], *holders: Fence | HasFence) -> None:
-        """See :meth:`PsycopgGuard.advance`."""
-        if not isinstance(connection, AsyncConnection):
-            raise TypeError(f"advance takes a psycopg AsyncConnection, not {type(connection).__name__}")
-        transaction = self._transaction(holders, claim=False)
-        transaction.joined = True
-        with transaction:
-            await run_async(connection, transaction.advance(connection), transaction.silence)
-
-
-def may_end_the_transaction(query: object) -> bool:
-    """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters."""
-    if isinstance(query, str):
-        return ";" in query
-    if isinstance(query, bytes):
-        return b";" in query
-    if isinstance(query, Fence) or isinstance(getattr(query, "fence", None), Fence):
-        raise TypeError("write takes the lease first, then the query")
-    if type(query).__module__.partition(".")[0] == "sqlalchemy":
-        raise TypeError(f"write takes what psycopg executes, a str say, not SQLAlchemy's {type(query).__name__}")
-    return True
+    def _operate(self, operation: Operation) -> Any:
+        seconds = operation.errors.seconds
+        with operation.errors as errors, self._lend(seconds) as connection:
+            errors.connected = True
+            return run_alone(connection, operation.work(connection), operation.waits * seconds)

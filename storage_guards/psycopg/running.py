@@ -1,4 +1,4 @@
-"""Who waits for the plans: a thread, or an asyncio task. And what a guarded block may not do with its connection."""
+"""Runs the plans, in a thread or an asyncio task; and keeps a guarded block from ending its own transaction."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from psycopg.abc import PQGen
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.psycopg.statements import AnyConnection
-from storage_guards.psycopg.transaction import GuardedTransaction
+from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.psycopg.wire import hang_up, is_idle, require_idle, within
-from storage_guards.sql.shield import GRACE, carry, tell
-
-__all__ = ["AsyncRunning", "Running", "once", "once_async", "run", "run_async"]
+from storage_guards.sql.shield import GRACE, finish_within, raise_outcome
 
 T = TypeVar("T")
 
 _ENDS_THE_BLOCK = ("commit", "rollback", "close")
 
 
-class Running:
+class GuardedBlock:
     """A guarded transaction on a connection, from its check to its end."""
 
-    def __init__(self, connection: Connection[Any], transaction: GuardedTransaction) -> None:
+    def __init__(self, connection: Connection[Any], transaction: PsycopgTransaction) -> None:
         self._connection = connection
         self._transaction = transaction
 
@@ -36,7 +34,7 @@ class Running:
         try:
             if self._autocommit:  # or else what follows a COMMIT in the block would be committed by itself
                 self._connection.autocommit = False
-            run(self._connection, self._transaction.enter(self._connection), self._transaction.silence)
+            run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.silence)
         except BaseException:
             self._clean_up()
             raise
@@ -50,7 +48,7 @@ class Running:
             _allow(self._connection)
         try:
             if error is None:
-                run(self._connection, self._transaction.leave(self._connection), self._transaction.silence)
+                run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.silence)
             else:
                 self._transaction.body_failed(error)
         finally:
@@ -71,10 +69,10 @@ class Running:
             hang_up(self._connection)
 
 
-class AsyncRunning:
-    """:class:`Running` for asyncio. Its end is carried to an answer, whatever is cancelled: see ``sql/shield.py``."""
+class AsyncGuardedBlock:
+    """:class:`GuardedBlock` for asyncio. Its end is run to an answer, whatever is cancelled: see ``sql/shield.py``."""
 
-    def __init__(self, connection: AsyncConnection[Any], transaction: GuardedTransaction) -> None:
+    def __init__(self, connection: AsyncConnection[Any], transaction: PsycopgTransaction) -> None:
         self._connection = connection
         self._transaction = transaction
 
@@ -84,9 +82,9 @@ class AsyncRunning:
         try:
             if self._autocommit:  # as above
                 await self._connection.set_autocommit(False)
-            await run_async(self._connection, self._transaction.enter(self._connection), self._transaction.silence)
+            await run_async(self._connection, self._transaction.plan_begin(self._connection), self._transaction.silence)
         except BaseException:
-            await carry(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
+            await finish_within(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
             raise
         if self._transaction.foreign_body:
             _forbid(self._connection)
@@ -99,13 +97,15 @@ class AsyncRunning:
         if error is not None:
             self._transaction.body_failed(error)
         end = self._end(commits=error is None)
-        ended = await carry(end, self._transaction.seconds, lambda: hang_up(self._connection))
-        tell(ended, error, self._transaction.meaning)
+        ended = await finish_within(end, self._transaction.seconds, lambda: hang_up(self._connection))
+        raise_outcome(ended, error, self._transaction.meaning)
 
     async def _end(self, *, commits: bool) -> None:
         try:
             if commits:
-                await run_async(self._connection, self._transaction.leave(self._connection), self._transaction.silence)
+                await run_async(
+                    self._connection, self._transaction.plan_commit(self._connection), self._transaction.silence
+                )
         finally:
             await self._clean_up()
 
@@ -137,7 +137,7 @@ async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: f
         return await connection.wait(within(plan, seconds + GRACE))
 
 
-def once(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
+def run_alone(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
     """:func:`run` for a plan that begins and ends its own transaction."""
     require_idle(connection)
     try:
@@ -150,14 +150,14 @@ def once(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
             hang_up(connection)
 
 
-async def once_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
-    """:func:`once` for asyncio; what is left open is rolled back within ``seconds``, whatever is cancelled."""
+async def run_alone_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
+    """:func:`run_alone` for asyncio; what is left open is rolled back within ``seconds``, whatever is cancelled."""
     require_idle(connection)
     try:
         return await run_async(connection, plan, seconds)
     finally:
         if not is_idle(connection):
-            await carry(_roll_back(connection), seconds, lambda: hang_up(connection))
+            await finish_within(_roll_back(connection), seconds, lambda: hang_up(connection))
 
 
 async def _roll_back(connection: AsyncConnection[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Where a psycopg guard has its connections from: a pool, one connection, or a way to make one."""
+"""Sources of a psycopg guard's connections: a pool, one connection, or a function or string that makes them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict
 
 from fencing.kernel.errors import GuardUnavailable
-
-__all__ = ["AsyncSource", "Source", "async_lender", "lender"]
 
 Lend = Callable[[float], AbstractContextManager[Connection[Any]]]
 AsyncLend = Callable[[float], AbstractAsyncContextManager[AsyncConnection[Any]]]
@@ -45,7 +43,7 @@ Source = Pool | Connection[Any] | str | Callable[[], Connection[Any]]
 AsyncSource = AsyncPool | AsyncConnection[Any] | str | Callable[[], Awaitable[AsyncConnection[Any]]]
 
 
-def lender(source: Source) -> Lend:
+def connection_source(source: Source) -> Lend:
     """What lends a connection of ``source``, for which it waits so many seconds at most.
 
     Raises:
@@ -62,8 +60,8 @@ def lender(source: Source) -> Lend:
     return _made(lambda _: thing())
 
 
-def async_lender(source: AsyncSource) -> AsyncLend:
-    """:func:`lender` for asyncio."""
+def async_connection_source(source: AsyncSource) -> AsyncLend:
+    """:func:`connection_source` for asyncio."""
     thing = _checked(source, asynchronous=True)
     if isinstance(thing, AsyncConnection):
         return _async_one(thing)
@@ -189,7 +187,7 @@ def _busy(seconds: float) -> GuardUnavailable:
 def _checked(source: Any, *, asynchronous: bool) -> Any:
     kind = type(source).__name__
     ours, theirs = ("AsyncPsycopgGuard", "PsycopgGuard") if asynchronous else ("PsycopgGuard", "AsyncPsycopgGuard")
-    other_colour = TypeError(f"{ours} cannot work with this {kind}; use {theirs}")
+    other_kind = TypeError(f"{ours} cannot work with this {kind}; use {theirs}")
     if isinstance(source, str):
         try:
             conninfo_to_dict(source)
@@ -199,16 +197,16 @@ def _checked(source: Any, *, asynchronous: bool) -> Any:
         return source
     if isinstance(source, (Connection, AsyncConnection)):
         if isinstance(source, AsyncConnection) is not asynchronous:
-            raise other_colour
+            raise other_kind
         return source
     connect = getattr(source, "getconn", source)
     if isinstance(source, type) or not callable(connect):
         raise TypeError(f"{_WANTED}, not {kind}{' (SQLAlchemyGuard takes engines)' if kind.endswith('Engine') else ''}")
     is_coroutine = inspect.iscoroutinefunction(connect)
     if is_coroutine and not asynchronous:
-        raise other_colour
+        raise other_kind
     if asynchronous and not is_coroutine and connect is not source:
-        raise other_colour
+        raise other_kind
     return source
 
 

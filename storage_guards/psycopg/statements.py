@@ -18,23 +18,6 @@ from fencing.kernel.fence import MAX_NUMBER, Fence
 from storage_guards.sql.outcome import FLOOR, TABLE, new_id
 from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, JOINING, POSTGRESQL, Statements
 
-__all__ = [
-    "COMMIT",
-    "IS_ENFORCED",
-    "PREPARE",
-    "ROLLBACK",
-    "AnyConnection",
-    "Way",
-    "begin",
-    "check",
-    "claim",
-    "create",
-    "limits",
-    "literal",
-    "make_floor",
-    "values_of",
-]
-
 AnyConnection = Connection[Any] | AsyncConnection[Any]
 Values = dict[str, str]
 
@@ -75,7 +58,7 @@ PREPARE = (_PREPARE_CHECK, _PREPARE_CLAIM)
 """What a connection needs before ``check`` and ``claim`` with ``prepared=True``."""
 
 
-class Way:
+class MarkAccess:
     """How a guard's role gets at the marks: by statements on the table, or by calls of functions, on a database that
     enforces. Found out by the refusal of the one, and then kept."""
 
@@ -84,7 +67,7 @@ class Way:
 
     @property
     def sql(self) -> Statements:
-        """The statements of this way."""
+        """The statements that are right there."""
         return CALLS if self.enforced else POSTGRESQL
 
 
@@ -137,21 +120,23 @@ def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Value
     }
 
 
-def check(way: Way, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False) -> str:
+def check(
+    access: MarkAccess, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False
+) -> str:
     """Admit a write: a row (seq, recent_writes, xact) if the fence is the mark's own. If it ``joins`` a transaction,
     the last column is whether it was outside any savepoint."""
-    if prepared and not way.enforced:
+    if prepared and not access.enforced:
         resource = literal(connection, fence.resource)
         return f"EXECUTE {_CHECK_NAME} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
-    statements = JOINING if joins and not way.enforced else way.sql
+    statements = JOINING if joins and not access.enforced else access.sql
     return statements.check.format(**values_of(connection, fence))
 
 
-def claim(way: Way, values: Values, *, prepared: bool = False) -> str:
+def claim(access: MarkAccess, values: Values, *, prepared: bool = False) -> str:
     """Raise a mark that exists: a row (seq, recent_writes, xact) if the rule admits the fence."""
-    if prepared and not way.enforced:
+    if prepared and not access.enforced:
         return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
-    return way.sql.claim.format(**values)
+    return access.sql.claim.format(**values)
 
 
 def make_floor() -> str:

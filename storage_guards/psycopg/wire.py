@@ -1,4 +1,4 @@
-"""Several statements, one round trip: plans that psycopg's ``Connection.wait`` runs in either colour.
+"""Several statements, one round trip: plans that psycopg's ``Connection.wait`` runs, sync or async.
 
 psycopg sends BEGIN, each statement and COMMIT one by one. A plan here is a generator, as psycopg's own: it puts a
 request on the connection and yields until the answer is there. The connection itself stays in its usual mode, so in a
@@ -18,28 +18,12 @@ from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from storage_guards.psycopg.statements import PREPARE, ROLLBACK, AnyConnection, Way
-
-__all__ = [
-    "Row",
-    "ask",
-    "ask_prepared",
-    "either_way",
-    "failure_of",
-    "first_row",
-    "hang_up",
-    "is_idle",
-    "is_open",
-    "require_idle",
-    "require_ready",
-    "send",
-    "within",
-]
+from storage_guards.psycopg.statements import PREPARE, ROLLBACK, AnyConnection, MarkAccess
 
 T = TypeVar("T")
 Row = tuple[str | None, ...]
 
-_REFUSED_WAYS = (errors.InsufficientPrivilege, errors.UndefinedFunction)
+_ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
 _prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
 """True: PREPARE was sent. False: it does not last here (a pooler in between), so statements are sent whole."""
@@ -91,17 +75,17 @@ def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGre
 
 
 def ask_prepared(
-    connection: AnyConnection, way: Way, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
+    connection: AnyConnection, access: MarkAccess, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
 ) -> PQGen[list[PGresult]]:
     """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
 
     What is prepared can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
-    the transaction is begun anew, twice at most; and once more if the way to the marks is refused, as by
-    :func:`either_way`.
+    the transaction is begun anew, twice at most; and once more if the access to the marks is refused, as by
+    :func:`with_fallback`.
 
     Args:
         connection: idle.
-        way: to the marks; calls of functions are not prepared.
+        access: to the marks; calls of functions are not prepared.
         opening: begins the transaction.
         statements: those after that, with prepared ones or without.
 
@@ -111,7 +95,7 @@ def ask_prepared(
     refused: psycopg.Error | None = None
     vanished = 0
     while True:
-        enforced, known = way.enforced, _prepared.get(connection)
+        enforced, known = access.enforced, _prepared.get(connection)
         if enforced:
             known = False
         elif vanished == 2 or (known is None and connection.prepare_threshold is None):
@@ -123,12 +107,14 @@ def ask_prepared(
             if known is None:
                 _prepared[connection] = True
             return results[len(before) :]
-        if isinstance(failure, _REFUSED_WAYS):
+        if isinstance(failure, _ACCESS_REFUSED):
             if refused is not None:
-                way.enforced = not enforced
+                access.enforced = not enforced
                 raise refused if isinstance(failure, errors.UndefinedFunction) else failure
             refused = failure
-            way.enforced = not enforced  # not the reverse of what it is now: another thread may have found out the same
+            access.enforced = (
+                not enforced
+            )  # not the reverse of what it is now: another thread may have found out the same
         elif known and isinstance(failure, errors.InvalidSqlStatementName):
             _prepared.pop(connection, None)
             vanished += 1
@@ -140,23 +126,23 @@ def ask_prepared(
         yield from ask(connection, [ROLLBACK])
 
 
-def either_way(connection: AnyConnection, way: Way, plan: Callable[[], PQGen[T]]) -> PQGen[T]:
-    """Carry out a plan that begins with a transaction; if the way to the marks is refused, once more the other way.
+def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[[], PQGen[T]]) -> PQGen[T]:
+    """Carry out a plan that begins with a transaction; if the access to the marks is refused, once more by the other.
 
     A role without privileges on the table is that of an application whose database enforces; or else its functions are
     gone.
     """
-    tried = way.enforced
+    tried = access.enforced
     try:
         return (yield from plan())
-    except _REFUSED_WAYS as error:
+    except _ACCESS_REFUSED as error:
         refused = error
-    way.enforced = not tried  # not the reverse of what it is now: another thread may have found out the same
+    access.enforced = not tried  # not the reverse of what it is now: another thread may have found out the same
     try:
         yield from ask(connection, [ROLLBACK])
         return (yield from plan())
-    except _REFUSED_WAYS as error:
-        way.enforced = tried
+    except _ACCESS_REFUSED as error:
+        access.enforced = tried
         raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
 
 

@@ -20,8 +20,6 @@ from storage_guards.sql.functions import CREATE_FUNCTIONS, FUNCTION_NAMES
 from storage_guards.sql.outcome import TABLE
 from storage_guards.sql.statements import CREATE_LOCK
 
-__all__ = ["enforce", "unenforce"]
-
 _ROW_TRIGGER = "fencing_enforced"
 _TRUNCATE_TRIGGER = "fencing_enforced_truncate"
 

@@ -1,53 +1,77 @@
-"""What a database's error state means to a guard's own statements, whatever the driver. No driver is known here.
-
-https://www.postgresql.org/docs/current/errcodes-appendix.html; other databases' errors are translated to these.
-"""
+"""What a database's error means to a guard's own statements, whatever the driver. No driver is known here."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from types import TracebackType
+from typing import ClassVar, Self
 
 from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import Fence
+from fencing.sql.errors import (
+    ALREADY_BEGUN,
+    LOST_A_RACE,
+    NO_PRIVILEGE,
+    RAISED,
+    READ_ONLY,
+    UNDEFINED_TABLE,
+    WAITED_TOO_LONG,
+)
 from storage_guards.sql.outcome import TABLE
 
-__all__ = [
-    "ALREADY_BEGUN",
-    "LOST_A_RACE",
-    "NO_PRIVILEGE",
-    "READ_ONLY",
-    "TRANSACTION_IS_GONE",
-    "UNDEFINED_TABLE",
-    "Trouble",
-    "is_an_answer",
-]
+NOTHING_WRITTEN = "no data was written, retry"
+ASK_AGAIN = "the outcome is still open, ask again"
 
-UNDEFINED_TABLE = "42P01"
-READ_ONLY = "25006"
-ALREADY_BEGUN = "25001"  # active_sql_transaction
-NO_PRIVILEGE = "42501"
-LOST_A_RACE = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-TRANSACTION_IS_GONE = {"25P02", "3B001"}  # in_failed_sql_transaction, and no such savepoint
-_RAISED = "P0001"  # raise_exception, by what enforcement.py executes
-_WAITED_TOO_LONG = {"55P03", "57014"}  # lock_not_available, query_canceled (statement_timeout)
-_CONNECTION_EXCEPTION = "08"
-_SERVER_GOES = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
-_COMPLETION_UNKNOWN = "40003"
+ROUNDS = 3
+"""How often a verdict is sought while claims of others come between the statement and the look at the mark."""
 
 
-class Trouble(NamedTuple):
-    """A statement of the guard's own that failed, so that no data was written.
+def keeps_changing(fence: Fence, then: str = "retry") -> GuardUnavailable:
+    """The error where a verdict was sought in vain."""
+    return GuardUnavailable(
+        f"the mark of {fence.resource!r} changed at each of {ROUNDS} attempts; {then}", resource=fence.resource
+    )
+
+
+class ErrorContext(ABC):
+    """Around statements of the guard's own, connecting included: what a driver's error there is to the caller.
 
     Args:
         fences: what was claimed or checked; may be empty.
-        seconds: how long the statement was allowed to wait.
+        seconds: how long a statement is allowed to wait.
         then: what follows from an error that may pass.
     """
 
-    fences: Sequence[Fence]
-    seconds: float
-    then: str
+    kinds: ClassVar[tuple[type[Exception], ...]]
+    """What the driver, or the way to the database, fails with."""
+    connected = False
+    """Whether there is a connection yet; for a driver whose errors do not say."""
+
+    def __init__(self, fences: Sequence[Fence], seconds: float, then: str = NOTHING_WRITTEN) -> None:
+        self.fences = fences
+        self.seconds = seconds
+        self.then = then
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, self.kinds):
+            meaning = self.explain(error)
+            if meaning is not error:
+                raise meaning from error
+
+    @abstractmethod
+    def explain(self, error: Exception) -> Exception:
+        """The error to raise instead of ``error``, one of ``kinds``, which the guard's own statements met.
+
+        Returns:
+            ``GuardUnavailable`` (retry) or ``GuardNotEnforceable`` (change the set-up); ``error`` itself where neither
+            is known to be right.
+        """
 
     @property
     def about(self) -> str:
@@ -71,11 +95,11 @@ class Trouble(NamedTuple):
         """The database will not have the statement."""
         return GuardNotEnforceable(f"the database refused the guard's statement on {TABLE}: {said}")
 
-    def meaning(self, state: str | None, said: str) -> FencingError | None:
+    def of_state(self, state: str | None, said: str) -> FencingError | None:
         """The error that a state stands for by itself; None: none.
 
         Args:
-            state: SQLSTATE.
+            state: PostgreSQL's.
             said: the error's first line.
         """
         if state == UNDEFINED_TABLE:
@@ -94,17 +118,12 @@ class Trouble(NamedTuple):
                 f"the database refused the guard's statement: {said}; use a role that has this right, or grant "
                 f"it (where the database enforces, enforce() grants what guards need, and the owner prunes)"
             )
-        if state == _RAISED:
+        if state == RAISED:  # by what enforcement.py executes
             return GuardNotEnforceable(said)
-        if state in _WAITED_TOO_LONG:
+        if state in WAITED_TOO_LONG:
             return self.unavailable(
                 f"{self.about} stayed locked by another transaction for {self.seconds:.3g} s (a begin around this one?)"
             )
         if state in LOST_A_RACE:
             return self.unavailable(f"{self.about} was changed by another transaction at the same time")
         return None
-
-
-def is_an_answer(state: str) -> bool:
-    """Whether the database itself said no to a COMMIT; else, as the connection broke, it may have happened."""
-    return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN))

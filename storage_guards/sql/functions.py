@@ -13,8 +13,6 @@ from typing import NamedTuple
 from storage_guards.sql.outcome import FLOOR
 from storage_guards.sql.statements import statements_on
 
-__all__ = ["CREATE_FUNCTIONS", "FUNCTION_NAMES"]
-
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
 # PostgreSQL's format() puts the mark table's full name in the place of %1$s, and % in that of %%.

@@ -27,8 +27,6 @@ from typing import NamedTuple
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence
 
-__all__ = ["FLOOR", "REMEMBERED_CHARACTERS", "TABLE", "Admitted", "Settled", "new_id", "verdict"]
-
 TABLE = "fencing_marks"
 
 FLOOR = "fencing:floor"

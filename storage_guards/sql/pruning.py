@@ -22,8 +22,6 @@ from typing import NamedTuple
 from fencing.kernel.fence import MAX_NUMBER, check_number
 from storage_guards.sql.outcome import FLOOR, TABLE
 
-__all__ = ["BATCH", "NO_FLOOR", "Pruning", "Statements", "pruning"]
-
 BATCH = 1000
 """Marks in one transaction, so that claims on absent marks do not wait long for the floor."""
 
@@ -45,9 +43,23 @@ class Pruning:
     highest: int
     seconds: float
 
-    def up_to(self, floor: int) -> Pruning:
-        """The same for the transactions after the first: under its floor no mark is added any more, so they end."""
-        return replace(self, highest=min(self.highest, floor))
+    def after(self, floor: int, deleted: int) -> Pruning | None:
+        """What is left for the next transaction; None: nothing is.
+
+        Args:
+            floor: as the last one raised it; under it no mark is added any more, so these transactions end.
+            deleted: by the last one.
+        """
+        return None if deleted < BATCH else replace(self, highest=min(self.highest, floor))
+
+    def may_go(self, by_age: str) -> str:
+        """The condition on a row, as SQL.
+
+        Args:
+            by_age: the same for ``claimed_at`` alone: each database compares its own clock with what it has written.
+        """
+        condition = f"resource <> '{FLOOR}' AND number <= {self.highest}"
+        return f"{condition} AND {by_age}" if self.seconds else condition
 
 
 def pruning(below: object, older_than: object) -> Pruning:
@@ -64,7 +76,7 @@ def pruning(below: object, older_than: object) -> Pruning:
     return Pruning(highest, math.ceil(older_than * 1000) / 1000)
 
 
-class Statements(NamedTuple):
+class PruningStatements(NamedTuple):
     """One pruning transaction. Only numbers are in it, as they are.
 
     Args:
@@ -75,26 +87,25 @@ class Statements(NamedTuple):
     raise_floor: str
     delete: str
 
-    @classmethod
-    def on(cls, dialect: str, what: Pruning) -> Statements:
-        """On PostgreSQL or SQLite."""
-        old = condition(dialect, what)
-        largest, skip = ("greatest", " FOR UPDATE SKIP LOCKED") if dialect == "postgresql" else ("max", "")
-        return cls(
-            f"UPDATE {TABLE} SET number = {largest}(number, "
-            f"COALESCE((SELECT max(number) FROM {TABLE} WHERE {old}), 0)) "
-            f"WHERE resource = '{FLOOR}' RETURNING number",
-            f"DELETE FROM {TABLE} WHERE resource IN (SELECT resource FROM {TABLE} WHERE {old} "
-            f"AND number <= (SELECT number FROM {TABLE} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})",
-        )
+
+def on_postgresql(what: Pruning) -> PruningStatements:
+    """For the marks of a PostgreSQL."""
+    old = what.may_go(f"claimed_at < clock_timestamp() - interval '{what.seconds:.3f} seconds'")
+    return _statements(old, "greatest", " FOR UPDATE SKIP LOCKED")
 
 
-def condition(dialect: str, what: Pruning) -> str:
-    """Which rows may go, as the databases say it: each compares its own clock with what it has written itself."""
-    since = {
-        "postgresql": f"claimed_at < clock_timestamp() - interval '{what.seconds:.3f} seconds'",
-        "mysql": f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {what.seconds:.3f} SECOND",
-        "sqlite": f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{what.seconds:.3f} seconds')",
-    }[dialect]
-    by_age = f" AND {since}" if what.seconds else ""
-    return f"resource <> '{FLOOR}' AND number <= {what.highest}{by_age}"
+def on_sqlite(what: Pruning) -> PruningStatements:
+    """For the marks of a SQLite."""
+    return _statements(
+        what.may_go(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{what.seconds:.3f} seconds')"), "max", ""
+    )
+
+
+def _statements(old: str, largest: str, skip: str) -> PruningStatements:
+    return PruningStatements(
+        f"UPDATE {TABLE} SET number = {largest}(number, "
+        f"COALESCE((SELECT max(number) FROM {TABLE} WHERE {old}), 0)) "
+        f"WHERE resource = '{FLOOR}' RETURNING number",
+        f"DELETE FROM {TABLE} WHERE resource IN (SELECT resource FROM {TABLE} WHERE {old} "
+        f"AND number <= (SELECT number FROM {TABLE} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})",
+    )

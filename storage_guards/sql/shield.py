@@ -1,4 +1,4 @@
-"""The end of a guarded transaction under asyncio, carried to an answer however often its task is cancelled.
+"""The end of a guarded transaction under asyncio, run to an answer however often its task is cancelled.
 
 No driver is known here. Cancellations are delivered afterwards. A ``CancelledError`` whose ``__cause__`` is None came
 after a commit that happened; else the cause says what became of it: an ``OutcomeUnknown``, or the error by which the
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["GRACE", "carry", "tell"]
-
 GRACE = 1.0
 """Seconds that the end of a transaction gets beyond its bound, so that the database's own refusal comes first; and what
 a connection gets that was hung up."""
@@ -21,7 +19,7 @@ a connection gets that was hung up."""
 Ended = tuple["asyncio.CancelledError | None", "BaseException | None"]
 
 
-async def carry(end: Coroutine[Any, Any, None], seconds: float, hang_up: Callable[[], None]) -> Ended:
+async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up: Callable[[], None]) -> Ended:
     """Run ``end`` for as long as the transaction's bound allows; then hang the connection up.
 
     Returns:
@@ -36,7 +34,7 @@ async def carry(end: Coroutine[Any, Any, None], seconds: float, hang_up: Callabl
     return cancelled, _failure(task)
 
 
-def tell(
+def raise_outcome(
     ended: Ended,
     error: BaseException | None,
     meaning: Callable[[BaseException], BaseException | None],
@@ -44,7 +42,7 @@ def tell(
     """Raise what there is to be raised.
 
     Args:
-        ended: as :func:`carry` returned it.
+        ended: as :func:`finish_within` returned it.
         error: what the block raised, and what goes on by itself unless something is raised here.
         meaning: what a failed end says of the transaction.
     """

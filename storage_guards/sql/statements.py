@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
 
-__all__ = ["CALLS", "CREATE_LOCK", "ENFORCED", "JOINING", "POSTGRESQL", "SQLITE", "Statements", "statements_on"]
-
 CREATE_LOCK = 7_236_273_601
 """Arbitrary: the advisory lock under which PostgreSQL creates tables and functions, as IF NOT EXISTS fails where two
 race."""

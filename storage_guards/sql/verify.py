@@ -1,14 +1,17 @@
-"""What ``verify`` reports. No I/O, and no driver is known here."""
+"""What ``verify`` reports; what it asks a PostgreSQL, and what the answers mean. No I/O, and no driver is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from fencing.kernel.errors import GuardNotEnforceable
+from storage_guards.sql.outcome import FLOOR, TABLE
 
-__all__ = ["Finding", "Report", "conclude"]
+MAKE_ANEW = f"make the table {TABLE} as create_tables() or guard.metadata does"
+_CHECKS = ("fencing_marks_number", "fencing_marks_seq")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
+class VerifyReport:
     """All that was found; nothing of it breaks safety.
 
     Args:
@@ -47,10 +50,150 @@ class Report:
         return "\n".join([self.database, *map(str, self.findings)])
 
 
-def conclude(database: str, findings: Iterable[Finding]) -> Report:
+def report(database: str, findings: Iterable[Finding]) -> VerifyReport:
     """The report; GuardNotEnforceable where a finding threatens safety."""
-    report = Report(database, tuple(findings))
-    broken = [f"{finding.what}; {finding.change}" for finding in report.findings if finding.threatens == "safety"]
+    found = VerifyReport(database, tuple(findings))
+    broken = [f"{finding.what}; {finding.change}" for finding in found.findings if finding.threatens == "safety"]
     if broken:
         raise GuardNotEnforceable(f"{database} cannot enforce the rules as it is: {'. '.join(broken)}")
-    return report
+    return found
+
+
+def missing_checks(there: Container[str], how: str = "is missing") -> Iterator[Finding]:
+    """Those of the table's constraints, in all databases, that are not ``there``."""
+    yield from (Finding("upkeep", f"the CHECK {name} {how}", MAKE_ANEW) for name in _CHECKS if name not in there)
+
+
+def missing_floor(count: int) -> Iterator[Finding]:
+    """If there are so many floor rows."""
+    if not count:
+        yield Finding(
+            "upkeep", "the floor row is missing; if marks were ever pruned, stale claims may come in", MAKE_ANEW
+        )
+
+
+def not_durable(name: str, value: str, change: str) -> Finding:
+    """A setting of the database."""
+    return Finding("durability", f"{name} is {value}: a crash may lose acknowledged writes and marks", change)
+
+
+# PostgreSQL
+
+POSTGRESQL_FACTS = f"""
+    SELECT json_build_object(
+        'server', current_setting('server_version'),
+        'encoding', current_setting('server_encoding'),
+        'fsync', current_setting('fsync'),
+        'full_page_writes', current_setting('full_page_writes'),
+        'synchronous_commit', current_setting('synchronous_commit'),
+        'read_only', current_setting('transaction_read_only'),
+        'replica', pg_is_in_recovery(),
+        'pid', pg_backend_pid(),
+        'floor', (SELECT count(*) FROM {TABLE} WHERE resource = '{FLOOR}'),
+        'kind', relkind,
+        'persistence', relpersistence,
+        'row_security', relrowsecurity AND row_security_active(pg_class.oid),
+        'columns', (
+            SELECT json_object_agg(attname, json_build_object(
+                'type', format_type(atttypid, atttypmod),
+                'required', attnotnull,
+                'exact', COALESCE(collisdeterministic, true)
+            ))
+            FROM pg_attribute LEFT JOIN pg_collation ON pg_collation.oid = attcollation
+            WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped
+        ),
+        'key', (
+            SELECT json_agg(attname)
+            FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey)
+            WHERE indrelid = pg_class.oid AND indisprimary AND indisvalid AND indimmediate
+        ),
+        'checks', (
+            SELECT COALESCE(json_agg(conname), '[]')
+            FROM pg_constraint WHERE conrelid = pg_class.oid AND contype = 'c' AND convalidated
+        )
+    )::text
+    FROM pg_class WHERE oid = to_regclass('{TABLE}')
+"""
+"""One row with one column of JSON; undefined_table where there is no table."""
+
+_TEXTS = ("text", "character varying")
+_TYPES = {
+    "resource": _TEXTS,
+    "number": ("bigint",),
+    "token": _TEXTS,
+    "seq": ("bigint",),
+    "recent_writes": _TEXTS,
+    "claimed_at": ("timestamp with time zone",),
+    "xact": ("xid8",),
+}
+
+
+def assess_postgresql(text: str, *, pid: int | None, parameters: dict[str, str] | None) -> VerifyReport:
+    """The report; GuardNotEnforceable where something breaks safety.
+
+    Args:
+        text: the answer to POSTGRESQL_FACTS.
+        pid: the server process that the driver was told of when it connected; None: it does not say.
+        parameters: of libpq, for a connection over a network; None: of another driver, or without a network.
+    """
+    facts = json.loads(text)
+    findings = [*_of_the_table(facts), *_of_the_server(facts), *_of_the_way(facts, pid, parameters)]
+    return report(f"PostgreSQL {facts['server']}", findings)
+
+
+def _of_the_table(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["kind"] != "r":
+        yield Finding("safety", f"{TABLE} is no plain table", MAKE_ANEW)
+    if facts["persistence"] != "p":
+        kind = "unlogged: after a crash the server empties it" if facts["persistence"] == "u" else "temporary"
+        yield Finding("safety", f"{TABLE} is {kind}, and the marks are to live as long as the data", "SET LOGGED")
+    if facts["row_security"]:
+        yield Finding("safety", f"row security hides rows of {TABLE} from this role", "disable it on this table")
+    columns = facts["columns"]
+    for name, types in _TYPES.items():
+        column = columns.get(name)
+        if column is None:
+            yield Finding("safety", f"the column {name} is missing", MAKE_ANEW)
+        elif column["type"].partition("(")[0] not in types:
+            yield Finding("safety", f"the column {name} is {column['type']}, not {types[0]}", MAKE_ANEW)
+        elif not column["exact"]:
+            yield Finding("safety", f"the collation of {name} takes different names for equal", 'use COLLATE "C"')
+        elif not column["required"] and name != "xact":
+            yield Finding("upkeep", f"the column {name} may be NULL", "SET NOT NULL")
+    if facts["key"] != ["resource"]:
+        yield Finding("safety", "the primary key is not (resource) alone, at once", MAKE_ANEW)
+    yield from missing_checks(facts["checks"], "is missing or not validated")
+    yield from missing_floor(facts["floor"])
+
+
+def _of_the_server(facts: dict[str, Any]) -> Iterator[Finding]:
+    if facts["replica"]:
+        yield Finding("safety", "this server is a replica", "connect to the primary")
+    elif facts["read_only"] == "on":
+        yield Finding("safety", "this connection is read-only", "unset default_transaction_read_only for it")
+    if facts["encoding"] == "SQL_ASCII":
+        yield Finding(
+            "upkeep",
+            "the database's encoding is SQL_ASCII: programs with different client encodings have different marks for "
+            "the same name, unless it is plain ASCII",
+            "use a UTF8 database",
+        )
+    for name in ("fsync", "full_page_writes", "synchronous_commit"):
+        if facts[name] == "off":
+            yield not_durable(name, "off", "turn it on")
+
+
+def _of_the_way(facts: dict[str, Any], pid: int | None, parameters: dict[str, str] | None) -> Iterator[Finding]:
+    if pid is not None and pid != facts["pid"]:
+        yield Finding(
+            "upkeep",
+            f"between here and the server is a pooler (it names process {pid}, the server {facts['pid']})",
+            "see that it pools transactions or sessions, not statements",
+        )
+    for name in ("connect_timeout", "tcp_user_timeout"):
+        if parameters is not None and parameters.get(name, "0") == "0":
+            yield Finding(
+                "waiting",
+                f"{name} is not set: a silent network is noticed by the operating system, after minutes",
+                f"put {name} into the connection string",
+            )

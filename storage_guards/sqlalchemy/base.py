@@ -1,9 +1,9 @@
-"""What the sync and the asyncio SQL guard share: everything but ``with`` and ``await``."""
+"""What the sync and the asyncio guard through SQLAlchemy share: everything but ``with`` and ``await``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Executable, MetaData, Select, TextClause
@@ -11,31 +11,42 @@ from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.expression import UpdateBase
 
-from fencing.kernel.fence import Fence, HasFence
-from storage_guards.bounds import LEAST_SECONDS, check_timeout, check_unknown, fences_of, wait_seconds
-from storage_guards.sqlalchemy.drivers import bounded_waits, check_engine, family
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.sql.dialects import unsupported
+from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
+from storage_guards.sql.errors import NOTHING_WRITTEN
+from storage_guards.sql.operations import OperationsBase
+from storage_guards.sql.outcome import verdict
+from storage_guards.sql.pruning import Pruning
+from storage_guards.sql.verify import VerifyReport
+from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.marks import Marks
 from storage_guards.sqlalchemy.mysql import MySQLMarks
-from storage_guards.sqlalchemy.outcome import Inquiry
+from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 from storage_guards.sqlalchemy.retry import Retries
-from storage_guards.sqlalchemy.transaction import GuardedTransaction
-
-__all__ = ["COUNT_ROWS", "Parameters", "SQLGuard", "affected", "check_writes"]
+from storage_guards.sqlalchemy.sqlite import SQLiteMarks
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 COUNT_ROWS = {"preserve_rowcount": True}
 """Execution options: SQLAlchemy keeps the row count of an INSERT, too."""
 
+_MARKS: dict[str, Callable[[], Marks]] = {
+    name: kind for kind in (PostgreSQLMarks, MySQLMarks, SQLiteMarks) for name in kind.dialect.names
+}
 
-class SQLGuard:
-    """The base of both guards: arguments become transactions."""
+
+class SQLAlchemyBase(OperationsBase):
+    """The base of both guards: arguments become transactions, and operations work on a connection."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:
-        check_engine(engine)
-        self._timeout = check_timeout(timeout)
-        self._family = family(engine.dialect.name)
-        self._marks = _marks(self._family, engine.dialect.driver)
+        reason = unsupported(engine)
+        if reason is not None:
+            raise GuardNotEnforceable(reason)
+        super().__init__(timeout)
+        self._marks = _marks_of(engine)
 
     @property
     def metadata(self) -> MetaData:
@@ -51,10 +62,14 @@ class SQLGuard:
         timeout: float | None = None,
         at_most: float = math.inf,
         foreign_body: bool = False,
-    ) -> GuardedTransaction:
+        joined: bool = False,
+    ) -> SQLAlchemyTransaction:
         fences = fences_of(holders)
         seconds = min(wait_seconds(holders, self._timeout, timeout), max(at_most, LEAST_SECONDS))
-        return GuardedTransaction(self._marks, fences, seconds, claim=claim, writes=writes, foreign_body=foreign_body)
+        errors = SQLAlchemyErrors(fences, seconds)
+        return SQLAlchemyTransaction(
+            self._marks, errors, claim=claim, writes=writes, foreign_body=foreign_body, joined=joined
+        )
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))
@@ -62,47 +77,63 @@ class SQLGuard:
     def _may_end_the_transaction(self, statement: Executable) -> bool:
         """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters;
         or on MariaDB and MySQL anything that commits implicitly, a procedure included."""
-        if self._family == "mysql":
+        if self._marks.dialect.commits_implicitly:
             return not isinstance(statement, UpdateBase)
         return isinstance(statement, TextClause) and ";" in statement.text
 
-    def _without_fence(self) -> GuardedTransaction:
-        return GuardedTransaction(self._marks, (), self._timeout, claim=False)
+    def _errors(
+        self, fences: Sequence[Fence] = (), seconds: float | None = None, then: str = NOTHING_WRITTEN
+    ) -> SQLAlchemyErrors:
+        return SQLAlchemyErrors(fences, self._timeout if seconds is None else seconds, then)
 
-    def _inquiry(self, error: object, timeout: float | None) -> Inquiry:
-        return Inquiry(self._marks, check_unknown(error), wait_seconds((), self._timeout, timeout))
-
-    def _create_tables(self, connection: Connection) -> None:
-        with bounded_waits(connection, self._timeout):
+    def _create(self, connection: Connection) -> None:
+        with self._marks.dialect.bounded_waits(connection, self._timeout):
             self._marks.create(connection, self._timeout)
 
+    def _read(self, connection: Connection, resource: str) -> Mark | None:
+        return self._marks.read(connection, resource)
+
+    def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
+        with self._marks.undone(connection, seconds) as enforced:
+            settled = self._marks.settle(connection, unknown.fence, enforced=enforced)
+        return verdict(unknown, settled)
+
+    def _prune(self, connection: Connection, what: Pruning) -> int:
+        return self._marks.prune(connection, what, self._timeout)
+
+    def _verify(self, connection: Connection) -> VerifyReport:
+        with self._marks.undone(connection, self._timeout):
+            return self._marks.verify(connection)
+
+    def _execute(self, connection: Connection, statement: str) -> None:
+        self._marks.execute(connection, statement, self._timeout)
+
     def _advance(self, target: Connection | Session, holders: Sequence[Fence | HasFence]) -> None:
-        transaction = self._transaction(holders, claim=False)
+        transaction = self._transaction(holders, claim=False, joined=True)
         session = target if isinstance(target, Session) else None
         if session is not None and (session.new or session.dirty or session.deleted):
             raise ValueError(
                 "the session has unflushed changes, made from what was read before the check; advance first"
             )
         nested = target.in_nested_transaction()
-        with transaction.explained(joined=True):
+        with transaction:
             connection = target.connection() if isinstance(target, Session) else target
-            if family(connection.dialect.name) != self._family:
+            dialect = self._marks.dialect
+            if not dialect.serves(connection):
                 raise ValueError(
-                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {self._family}"
+                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {dialect.names[0]}"
                 )
             if nested or connection.in_nested_transaction():
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
-            with bounded_waits(connection, transaction.seconds, begins=False):
-                transaction.admit(connection, joined=True)
+            with dialect.bounded_waits(connection, transaction.seconds, begins=False):
+                transaction.admit(connection)
         if session is not None:
             session.expire_all()
 
 
-def _marks(family: str, driver: str) -> Marks:
-    if family == "mysql":
-        return MySQLMarks()
-    if driver != "psycopg":
-        return Marks(family)
+def _marks_of(engine: Engine) -> Marks:
+    if engine.dialect.driver != "psycopg":
+        return _MARKS[engine.dialect.name]()
     from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only who uses psycopg has it
 
     return PsycopgMarks()

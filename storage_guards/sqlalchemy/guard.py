@@ -1,44 +1,32 @@
-"""Guards for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL and SQLite."""
+"""A guard for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL, SQLite. For asyncio: ``guard_async``."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import (
-    AsyncConnection,
-    AsyncEngine,
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-)
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
-from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
-from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, affected, check_writes
-from storage_guards.sqlalchemy.enforcement import AsyncEnforcing, Enforcing
-from storage_guards.sqlalchemy.greenlet import InGreenlet, in_greenlet
+from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.fence import Fence, HasFence
+from storage_guards.sql.operations import Operation, Operations
+from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
 from storage_guards.sqlalchemy.retry import split
-from storage_guards.sqlalchemy.session import async_session_on, check_factory, session_on
-from storage_guards.sqlalchemy.transaction import GuardedTransaction
-from storage_guards.sqlalchemy.upkeep import AsyncUpkeep, Upkeep
-
-__all__ = ["AsyncSQLAlchemyGuard", "SQLAlchemyGuard"]
+from storage_guards.sqlalchemy.session import check_factory, session_on
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Session)
-A = TypeVar("A", bound=AsyncSession)
 AnyFence = Fence | HasFence
 
 
-class SQLAlchemyGuard(Upkeep, Enforcing):
+class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
     What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
@@ -72,21 +60,9 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
         if not isinstance(engine, Engine):
             raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
         if engine.dialect.is_async:
-            raise TypeError(
-                f"{engine.dialect.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard"
-            )
+            raise TypeError(f"{engine.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard")
         super().__init__(engine, timeout)
         self._engine = engine
-
-    def create_tables(self) -> None:
-        """Create the mark table where it is missing. May be called at each start, by several processes at once.
-
-        Raises:
-            GuardUnavailable: the database did not answer. Retry.
-            GuardNotEnforceable: the database refused, for want of a privilege say. Use ``metadata`` with Alembic.
-        """
-        with self._without_fence().explained(), self._engine.connect() as connection:
-            self._create_tables(connection)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
@@ -105,38 +81,6 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
         with self._run(transaction):
             pass
-
-    def mark(self, resource: str) -> Mark | None:
-        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
-        check_resource(resource)
-        with self._without_fence().explained(), self._engine.connect() as connection:
-            return self._marks.read(connection, resource)
-
-    def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Whether the write whose outcome was unknown happened, at this guard's database. Changes nothing there.
-
-        It does **not** say whether it still stands: others may have written since. True and False are never wrong, also
-        after a crash, a failover or a restore of the database: they are said of the data that are there now. Ask soon:
-        a mark remembers its last 16 writes. The answer may be had by another process; the error can be pickled.
-
-        Args:
-            error: as :meth:`begin` or :meth:`write` raised it; after a cancellation the ``__cause__`` of that.
-            timeout: seconds to wait for a transaction that is still under way, at most the guard's own, which is the
-                default.
-
-        Returns:
-            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
-            holds. None: it cannot be known here any more (many writes came after it, or it was sent to another
-            database); read the data under a lease.
-
-        Raises:
-            TypeError: ``error`` is no OutcomeUnknown.
-            GuardUnavailable: no answer, or the transaction, or another one, still holds the mark. Ask again.
-            GuardNotEnforceable: as :meth:`claim`.
-        """
-        inquiry = self._inquiry(error, timeout)
-        with inquiry.explained(), self._engine.connect() as connection:
-            return inquiry.ask(connection)
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
@@ -208,7 +152,7 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
         check_factory(factory, self._engine)
         transaction = self._transaction(holders, claim=claim, foreign_body=True)
         with (
-            transaction.explained(),
+            transaction,
             self._engine.connect() as connection,
             session_on(connection, transaction, factory) as session,
             transaction.on(connection),
@@ -216,8 +160,8 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
             yield session
 
     @contextmanager
-    def _run(self, transaction: GuardedTransaction) -> Iterator[Connection]:
-        with transaction.explained(), self._engine.connect() as connection, transaction.on(connection):
+    def _run(self, transaction: SQLAlchemyTransaction) -> Iterator[Connection]:
+        with transaction, self._engine.connect() as connection, transaction.on(connection):
             yield connection
 
     def run(
@@ -313,126 +257,6 @@ class SQLAlchemyGuard(Upkeep, Enforcing):
             raise TypeError(f"advance takes a Connection or a Session, not {type(connection_or_session).__name__}")
         self._advance(connection_or_session, holders)
 
-
-class AsyncSQLAlchemyGuard(AsyncUpkeep, AsyncEnforcing):
-    """:class:`SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
-
-    Args:
-        engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql`` or
-            ``sqlite+aiosqlite``.
-        timeout: as there.
-    """
-
-    def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0) -> None:
-        if isinstance(engine, Engine):
-            raise TypeError("this is a sync Engine; use SQLAlchemyGuard")
-        if not isinstance(engine, AsyncEngine):
-            raise TypeError(f"an AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()")
-        super().__init__(engine.sync_engine, timeout)
-        self._engine = engine
-
-    async def create_tables(self) -> None:
-        """See :meth:`SQLAlchemyGuard.create_tables`."""
-        with self._without_fence().explained():
-            async with self._engine.connect() as connection:
-                await connection.run_sync(self._create_tables)
-
-    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`SQLAlchemyGuard.claim`."""
-        transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        async with self._run(transaction):
-            pass
-
-    async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`SQLAlchemyGuard.mark`."""
-        check_resource(resource)
-        with self._without_fence().explained():
-            async with self._engine.connect() as connection:
-                return await connection.run_sync(self._marks.read, resource)
-
-    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """See :meth:`SQLAlchemyGuard.landed`."""
-        inquiry = self._inquiry(error, timeout)
-        with inquiry.explained():
-            async with self._engine.connect() as connection:
-                return await in_greenlet(connection, inquiry.ask)
-
-    @asynccontextmanager
-    async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
-        """See :meth:`SQLAlchemyGuard.begin`, but for cancellation: the commit is carried to its answer first, within
-        the guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
-        database refused it, that error; if it has none, the block is committed or was never finished."""
-        async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
-            yield connection
-
-    @overload
-    def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: None = None
-    ) -> AbstractAsyncContextManager[AsyncSession]: ...
-
-    @overload
-    def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[A] | async_scoped_session[A]
-    ) -> AbstractAsyncContextManager[A]: ...
-
-    @asynccontextmanager
-    async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
-        """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation. Hooks at
-        the block's end run in a task of their own, where an ``async_scoped_session`` by tasks has another session: they
-        use the one that they are given."""
-        check_factory(factory, self._engine.sync_engine, asynchronous=True)
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
-        with transaction.explained():
-            async with (
-                self._engine.connect() as connection,
-                async_session_on(connection, transaction, factory) as session,
-                InGreenlet(connection, transaction),
-            ):
-                yield session
-
-    @asynccontextmanager
-    async def _run(self, transaction: GuardedTransaction) -> AsyncIterator[AsyncConnection]:
-        with transaction.explained():
-            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
-                yield connection
-
-    async def run(
-        self,
-        *holders_then_function: *tuple[AnyFence, *tuple[AnyFence, ...], Callable[[AsyncConnection], Awaitable[T]]],
-        claim: bool = False,
-        attempts: int = 5,
-    ) -> T:
-        """See :meth:`SQLAlchemyGuard.run`; the function is asynchronous."""
-        holders, function = split(holders_then_function)
-        retries = self._retries(holders, attempts)
-        while True:
-            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
-            try:
-                async with self._run(transaction) as connection:
-                    running: Any = function(connection)
-                    if not inspect.isawaitable(running):
-                        raise TypeError("the function is not asynchronous; write it as async def")
-                    result: T = await running
-                return result
-            except (DBAPIError, GuardUnavailable) as error:
-                if not transaction.lost_a_race(error):
-                    raise
-                pause = retries.pause(error)
-            await asyncio.sleep(pause)
-
-    async def write(
-        self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
-    ) -> int:
-        """See :meth:`SQLAlchemyGuard.write`."""
-        check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
-        async with self._run(transaction) as connection:
-            return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
-
-    async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:
-        """See :meth:`SQLAlchemyGuard.advance`."""
-        if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
-            raise TypeError(
-                f"advance takes an AsyncConnection or AsyncSession, not {type(connection_or_session).__name__}"
-            )
-        await connection_or_session.run_sync(self._advance, holders)
+    def _operate(self, operation: Operation) -> Any:
+        with operation.errors, self._engine.connect() as connection:
+            return operation.work(connection)

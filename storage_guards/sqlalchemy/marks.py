@@ -1,87 +1,116 @@
-"""The mark table through SQLAlchemy, and the order in which ``sql/statements.py`` is asked.
+"""The mark table through SQLAlchemy, and the order in which its statements are asked.
 
 Where a statement refuses, the mark is read again, to say why; there :func:`~fencing.kernel.admit_claim` and
 :func:`~fencing.kernel.admit_write` speak. A mark also remembers its last writes: see ``sql/outcome.py`` for what that
-is for.
+is for. What one kind of database does differently is in its own file: ``postgresql.py``, ``mysql.py``, ``sqlite.py``.
 """
 
 from __future__ import annotations
 
-import copy
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, Text, func, text
-from sqlalchemy.dialects.postgresql.base import ischema_names
-from sqlalchemy.exc import OperationalError
-from sqlalchemy.schema import CreateTable
-from sqlalchemy.types import UserDefinedType
+from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, func, text
+from sqlalchemy.schema import CreateTable, SchemaItem
+from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.types import TypeEngine
 
 from fencing.kernel.admission import admit_claim, admit_write
-from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from fencing.sql.dialects import Dialect
+from storage_guards.sql.errors import ROUNDS, keeps_changing
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled, new_id
-from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL, SQLITE, Statements
-from storage_guards.sqlalchemy.drivers import AUTOCOMMIT, limit_transaction, require_open_transaction
+from storage_guards.sql.pruning import NO_FLOOR, Pruning, PruningStatements
+from storage_guards.sql.statements import Statements
+from storage_guards.sql.verify import MAKE_ANEW, Finding, VerifyReport, report
 
-__all__ = ["Marks"]
+_AUTOCOMMIT = (
+    "the engine is in autocommit: each statement commits by itself, so a check would not hold until the write. Make "
+    'the engine without isolation_level="AUTOCOMMIT" and without the driver\'s own autocommit, or make a second one '
+    "for the guard"
+)
 
-_ROUNDS = 3
-"""How often a verdict is sought while claims of others come between the statement and the look at the mark."""
+# A write that begins a transaction, and changes nothing: no mark has that name.
+_TOUCH = f"UPDATE {TABLE} SET seq = seq WHERE resource = ''"
 
 _PLACES = {"resource": ":resource", "number": ":number", "token": ":token", "write": ":write", "writes": ":writes"}
 
-_IS_STILL = {
-    "postgresql": "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction",
-    # Whoever has written since holds the write lock, so what is read here holds until the commit.
-    "sqlite": (
-        "SELECT recent_writes = :recent_writes FROM fencing_marks "
-        "WHERE resource = :resource AND number = :number AND token = :token"
-    ),
-}
+
+class Prepared(NamedTuple):
+    """:class:`Statements` as SQLAlchemy takes them."""
+
+    check: TextClause
+    claim: TextClause
+    first_claim: TextClause
+    lock_floor: TextClause
+    make_floor: TextClause
+    lock_mark: TextClause
+    lock_absence: TextClause
 
 
-class XID8(UserDefinedType[str]):
-    """PostgreSQL's 64-bit transaction id."""
+class Marks(ABC):
+    """The marks of one kind of database, on connections that others open, and bound.
 
-    cache_ok = True
+    Args:
+        table: as that database has it.
+        statements: which answer with rows, as ``UPDATE … RETURNING`` does; what does not overrides more.
+        calls: the same where the database enforces, if it can.
+    """
 
-    def get_col_spec(self, **_: Any) -> str:
-        return "xid8"
+    dialect: ClassVar[Dialect]
 
+    def __init__(self, table: Table, statements: Statements, calls: Statements | None = None) -> None:
+        self.metadata = table.metadata
+        self._table = table
+        self._read = text(statements.read_mark.format(**_PLACES))
+        self._direct = _prepare(statements)
+        self._calls = _prepare(calls) if calls else self._direct
 
-ischema_names.setdefault("xid8", XID8)  # so that Alembic knows the column again that it has made
+    def create(self, connection: Connection, seconds: float) -> None:
+        """Create the table and its floor row where they are missing; two processes may do it at once.
 
+        Args:
+            connection: idle.
+            seconds: for how long it is tried where others do the same.
+        """
+        with connection.begin():
+            self._create(connection)
 
-class Marks:
-    """The marks of one kind of database, on connections that others open and bound."""
+    def read(self, connection: Connection, resource: str) -> Mark | None:
+        """The mark as it is; locks nothing, so nothing follows from it."""
+        row = one(connection, self._read, {"resource": self._key(resource)})
+        return None if row is None else Mark(row.number, row.token, row.seq)
 
-    def __init__(self, dialect: str) -> None:
-        self.metadata = MetaData()
-        self.table = _define(self.metadata, dialect)
-        self._postgresql = dialect == "postgresql"
-        self._is_still = text(_IS_STILL[dialect])
-        self._say(POSTGRESQL if self._postgresql else SQLITE)
-        self._enforced = self
-        if self._postgresql:
-            self._enforced = copy.copy(self)
-            self._enforced._say(CALLS)
+    def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
+        """Bound what this transaction can wait for, and be waited for, where that is a matter of the transaction.
 
-    def _say(self, statements: Statements) -> None:
-        self._raise, self._first, self._check, self._read, self._floor, self._lock, self._lock_absence = (
-            text(statement.format(**_PLACES))
-            for statement in (
-                statements.claim,
-                statements.first_claim,
-                statements.check,
-                statements.read_mark,
-                statements.lock_floor,
-                statements.lock_mark,
-                statements.lock_absence,
-            )
-        )
-        self._first_floor = text(statements.make_floor.format(write=":table"))
+        With ``read_committed`` a statement that has waited sees what it waited for, whatever the engine's isolation
+        level. Elsewhere ``dialect.bounded_waits`` does both.
+
+        Returns:
+            Whether the database enforces.
+        """
+        return False
+
+    def require_open(self, connection: Connection, otherwise: str = _AUTOCOMMIT) -> None:
+        """GuardNotEnforceable, saying ``otherwise``, where the driver itself reports no open transaction."""
+        if not self.dialect.is_open(connection):
+            raise GuardNotEnforceable(otherwise)
+
+    @contextmanager
+    def undone(self, connection: Connection, seconds: float) -> Iterator[bool]:
+        """A transaction of its own, bounded, READ COMMITTED and rolled back at the end; whether the database
+        enforces."""
+        with self.dialect.bounded_waits(connection, seconds):
+            transaction = connection.begin()
+            try:
+                yield self.limit(connection, seconds, read_committed=True)
+            finally:
+                transaction.rollback()
 
     def admit(
         self,
@@ -95,132 +124,178 @@ class Marks:
     ) -> list[Admitted]:
         """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
         own; and bound what the transaction may wait for."""
-        marks = self.on_database(enforced=limit_transaction(connection, seconds))
+        enforced = self.limit(connection, seconds)
         if claim:
-            admitted = marks.claim(connection, fences, writes=writes)
+            admitted = self.claim(connection, fences, writes=writes, enforced=enforced)
         else:
-            admitted = marks.check(connection, fences, joined=joined)
-        require_open_transaction(connection, AUTOCOMMIT)
+            admitted = self.check(connection, fences, joined=joined, enforced=enforced)
+        self.require_open(connection)
         return admitted
 
-    def on_database(self, *, enforced: bool) -> Marks:
-        """These marks as they are to be reached where the database enforces, or does not."""
-        return self._enforced if enforced else self
-
-    def create(self, connection: Connection, seconds: float) -> None:
-        """Create the table and its floor row where they are missing; two processes may do it at once.
-
-        Where two do, SQLite tells one at once that the database is locked: IF NOT EXISTS reads before it writes,
-        and waiting then would be a deadlock. So that one tries again, for ``seconds`` at most.
-        """
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                with connection.begin():
-                    if self._postgresql:
-                        if connection.execute(text(f"SELECT {ENFORCED}")).scalar_one():
-                            return  # it is there, and none but its owner may make it
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": CREATE_LOCK})
-                    connection.execute(CreateTable(self.table, if_not_exists=True))
-                    self._make_floor(connection)
-                return
-            except OperationalError:
-                if connection.dialect.name != "sqlite" or time.monotonic() > deadline:
-                    raise
-
-    def read(self, connection: Connection, resource: str) -> Mark | None:
-        """The mark as it is; locks nothing, so nothing follows from it."""
-        row = _one(connection, self._read, {"resource": self._key(resource)})
-        return None if row is None else Mark(row.number, row.token, row.seq)
-
-    def claim(self, connection: Connection, fences: Sequence[Fence], *, writes: int = 0) -> list[Admitted]:
+    def claim(
+        self, connection: Connection, fences: Sequence[Fence], *, writes: int = 0, enforced: bool = False
+    ) -> list[Admitted]:
         """Raise each mark to its fence, counting ``writes`` at once; StaleFence where the rule refuses one."""
-        return [self._claim_one(connection, fence, writes) for fence in fences]
+        return [self._claim_one(connection, self._statements(enforced), fence, writes) for fence in fences]
 
-    def check(self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False) -> list[Admitted]:
+    def check(
+        self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
+    ) -> list[Admitted]:
         """Admit a write under each fence; StaleFence or UnclaimedFence where the rule refuses one.
 
         Args:
             connection: in a transaction.
             fences: sorted by resource.
             joined: the transaction may have begun, and read, before.
+            enforced: the database enforces.
         """
-        return [self._check_one(connection, fence, joined) for fence in fences]
+        return [self._check_one(connection, self._statements(enforced), fence) for fence in fences]
 
-    def note_transaction(self, connection: Connection) -> None:
+    def note_transaction(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
         """Make :meth:`is_still` possible, where it needs more than the admitted fence."""
 
+    @abstractmethod
     def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Whether this is the transaction in which the fence was admitted, or at least one before any other's."""
-        if self._postgresql:
-            values: dict[str, Any] = {"transaction": admitted.transaction}
-        else:
-            values = {**self._values(admitted.fence), "recent_writes": admitted.recent_writes}
-        row = _one(connection, self._is_still, values)
-        return row is not None and bool(row[0])
 
-    def settle(self, connection: Connection, fence: Fence, require_open: Callable[[], None]) -> Settled:
+    def settle(self, connection: Connection, fence: Fence, *, enforced: bool) -> Settled:
         """Lock the mark of the fence's resource, or its absence; roll the transaction back afterwards.
 
         Args:
             connection: in a transaction of its own, READ COMMITTED.
             fence: whose resource it is.
-            require_open: called after the first statement, which changes nothing; raises where no transaction is open.
+            enforced: the database enforces.
         """
-        for _ in range(_ROUNDS):
-            row = self._locked(connection, fence, require_open)
+        sql = self._statements(enforced)
+        for _ in range(ROUNDS):
+            row = self._locked(connection, sql, fence)
             # A mark that an open transaction is about to insert is not there yet: inserting it, too, waits for that.
-            if row is not None or self._was_absent(connection, fence):
-                floor = _one(connection, self._floor, {"resource": self._key(FLOOR)})
+            if row is not None or self._was_absent(connection, sql, fence):
+                floor = one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
                 return Settled(
                     recent_writes=None if row is None else row.recent_writes,
                     table="" if floor is None else floor.recent_writes,
                     floor=MAX_NUMBER if floor is None else floor.number,
                 )
-        raise _moving(fence)
+        raise keeps_changing(fence)
 
-    def _locked(self, connection: Connection, fence: Fence, require_open: Callable[[], None]) -> Row[Any] | None:
-        row = _one(connection, self._lock, {"resource": self._key(fence.resource)})
-        require_open()
-        return row
+    def prune(self, connection: Connection, what: Pruning, seconds: float) -> int:
+        """Delete all that may go, and return how many that were.
 
-    def _was_absent(self, connection: Connection, fence: Fence) -> bool:
-        return _one(connection, self._lock_absence, self._values(fence)) is not None
+        Args:
+            connection: idle.
+            what: which may go.
+            seconds: the bound of each wait.
+        """
+        deleted, left = 0, what
+        while True:
+            with self.dialect.bounded_waits(connection, seconds, read_committed=True), connection.begin():
+                self.limit(connection, seconds, read_committed=True)
+                floor, count = self._prune_batch(connection, left)
+            deleted += count
+            rest = left.after(floor, count)
+            if rest is None:
+                return deleted
+            left = rest
 
-    def _claim_one(self, connection: Connection, fence: Fence, writes: int) -> Admitted:
+    def verify(self, connection: Connection) -> VerifyReport:
+        """The report, from a claim and from what the catalog and the settings say. To be rolled back."""
+        found = [*self._tried(connection), *self._facts(connection)]
+        return report(self.dialect.title(connection), found)
+
+    def execute(self, connection: Connection, statement: str, seconds: float) -> None:
+        """Execute a statement that makes the database enforce, or not, in a transaction of its own."""
+        raise GuardNotEnforceable(f"{self.dialect.names[0]} cannot enforce the check by itself, PostgreSQL can")
+
+    def _statements(self, enforced: bool) -> Prepared:
+        return self._calls if enforced else self._direct
+
+    def _create(self, connection: Connection) -> None:
+        connection.execute(CreateTable(self._table, if_not_exists=True))
+        self._make_floor(connection, self._direct)
+
+    def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
-        for _ in range(_ROUNDS):
-            row = _one(connection, self._raise, values)
+        for _ in range(ROUNDS):
+            row = one(connection, sql.claim, values)
             if row is None:
-                floor, _ = self._shared_floor(connection)
-                row = _one(connection, self._first, values)  # if the fence is above the floor
+                floor, _ = self._shared_floor(connection, sql)
+                row = one(connection, sql.first_claim, values)  # if the fence is above the floor
                 if row is None:
                     admit_claim(self.read(connection, fence.resource), fence, floor)
                     continue
             return Admitted(fence, *_answer(row))
-        raise _moving(fence)
+        raise keeps_changing(fence)
 
-    def _check_one(self, connection: Connection, fence: Fence, joined: bool) -> Admitted:
+    def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
-        for _ in range(_ROUNDS):
-            row = _one(connection, self._check, values)
+        for _ in range(ROUNDS):
+            row = one(connection, sql.check, values)
             if row is not None:
                 return Admitted(fence, *_answer(row))
             admit_write(self.read(connection, fence.resource), fence)
-        raise _moving(fence)
+        raise keeps_changing(fence)
 
-    def _shared_floor(self, connection: Connection) -> tuple[int, str]:
+    def _locked(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
+        """The mark, locked by a first statement that changes nothing."""
+        row = one(connection, sql.lock_mark, {"resource": self._key(fence.resource)})
+        self.require_open(connection)
+        return row
+
+    def _was_absent(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
+        return one(connection, sql.lock_absence, self._values(fence)) is not None
+
+    def _shared_floor(self, connection: Connection, sql: Prepared) -> tuple[int, str]:
         """The floor, which nobody can raise before this transaction ends, and the table's id."""
-        row = _one(connection, self._floor, {"resource": self._key(FLOOR)})
+        row = one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
         if row is None:
-            self._make_floor(connection)
-            row = _one(connection, self._floor, {"resource": self._key(FLOOR)})
+            self._make_floor(connection, sql)
+            row = one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
         if row is None:
             raise GuardUnavailable("the floor row of fencing_marks is being replaced; retry")
         return row.number, row.recent_writes
 
-    def _make_floor(self, connection: Connection) -> None:
-        connection.execute(self._first_floor, {"resource": self._key(FLOOR), "table": new_id()})
+    def _make_floor(self, connection: Connection, sql: Prepared) -> None:
+        connection.execute(sql.make_floor, {"resource": self._key(FLOOR), "write": new_id()})
+
+    @abstractmethod
+    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
+        """One transaction's part: the new floor, and how many marks went."""
+
+    def _prune_with(self, connection: Connection, statements: PruningStatements) -> tuple[int, int]:
+        floor: int | None = connection.exec_driver_sql(statements.raise_floor).scalar_one_or_none()
+        self.require_open(connection)
+        if floor is None:
+            raise GuardNotEnforceable(NO_FLOOR)
+        return floor, connection.exec_driver_sql(statements.delete).rowcount
+
+    def _facts(self, connection: Connection) -> Iterable[Finding]:
+        """What the catalog and the settings say."""
+        return ()
+
+    def _tried(self, connection: Connection) -> Iterator[Finding]:
+        """Whether names, tokens and numbers are exact, by a claim."""
+        name = f"verify:{secrets.token_hex(8)}"
+        mine = Fence(name, MAX_NUMBER, "a" * 22)
+        # Before the claim: what was committed by itself would stay, and raise the floor above all others once pruned.
+        connection.exec_driver_sql(_TOUCH)
+        self.require_open(connection)
+        try:
+            self.claim(connection, [mine])
+            exact = self.read(connection, name) == Mark(mine.number, mine.token)
+        except (TypeError, ValueError):  # what was read is no mark
+            exact = False
+        if not exact:
+            yield Finding("safety", "a mark does not read as it was written", MAKE_ANEW)
+            return
+        for other in (name.upper(), f"{name} "):
+            if self.read(connection, other) is not None:
+                yield Finding("safety", f"the names {name!r} and {other!r} have one mark", MAKE_ANEW)
+        try:
+            self.claim(connection, [Fence(name, MAX_NUMBER, "A" * 22)])
+        except StaleFence:
+            return
+        yield Finding("safety", "tokens that differ in their case are taken for equal", MAKE_ANEW)
 
     def _key(self, resource: str) -> str:
         """The resource's name as the statements take it."""
@@ -230,40 +305,47 @@ class Marks:
         return {"resource": self._key(fence.resource), "number": fence.number, "token": fence.token}
 
 
-def _define(metadata: MetaData, dialect: str) -> Table:
-    postgresql = dialect == "postgresql"
-    exact = Text(collation="C" if postgresql else "BINARY")
+def mark_table(
+    *more: SchemaItem,
+    resource: TypeEngine[Any],
+    token: TypeEngine[Any],
+    recent_writes: TypeEngine[Any],
+    claimed_at: TypeEngine[Any] | None = None,
+    **options: Any,
+) -> Table:
+    """The mark table of a database.
+
+    Args:
+        more: further columns and constraints.
+        resource: the type of that column, and so on.
+        options: of the table.
+    """
     numbers = f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
-    table = Table(
+    return Table(
         TABLE,
-        metadata,
-        Column("resource", exact, primary_key=True),
+        MetaData(),
+        Column("resource", resource, primary_key=True),
         Column("number", BigInteger, nullable=False),
-        Column("token", exact, nullable=False),
+        Column("token", token, nullable=False),
         Column("seq", BigInteger, nullable=False),
-        Column("recent_writes", exact, server_default="", nullable=False),
-        Column("claimed_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+        Column("recent_writes", recent_writes, server_default="", nullable=False),
+        Column("claimed_at", claimed_at or DateTime(timezone=True), server_default=func.now(), nullable=False),
         # Of the table: those of a column would be lost on Alembic.
         CheckConstraint(numbers, name="fencing_marks_number"),
         CheckConstraint("seq >= 0", name="fencing_marks_seq"),
+        *more,
+        **options,
     )
-    if postgresql:
-        table.append_column(Column("xact", XID8, nullable=True))
-    else:  # SQLite's columns take any type, and text sorts above every number
-        integers = "typeof(number) = 'integer' AND typeof(seq) = 'integer'"
-        table.append_constraint(CheckConstraint(integers, name="fencing_marks_integers"))
-    return table
 
 
-def _one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
-    return connection.execute(statement, values).one_or_none()  # fetches all: SQLite wants RETURNING read to its end
+def one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
+    """Its row. Fetches all: SQLite wants RETURNING read to its end."""
+    return connection.execute(statement, values).one_or_none()
+
+
+def _prepare(statements: Statements) -> Prepared:
+    return Prepared(*(text(statement.format(**_PLACES)) for statement in statements))
 
 
 def _answer(row: Row[Any]) -> tuple[int, str, str | None]:
     return row.seq, row.recent_writes, getattr(row, "xact", None)
-
-
-def _moving(fence: Fence) -> GuardUnavailable:
-    return GuardUnavailable(
-        f"the mark of {fence.resource!r} changed at each of {_ROUNDS} attempts; retry", resource=fence.resource
-    )

@@ -10,30 +10,21 @@ travel as hexadecimal digits, so that no character set and no ``sql_mode`` of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sqlalchemy import (
-    VARBINARY,
-    BigInteger,
-    CheckConstraint,
-    Column,
-    Connection,
-    DateTime,
-    MetaData,
-    Row,
-    Table,
-    func,
-    text,
-)
+from sqlalchemy import VARBINARY, Connection, DateTime, Row, text
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import MAX_NUMBER, MAX_RESOURCE_BYTES, Fence, Mark
+from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
+from fencing.sql.dialects import MySQL
+from storage_guards.sql import pruning
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
-from storage_guards.sqlalchemy.marks import Marks
-
-__all__ = ["MySQLMarks"]
+from storage_guards.sql.pruning import NO_FLOOR, Pruning
+from storage_guards.sql.statements import Statements
+from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
+from storage_guards.sqlalchemy.marks import Marks, Prepared, mark_table, one
 
 _TOKEN_BYTES = 128
 
@@ -49,16 +40,6 @@ _RAISE = f"""
     token = IF(number < :number, :token, token),
     number = GREATEST(number, :number)
 """
-_RAISE_MARK = f"UPDATE fencing_marks SET {_RAISE} WHERE resource = UNHEX(:resource)"
-_FIRST_MARK = (
-    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) VALUES "
-    "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
-    f"ON DUPLICATE KEY UPDATE {_RAISE}"
-)
-_CHECK_MARK = f"""
-    UPDATE fencing_marks SET recent_writes = IF({_IS_MINE}, {_REMEMBER}, recent_writes), seq = seq + {_IS_MINE}
-    WHERE resource = UNHEX(:resource)
-"""
 # The engine, since a table of another could be written without a transaction: then nothing is locked, or rolled back.
 _READ_MARK = """
     SELECT number, CONVERT(token USING utf8mb4) AS token, seq, CONVERT(recent_writes USING utf8mb4) AS recent_writes,
@@ -66,34 +47,57 @@ _READ_MARK = """
          WHERE table_schema = DATABASE() AND table_name = 'fencing_marks') AS engine
     FROM fencing_marks WHERE resource = UNHEX(:resource)
 """
-_FIRST_FLOOR = (
-    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) "
-    "VALUES (UNHEX(:resource), 0, '', 0, :table, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
+_LOCK_MARK = text(_READ_MARK + " FOR UPDATE")
+
+_STATEMENTS = Statements(
+    check=f"""
+        UPDATE fencing_marks SET recent_writes = IF({_IS_MINE}, {_REMEMBER}, recent_writes), seq = seq + {_IS_MINE}
+        WHERE resource = UNHEX(:resource)
+    """,
+    claim=f"UPDATE fencing_marks SET {_RAISE} WHERE resource = UNHEX(:resource)",
+    first_claim=(
+        "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) VALUES "
+        "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
+        f"ON DUPLICATE KEY UPDATE {_RAISE}"
+    ),
+    lock_floor=_READ_MARK + " LOCK IN SHARE MODE",
+    make_floor=(
+        "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) "
+        "VALUES (UNHEX(:resource), 0, '', 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
+    ),
+    lock_mark="UPDATE fencing_marks SET seq = seq WHERE resource = UNHEX(:resource)",
+    lock_absence=(
+        "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) "
+        "VALUES (UNHEX(:resource), :number, :token, 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
+    ),
 )
-_LOCK_MARK = "UPDATE fencing_marks SET seq = seq WHERE resource = UNHEX(:resource)"
-_LOCK_ABSENCE = (
-    "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) "
-    "VALUES (UNHEX(:resource), :number, :token, 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
-)
+"""Here they answer with no row; the mark is read after them."""
+
+_TYPES = {
+    "resource": "varbinary(512)",
+    "number": "bigint",
+    "token": "varbinary(128)",
+    "seq": "bigint",
+    "recent_writes": "varbinary(208)",
+}
+_DURABLE = {"innodb_flush_log_at_trx_commit": ("1",), "innodb_doublewrite": ("1", "ON")}
 
 
 class MySQLMarks(Marks):
-    """The marks of a MariaDB or MySQL database, on connections that others open and bound."""
+    """The marks of a MariaDB or MySQL database, on connections that others open, and bound."""
+
+    dialect = MySQL()
 
     def __init__(self) -> None:
-        self.metadata = MetaData()
-        self.table = _define(self.metadata)
-        self._postgresql = False
-        self._enforced = self
-        self._raise = text(_RAISE_MARK)
-        self._first = text(_FIRST_MARK)
-        self._check = text(_CHECK_MARK)
+        table = mark_table(
+            resource=VARBINARY(MAX_RESOURCE_BYTES),
+            token=VARBINARY(_TOKEN_BYTES),
+            recent_writes=VARBINARY(REMEMBERED_CHARACTERS),
+            claimed_at=DateTime(),
+            mysql_engine="InnoDB",
+        )
+        super().__init__(table, _STATEMENTS)
         self._read = text(_READ_MARK)
-        self._lock = text(_READ_MARK + " FOR UPDATE")
-        self._floor = text(_READ_MARK + " LOCK IN SHARE MODE")
-        self._first_floor = text(_FIRST_FLOOR)
-        self._touch = text(_LOCK_MARK)
-        self._lock_absence = text(_LOCK_ABSENCE)
 
     def note_transaction(self, connection: Connection) -> None:
         """A savepoint, which no transaction outlives: not a COMMIT, nor what commits implicitly, nor a deadlock."""
@@ -104,12 +108,14 @@ class MySQLMarks(Marks):
         connection.exec_driver_sql("RELEASE SAVEPOINT fencing_checked")
         return True
 
-    def check(self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False) -> list[Admitted]:
+    def check(
+        self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
+    ) -> list[Admitted]:
         """See :meth:`Marks.check`. A transaction that had read may have a snapshot from before the fence's claim, or
         before another write under it. What it goes on to read would be old, though the check is not: so its snapshot
         must have the mark as it is."""
         seen = [self._row(connection, self._read, fence) for fence in fences] if joined else []
-        admitted = super().check(connection, fences, joined=joined)
+        admitted = super().check(connection, fences)
         for row, now in zip(seen, admitted, strict=False):
             if row is None or now.recent_writes != _remember(now.recent_writes, row.recent_writes):
                 raise GuardUnavailable(
@@ -119,72 +125,144 @@ class MySQLMarks(Marks):
                 )
         return admitted
 
-    def _claim_one(self, connection: Connection, fence: Fence, writes: int) -> Admitted:
+    def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
-        connection.execute(self._raise, values)
-        row = self._row(connection, self._lock, fence)
+        connection.execute(sql.claim, values)
+        row = self._row(connection, _LOCK_MARK, fence)
         if row is None:  # nobody locks a mark that is not there: a locking read of it deadlocks where two insert it
-            floor, table = self._shared_floor(connection)
+            floor, table = self._shared_floor(connection, sql)
             if fence.number <= floor:
                 admit_claim(None, fence, floor)
-            connection.execute(self._first, {**values, "table": table})
-            row = self._row(connection, self._lock, fence)
+            connection.execute(sql.first_claim, {**values, "table": table})
+            row = self._row(connection, _LOCK_MARK, fence)
         if row is not None and _is_mine(row, fence) and (not writes or _begins_with(row, values["write"])):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_claim(_mark(row), fence, 0)
         raise GuardUnavailable("the mark was locked, and changed all the same; retry", resource=fence.resource)
 
-    def _check_one(self, connection: Connection, fence: Fence, joined: bool) -> Admitted:
+    def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
-        connection.execute(self._check, values)
-        row = self._row(connection, self._lock, fence)
+        connection.execute(sql.check, values)
+        row = self._row(connection, _LOCK_MARK, fence)
         if row is not None and _is_mine(row, fence) and _begins_with(row, values["write"]):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_write(_mark(row), fence)
         # It was not there for the UPDATE, and came before the look at it.
         raise GuardUnavailable("the mark was claimed at the same time; retry", resource=fence.resource)
 
-    def _locked(self, connection: Connection, fence: Fence, require_open: Callable[[], None]) -> Row[Any] | None:
+    def _locked(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
         # A write first: with the answer to a SELECT the server may not yet say that it has begun a transaction.
-        connection.execute(self._touch, {"resource": self._key(fence.resource)})
-        require_open()
-        return self._row(connection, self._lock, fence)
+        connection.execute(sql.lock_mark, {"resource": self._key(fence.resource)})
+        self.require_open(connection)
+        return self._row(connection, _LOCK_MARK, fence)
 
-    def _was_absent(self, connection: Connection, fence: Fence) -> bool:
+    def _was_absent(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
         values = {**self._values(fence), "write": new_id()}
-        connection.execute(self._lock_absence, values)
-        row = self._row(connection, self._lock, fence)
+        connection.execute(sql.lock_absence, values)
+        row = self._row(connection, _LOCK_MARK, fence)
         return row is not None and _begins_with(row, values["write"])
 
     def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
-        row = connection.execute(statement, {"resource": self._key(fence.resource)}).one_or_none()
+        row = one(connection, statement, {"resource": self._key(fence.resource)})
         if row is not None:
             _require_innodb(row)
         return row
 
-    def _make_floor(self, connection: Connection) -> None:
-        super()._make_floor(connection)
+    def _make_floor(self, connection: Connection, sql: Prepared) -> None:
+        super()._make_floor(connection, sql)
         _require_innodb(connection.execute(self._read, {"resource": self._key(FLOOR)}).one())
+
+    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
+        """No statement here can change a table and ask the same table which rows, so names come here and go back."""
+        old = what.may_go(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {what.seconds:.3f} SECOND")
+        connection.exec_driver_sql(f"UPDATE {TABLE} SET seq = seq WHERE resource = '{FLOOR}'")
+        self.require_open(connection)
+        highest = connection.exec_driver_sql(f"SELECT COALESCE(MAX(number), 0) FROM {TABLE} WHERE {old}").scalar_one()
+        connection.exec_driver_sql(
+            f"UPDATE {TABLE} SET number = GREATEST(number, {int(highest)}) WHERE resource = '{FLOOR}'"
+        )
+        floor: int | None = connection.exec_driver_sql(
+            f"SELECT number FROM {TABLE} WHERE resource = '{FLOOR}' FOR UPDATE"
+        ).scalar_one_or_none()
+        if floor is None:
+            raise GuardNotEnforceable(NO_FLOOR)
+        may_go = f"{old} AND number <= {int(floor)}"
+        names = connection.exec_driver_sql(
+            f"SELECT HEX(resource) FROM {TABLE} WHERE {may_go} LIMIT {pruning.BATCH} FOR UPDATE SKIP LOCKED"
+        ).scalars()
+        listed = ", ".join(f"x'{name}'" for name in names)
+        if not listed:
+            return floor, 0
+        # They are locked since, so none of them has risen.
+        return floor, connection.exec_driver_sql(f"DELETE FROM {TABLE} WHERE resource IN ({listed})").rowcount
+
+    def _facts(self, connection: Connection) -> Iterator[Finding]:
+        table = {"table": TABLE}
+        columns = {
+            name: (kind.lower(), nullable)
+            for name, kind, nullable in connection.execute(
+                text(
+                    "SELECT column_name, column_type, is_nullable FROM information_schema.columns "
+                    "WHERE table_schema = DATABASE() AND table_name = :table"
+                ),
+                table,
+            )
+        }
+        for name, wanted in _TYPES.items():
+            kind, nullable = columns.get(name, ("missing", "NO"))
+            if kind.replace("bigint(20)", "bigint") != wanted:
+                yield Finding("safety", f"the column {name} is {kind}, not {wanted}", MAKE_ANEW)
+            elif nullable != "NO":
+                yield Finding("upkeep", f"the column {name} may be NULL", "MODIFY it to NOT NULL")
+        key = connection.execute(
+            text(
+                "SELECT column_name, sub_part FROM information_schema.statistics "
+                "WHERE table_schema = DATABASE() AND table_name = :table AND index_name = 'PRIMARY'"
+            ),
+            table,
+        ).all()
+        if [tuple(row) for row in key] != [("resource", None)]:
+            yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
+        checks = connection.execute(
+            text(
+                "SELECT constraint_name FROM information_schema.check_constraints WHERE constraint_schema = DATABASE()"
+            )
+        ).scalars()
+        yield from missing_checks(set(checks))
+        count = f"SELECT count(*) FROM {TABLE} WHERE resource = UNHEX('{self._key(FLOOR)}')"
+        yield from missing_floor(connection.exec_driver_sql(count).scalar_one())
+        settings = {
+            name: str(value)
+            for name, value in connection.exec_driver_sql(
+                "SHOW VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'innodb_doublewrite', "
+                "'log_bin', 'sync_binlog', 'wsrep_on')"
+            )
+        }
+        for name, good in _DURABLE.items():
+            if settings.get(name, good[0]) not in good:
+                yield not_durable(name, settings[name], f"set it to {good[0]}")
+        if settings.get("log_bin") == "ON" and settings.get("sync_binlog") != "1":
+            yield not_durable("sync_binlog", settings["sync_binlog"], "set it to 1")
+        if settings.get("wsrep_on") == "ON":
+            yield Finding(
+                "upkeep", "this is a Galera cluster, where locks are of one node", "send all guarded work to one node"
+            )
+        if not MySQL.is_mariadb(connection):
+            yield Finding(
+                "waiting",
+                "MySQL has no bound for a client that stands still between two statements",
+                "let wait_timeout end its session, or use MariaDB",
+            )
+        driver: Any = connection.connection.driver_connection
+        if getattr(driver, "_read_timeout", 0) is None:  # PyMySQL's; aiomysql has none
+            yield Finding(
+                "waiting",
+                "read_timeout is not set: a silent network is noticed by the operating system, after minutes",
+                'put connect_args={"read_timeout": …} into create_engine, above the guard\'s timeout',
+            )
 
     def _key(self, resource: str) -> str:
         return resource.encode().hex()
-
-
-def _define(metadata: MetaData) -> Table:
-    numbers = f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
-    return Table(
-        TABLE,
-        metadata,
-        Column("resource", VARBINARY(MAX_RESOURCE_BYTES), primary_key=True),
-        Column("number", BigInteger, nullable=False),
-        Column("token", VARBINARY(_TOKEN_BYTES), nullable=False),
-        Column("seq", BigInteger, nullable=False),
-        Column("recent_writes", VARBINARY(REMEMBERED_CHARACTERS), server_default="", nullable=False),
-        Column("claimed_at", DateTime, server_default=func.now(), nullable=False),
-        CheckConstraint(numbers, name="fencing_marks_number"),
-        CheckConstraint("seq >= 0", name="fencing_marks_seq"),
-        mysql_engine="InnoDB",
-    )
 
 
 def _require_innodb(row: Row[Any]) -> None:

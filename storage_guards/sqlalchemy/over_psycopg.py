@@ -18,27 +18,26 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
+from fencing.sql.dialects import PostgreSQL
+from fencing.sql.errors import is_an_answer
+from storage_guards.psycopg.plans import admit, to_admitted
 from storage_guards.psycopg.running import run, run_async
-from storage_guards.psycopg.statements import Way
-from storage_guards.psycopg.transaction import admit, to_admitted
+from storage_guards.psycopg.statements import MarkAccess
 from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle
-from storage_guards.sql.errors import is_an_answer
 from storage_guards.sql.outcome import Admitted
-from storage_guards.sqlalchemy.marks import Marks
-
-__all__ = ["PsycopgMarks"]
+from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
 T = TypeVar("T")
 
 _IS_STILL = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
 
 
-class PsycopgMarks(Marks):
+class PsycopgMarks(PostgreSQLMarks):
     """The marks of a PostgreSQL database, on connections that others open."""
 
     def __init__(self) -> None:
-        super().__init__("postgresql")
-        self._way = Way()
+        super().__init__()
+        self._access = MarkAccess()
 
     def admit(
         self,
@@ -55,12 +54,12 @@ class PsycopgMarks(Marks):
             connection.begin()  # or else it would not be SQLAlchemy's to roll back
         driver: Any = connection.connection.driver_connection
         # A transaction of the caller's own may go through another driver.
-        if connection.dialect.driver != "psycopg" or driver.autocommit or not is_idle(driver):
+        if not PostgreSQL.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         answers = _carry_out(
             connection,
             driver,
-            lambda: admit(driver, self._way, fences, seconds, claim=claim, writes=writes),
+            lambda: admit(driver, self._access, fences, seconds, claim=claim, writes=writes),
             seconds * len(fences),
         )
         return [to_admitted(*each) for each in zip(fences, answers, strict=False)]

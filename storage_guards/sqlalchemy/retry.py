@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,11 +9,9 @@ from typing import Any
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
+from fencing.kernel.retry import Backoff
 
-__all__ = ["Retries", "split"]
-
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.5
+_BACKOFF = Backoff(first=0.04, longest=0.5, least=0.0)
 
 
 def split(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
@@ -49,12 +46,9 @@ class Retries:
         return self._deadline - time.monotonic()
 
     def pause(self, error: Exception) -> float:
-        """How many seconds to wait before the next attempt; GuardUnavailable from ``error`` if there is none.
-
-        The pause is random, so that those who undid each other do not meet again, and it may double each time.
-        """
+        """How many seconds to wait before the next attempt; GuardUnavailable from ``error`` if there is none."""
         self._failed += 1
-        pause = random.uniform(0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2**self._failed))
+        pause = _BACKOFF.pause(self._failed)
         if self._failed >= self._attempts or pause >= self.left():
             names = ", ".join(repr(fence.resource) for fence in self._fences)
             took = time.monotonic() - self._begun

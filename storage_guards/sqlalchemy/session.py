@@ -25,9 +25,7 @@ from sqlalchemy.orm import InstanceState, Session, scoped_session, sessionmaker
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sqlalchemy.errors import DATABASE_ERRORS
-from storage_guards.sqlalchemy.transaction import GuardedTransaction
-
-__all__ = ["async_session_on", "check_factory", "session_on"]
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 
 _ENDS_THE_BLOCK = ("rollback", "close", "reset", "invalidate")
 
@@ -51,7 +49,9 @@ def check_factory(factory: Any, engine: Engine, *, asynchronous: bool = False) -
     if asynchronous:
         makers, theirs = theirs, makers  # type: ignore[assignment]
     if factory is not None and not isinstance(factory, makers):
-        hint = "; the guard has the other colour" if isinstance(factory, theirs) else ""
+        hint = ""
+        if isinstance(factory, theirs):
+            hint = f"; this is {'an async' if asynchronous else 'a sync'} guard"
         names = " or ".join(maker.__name__ for maker in makers)
         raise TypeError(f"factory is a {names}, not {type(factory).__name__}{hint}")
     if isinstance(factory, (scoped_session, async_scoped_session)):
@@ -68,7 +68,7 @@ def check_factory(factory: Any, engine: Engine, *, asynchronous: bool = False) -
 
 
 @contextmanager
-def session_on(connection: Connection, transaction: GuardedTransaction, factory: Any) -> Iterator[Any]:
+def session_on(connection: Connection, transaction: SQLAlchemyTransaction, factory: Any) -> Iterator[Any]:
     """A session for the one transaction that is about to begin on ``connection``; closed at the end.
 
     Args:
@@ -92,7 +92,7 @@ def session_on(connection: Connection, transaction: GuardedTransaction, factory:
 
 @asynccontextmanager
 async def async_session_on(
-    connection: AsyncConnection, transaction: GuardedTransaction, factory: Any
+    connection: AsyncConnection, transaction: SQLAlchemyTransaction, factory: Any
 ) -> AsyncIterator[Any]:
     """:func:`session_on` for asyncio."""
     session: AsyncSession = (factory or async_sessionmaker())(bind=connection, join_transaction_mode="control_fully")
@@ -115,7 +115,7 @@ async def async_session_on(
 class _UnitOfWork:
     """A session's part in its guarded transaction: what is forbidden meanwhile, and the commit at the end."""
 
-    def __init__(self, session: Session, connection: Connection, transaction: GuardedTransaction) -> None:
+    def __init__(self, session: Session, connection: Connection, transaction: SQLAlchemyTransaction) -> None:
         if session.twophase:
             raise ValueError("a two-phase session cannot be guarded: its commit comes after the check's transaction")
         if any(True for _ in session):

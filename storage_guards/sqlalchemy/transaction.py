@@ -1,32 +1,29 @@
 """One guarded transaction on a SQLAlchemy connection: begin, check first, run the block, see that it is still open.
 
-Written once, for a plain :class:`~sqlalchemy.Connection`. An asyncio guard runs the two ends of :meth:`on` with
-``AsyncConnection.run_sync``.
+Written once, for a plain :class:`~sqlalchemy.Connection`. An asyncio guard runs the two ends of
+:meth:`SQLAlchemyTransaction.on` with ``AsyncConnection.run_sync``, the second shielded from cancellation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
+from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import Fence
-from storage_guards.sql.nesting import not_inside_another
-from storage_guards.sql.outcome import Admitted
-from storage_guards.sqlalchemy.drivers import bounded_waits, require_it_for_each_statement, require_open_transaction
-from storage_guards.sqlalchemy.errors import (
-    DATABASE_ERRORS,
-    commit_was_refused,
-    explain,
-    has_lost_a_race,
-    transaction_is_gone,
-)
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from storage_guards.sql.shield import finish_within, raise_outcome
+from storage_guards.sql.transaction import GuardedTransaction
+from storage_guards.sqlalchemy.errors import commit_was_refused, has_lost_a_race, transaction_is_gone
 from storage_guards.sqlalchemy.marks import Marks
 
-__all__ = ["GuardedTransaction"]
+T = TypeVar("T")
 
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
@@ -43,146 +40,63 @@ _ENDED_BY_SQLALCHEMY = (
 )
 
 
-class GuardedTransaction:
-    """One use: a claim, a guarded block, or a check in a transaction of the caller's own.
+class SQLAlchemyTransaction(GuardedTransaction[Marks]):
+    """See :class:`GuardedTransaction`."""
 
-    Args:
-        marks: of the database.
-        fences: sorted by resource, one each.
-        seconds: the bound of every wait for a lock; on PostgreSQL of every statement of the transaction, too.
-        claim: raise the marks; else they must be the fences' own already.
-        writes: what to add to the marks' seq: 1 for a block that may write, 0 for a mere claim.
-        foreign_body: the block is the caller's, who can send anything, a COMMIT included: look again at its end.
-    """
-
-    def __init__(
-        self,
-        marks: Marks,
-        fences: Sequence[Fence],
-        seconds: float,
-        *,
-        claim: bool,
-        writes: int = 1,
-        foreign_body: bool = False,
-    ) -> None:
-        self._marks = marks
-        self._fences = fences
-        self.seconds = seconds
-        self._claim = claim
-        self._writes = writes
-        self._foreign_body = foreign_body
-        self.unit_of_work: AbstractContextManager[None] = nullcontext()
-        self.commit_is_over = False  # what the unit of work raises now is no answer to the commit
-        self._connection: Connection
-        self._admitted: list[Admitted] | None = None
-        self._body_error: BaseException | None = None
-        self._committing = False
-        self._committed = False
+    unit_of_work: AbstractContextManager[None] = nullcontext()
+    """In which the block runs; it may commit at its end, but not before :meth:`about_to_commit`."""
+    commit_is_over = False
+    """What the unit of work raises now is no answer to the commit."""
+    _connection: Connection
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
-        """The whole transaction: begun and admitted on entry, committed or rolled back on exit.
-
-        The block runs in ``unit_of_work``, which may commit at its end, but not before :meth:`about_to_commit`.
-        """
+        """The transaction itself: begun and admitted on entry, committed or rolled back on exit."""
         self._connection = connection
-        with bounded_waits(connection, self.seconds):
+        with self._marks.dialect.bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
-                if self._foreign_body:
-                    require_it_for_each_statement(connection, _ENDED_INSIDE)
+                if self.foreign_body and not self._marks.dialect.begins_by_itself(connection):
+                    # Or else what follows a COMMIT in the block would be committed, unchecked.
+                    event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
                 try:
                     with self.unit_of_work:
                         yield connection
                     if not self._committing:
                         self.about_to_commit(connection)
                 except BaseException as error:
-                    if not self._committing:
-                        self._body_error = error
+                    self.body_failed(error)
                     raise
             self._committed = True
+
+    def admit(self, connection: Connection) -> None:
+        """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
+        own."""
+        admitted = self._marks.admit(
+            connection, self.fences, self.seconds, claim=self.claims, writes=self.writes, joined=self.joined
+        )
+        if self.foreign_body:
+            self._marks.note_transaction(connection)
+        self._admitted = admitted
 
     def about_to_commit(self, connection: Connection) -> None:
         """The end of the block's own work: from here on no answer means an unknown outcome. GuardNotEnforceable where
         this is not the checked transaction any more."""
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
-        if self._writes:  # a mere claim may be committed already
-            require_open_transaction(connection, _ENDED_INSIDE)
+        if self.writes:  # a mere claim may be committed already
+            self._require_open(connection)
         self._committing = True
-        self._require_same(connection)
+        if self.foreign_body and self._admitted and not self._is_still(connection):
+            self.refuse(_ENDED_INSIDE)
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """SQLAlchemy lets go of a transaction as it is committed or rolled back, and calls hooks after that."""
         return self._admitted is not None and self._connection.get_transaction() is None
 
-    def _require_same(self, connection: Connection) -> None:
-        """GuardNotEnforceable where the block has put another transaction in the place of the checked one."""
-        if not self._foreign_body or not self._admitted:
-            return
-        try:
-            same = self._marks.is_still(connection, self._admitted[0], self.seconds)
-        except DBAPIError as error:
-            if not transaction_is_gone(error):
-                raise
-            same = False
-        if not same:
-            self._body_error = GuardNotEnforceable(_ENDED_INSIDE)
-            raise self._body_error
-
-    def admit(self, connection: Connection, *, joined: bool = False) -> None:
-        """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
-        own."""
-        admitted = self._marks.admit(
-            connection, self._fences, self.seconds, claim=self._claim, writes=self._writes, joined=joined
-        )
-        if self._foreign_body:
-            self._marks.note_transaction(connection)
-        self._admitted = admitted
-
-    @contextmanager
-    def explained(self, *, joined: bool = False) -> Iterator[None]:
-        """Around all of it, connecting included: give database errors the meaning they have at the point reached.
-
-        An interruption (CancelledError, KeyboardInterrupt) stays what it is. If it came during the commit, so that the
-        outcome is not known, its ``__cause__`` says so.
-
-        Raises:
-            RuntimeError: it would wait for a guarded block of the same thread or task; not asked of a check that is
-                ``joined`` to a transaction of the caller's own.
-        """
-        try:
-            with nullcontext() if joined else not_inside_another(self._marks, self._fences, self._is_over):
-                yield
-        except DATABASE_ERRORS as error:
-            meaning = self.meaning(error)
-            if meaning is error:
-                raise
-            if meaning is not None and meaning is self._body_error:
-                raise meaning  # noqa: B904 - with the cause that it has
-            if meaning is not None:
-                raise meaning from error
-        except Exception:
-            raise
-        except BaseException as interruption:
-            if self._committing and not self._committed and self._writes and interruption.__cause__ is None:
-                raise interruption from self.meaning(interruption)
-            raise
-
-    def meaning(self, error: BaseException) -> BaseException | None:
-        """What ``error``, which ended the transaction, says of it; None: nothing, for it is committed."""
-        if self._committed:
-            return None
-        if self._body_error is not None:
-            return self._body_error  # a rollback that failed after it changes nothing: the transaction is gone
-        if self._admitted is None or not self._writes:
-            if isinstance(error, DATABASE_ERRORS):
-                return explain(error, self._fences, self.seconds)
-            return GuardUnavailable("the database did not answer a claim in time; no data was written, retry")
-        refused = isinstance(error, DBAPIError) and commit_was_refused(error) and not self.commit_is_over
-        if self._committing and not refused:
-            return self._admitted[0].unknown()
-        return error
+    def hang_up(self, connection: Connection | None) -> None:
+        """Close its socket."""
+        self._marks.dialect.hang_up(connection)
 
     def lost_a_race(self, error: Exception) -> bool:
         """Whether ``error`` undid the transaction only because of others at the same time: it may be tried again, as a
@@ -190,3 +104,77 @@ class GuardedTransaction:
         if isinstance(error, GuardUnavailable) and error is not self._body_error:
             return has_lost_a_race(error.__cause__)
         return has_lost_a_race(error)
+
+    def _require_open(self, connection: Connection) -> None:
+        self._marks.require_open(connection, _ENDED_INSIDE)
+
+    def _is_still(self, connection: Connection) -> bool:
+        """Whether the block has put no other transaction in the place of the checked one."""
+        assert self._admitted is not None
+        try:
+            return self._marks.is_still(connection, self._admitted[0], self.seconds)
+        except DBAPIError as error:
+            if not transaction_is_gone(error):
+                raise
+            return False
+
+    def _commit_was_refused(self, error: BaseException) -> bool:
+        return commit_was_refused(error) and not self.commit_is_over
+
+    def _unknown(self) -> OutcomeUnknown:
+        assert self._admitted is not None
+        unknown: OutcomeUnknown = self._admitted[0].unknown()
+        return unknown
+
+
+class InGreenlet:
+    """Runs ``transaction.on`` on a plain connection for the asyncio connection that wraps it.
+
+    Its end, the COMMIT or the ROLLBACK, is run to an answer, whatever is cancelled: see ``sql/shield.py``.
+    """
+
+    def __init__(self, connection: AsyncConnection, transaction: SQLAlchemyTransaction) -> None:
+        self._connection = connection
+        self._transaction = transaction
+
+    async def __aenter__(self) -> None:
+        self._manager = await in_greenlet(self._connection, self._enter)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        def leave(_: Connection) -> None:
+            self._manager.__exit__(kind, error, trace)
+
+        end = self._connection.run_sync(leave)
+        ended = await finish_within(end, self._transaction.seconds, self._hang_up)
+        if isinstance(error, asyncio.CancelledError):
+            _let_go(error)
+        raise_outcome(ended, error, self._transaction.meaning)
+
+    def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
+        manager = self._transaction.on(connection)
+        manager.__enter__()
+        return manager
+
+    def _hang_up(self) -> None:
+        self._transaction.hang_up(self._connection.sync_connection)
+
+
+async def in_greenlet(connection: AsyncConnection, function: Callable[[Connection], T]) -> T:
+    """``connection.run_sync``, which leaves nothing locked when it is cancelled."""
+    try:
+        return await connection.run_sync(function)
+    except asyncio.CancelledError as error:
+        _let_go(error)
+        raise
+
+
+def _let_go(cancelled: asyncio.CancelledError) -> None:
+    """Drop the cursors that the frames of a cancelled statement keep alive.
+
+    SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, and its write lock, live on
+    until the last unfinished statement of it is gone (https://www.sqlite.org/c3ref/close.html), which without this
+    would be the garbage collector's next full run.
+    """
+    traceback.clear_frames(cancelled.__traceback__)

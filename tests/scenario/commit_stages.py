@@ -109,7 +109,7 @@ class SQLAlchemyStage(Stage):
 
 class PsycopgStage(Stage):
     REFUSED_COMMIT = UniqueViolation
-    CARRIER = "AsyncRunning._end"
+    CARRIER = "AsyncGuardedBlock._end"
     MOST_ATTEMPTS = 100  # it connects anew in the background
 
     @staticmethod

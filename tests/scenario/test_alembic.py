@@ -49,7 +49,7 @@ def recipe() -> tuple[str, str]:
     """What the page says for env.py, and for script.py.mako."""
     text_ = PAGE.read_text("utf-8")
     env = re.search(r"```python\n# env\.py\n(.*?)```", text_, re.DOTALL)
-    mako = re.search(r"`(import storage_guards\.[a-z_]+)` to\s`script\.py\.mako`", text_)
+    mako = re.search(r"`(import storage_guards\.[a-z_.]+)` to\s`script\.py\.mako`", text_)
     assert env
     assert mako
     return env[1], mako[1]

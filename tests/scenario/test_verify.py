@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.sql.verify import Report
+from storage_guards.sql.verify import VerifyReport
 from tests.scenario.conftest import Side
 from tests.scenario.psycopg_database import dsn_of
 from tests.scenario.sql_ways import WAYS, Way, asyncio_url
@@ -44,9 +44,9 @@ class Checked:
             for statement in statements:
                 connection.execute(text(statement))
 
-    def verify(self) -> Report:
+    def verify(self) -> VerifyReport:
         report = self.side.call(self.guard.verify)
-        assert isinstance(report, Report)
+        assert isinstance(report, VerifyReport)
         return report
 
     def threats(self) -> list[tuple[str, str]]:

@@ -36,18 +36,21 @@ from storage_guards import (
     AsyncMemoryGuard,
     AsyncObjectStoreGuard,
     AsyncPsycopgGuard,
+    AsyncPublication,
     AsyncSQLAlchemyGuard,
+    AsyncStream,
+    Entry,
     MemoryGuard,
     ObjectStoreGuard,
+    ProbeReport,
     PsycopgGuard,
+    Publication,
     SQLAlchemyGuard,
+    StoredObject,
+    Stream,
+    UploadFound,
+    VerifyReport,
 )
-from storage_guards.objects.collect import UploadFound
-from storage_guards.objects.in_place import StoredObject
-from storage_guards.objects.pointer import Entry
-from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication import AsyncPublication, AsyncStream, Publication, Stream
-from storage_guards.sql.verify import Report as SQLReport
 
 
 class Unit(Session):
@@ -63,7 +66,7 @@ def sessions_and_upkeep(guard: SQLAlchemyGuard, plain: PsycopgGuard, lease: Leas
         assert_type(unit, Unit)
     for each in (guard, plain):
         assert_type(each.prune(below=5, older_than=1.5), int)
-        assert_type(each.verify(), SQLReport)
+        assert_type(each.verify(), VerifyReport)
 
 
 async def async_sessions_and_upkeep(guard: AsyncSQLAlchemyGuard, plain: AsyncPsycopgGuard, lease: AsyncLease) -> None:

@@ -20,7 +20,7 @@ from sqlalchemy import text
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
-from storage_guards.psycopg.errors import commit_was_refused, explain
+from storage_guards.psycopg.errors import PsycopgErrors, commit_was_refused
 from storage_guards.psycopg.statements import begin
 from storage_guards.psycopg.wire import within
 
@@ -172,13 +172,13 @@ def test_a_refused_commit() -> None:
 
 
 def test_a_mark_that_stays_locked_may_be_ones_own() -> None:
-    said = str(explain(_error(psycopg.OperationalError, "55P03"), [MINE], 0.5, connected=True))
+    said = str(PsycopgErrors([MINE], 0.5).explain(_error(psycopg.OperationalError, "55P03")))
     assert "stayed locked by another transaction for 0.5 s (a begin around this one?)" in said
 
 
 def test_an_error_that_nobody_knows_stays_what_it_is() -> None:
     error = _error(psycopg.DataError, "22000")
-    assert explain(error, [MINE], 1.0, connected=True) is error
+    assert PsycopgErrors([MINE], 1.0).explain(error) is error
 
 
 def test_a_silent_plan_gives_up_and_news_postpone_that() -> None:

@@ -16,10 +16,10 @@ from sqlalchemy.orm import Session
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from fencing.sql import client
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from storage_guards.sql.outcome import FLOOR
-from storage_guards.sqlalchemy import drivers as sql_drivers
-from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.sqlite import SQLiteMarks
 
 RESOURCE = "orders:1"
 TOKENS = ("a" * 22, "b" * 22)
@@ -66,7 +66,7 @@ def test_the_statements_are_the_admission_rule(engine: Engine, guard: SQLAlchemy
     numbers = (1, 2, 3, MAX_NUMBER)
     marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
     fences = [fence(number, token) for number in numbers for token in TOKENS]
-    statements = Marks("sqlite")
+    statements = SQLiteMarks()
     for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
         with engine.connect() as connection:
             _set_mark(connection, mark, floor)
@@ -199,7 +199,7 @@ def test_an_interruption_while_the_bound_is_set_leaves_no_changed_connection(
     engine: Engine, guard: SQLAlchemyGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a cancelled statement of aiosqlite, which its thread runs all the same."""
-    original = sql_drivers._ask
+    original = client.ask
 
     def interrupted(connection: Connection, statement: str) -> Any:
         answer = original(connection, statement)
@@ -213,7 +213,7 @@ def test_an_interruption_while_the_bound_is_set_leaves_no_changed_connection(
 
     before = busy_timeout()
     with monkeypatch.context() as patched:
-        patched.setattr(sql_drivers, "_ask", interrupted)
+        patched.setattr(client, "ask", interrupted)
         with pytest.raises(KeyboardInterrupt):
             guard.claim(fence(5))
     assert busy_timeout() == before

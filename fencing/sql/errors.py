@@ -1,0 +1,107 @@
+"""What an error of a SQL database means, whatever the driver. None is needed, or imported, here.
+
+PostgreSQL's states are the common language; MariaDB's, MySQL's and SQLite's errors are translated to these:
+https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+
+from __future__ import annotations
+
+UNDEFINED_TABLE = "42P01"
+READ_ONLY = "25006"
+ALREADY_BEGUN = "25001"  # active_sql_transaction
+NO_PRIVILEGE = "42501"
+RAISED = "P0001"  # raise_exception
+_SERIALIZATION_FAILURE = "40001"
+_DEADLOCK = "40P01"
+_LOCK_NOT_AVAILABLE = "55P03"
+_QUERY_CANCELED = "57014"  # statement_timeout
+_NO_SUCH_SAVEPOINT = "3B001"
+LOST_A_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
+WAITED_TOO_LONG = {_LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
+TRANSACTION_IS_GONE = {"25P02", _NO_SUCH_SAVEPOINT}  # 25P02: in_failed_sql_transaction
+_CONNECTION_EXCEPTION = "08"
+_SERVER_GOES = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
+_COMPLETION_UNKNOWN = "40003"
+
+_LOCK_WAIT_TIMEOUT = 1205  # which has undone only the statement
+
+# MariaDB's and MySQL's numbers, for their own states are too coarse. https://mariadb.com/kb/en/mariadb-error-codes/
+_OF_MYSQL = {
+    1020: _SERIALIZATION_FAILURE,  # the row has changed since the transaction's snapshot
+    1044: NO_PRIVILEGE,
+    1142: NO_PRIVILEGE,
+    1143: NO_PRIVILEGE,
+    1146: UNDEFINED_TABLE,
+    _LOCK_WAIT_TIMEOUT: _LOCK_NOT_AVAILABLE,
+    1213: _DEADLOCK,
+    1290: READ_ONLY,
+    1305: _NO_SUCH_SAVEPOINT,
+    1568: ALREADY_BEGUN,
+    1792: READ_ONLY,
+    1836: READ_ONLY,
+    1969: _QUERY_CANCELED,  # max_statement_time
+    3024: _QUERY_CANCELED,  # max_execution_time
+    3572: _LOCK_NOT_AVAILABLE,
+}
+
+_IS_LOCKED = "is locked"
+_OF_SQLITE = {
+    "no such table": UNDEFINED_TABLE,
+    "readonly database": READ_ONLY,
+    _IS_LOCKED: _LOCK_NOT_AVAILABLE,
+}
+
+
+def state_of(error: BaseException | None) -> str | None:
+    """The state of a driver's own error; None: it has none, for the driver speaks and not the server, or of SQLite."""
+    number = _mysql_number(error)
+    state = getattr(error, "sqlstate", None) if number is None else _OF_MYSQL.get(number)
+    return state if isinstance(state, str) else None
+
+
+def state_of_sqlite(said: str) -> str | None:
+    """The state that a message of SQLite stands for."""
+    return next((state for part, state in _OF_SQLITE.items() if part in said), None)
+
+
+def is_an_answer(state: str) -> bool:
+    """Whether the database itself said no to a COMMIT; else, as the connection broke, it may have happened."""
+    return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN))
+
+
+def commit_was_refused(error: BaseException) -> bool:
+    """Whether the driver's own error is the database's no to a COMMIT; else (the connection broke, the disk failed) it
+    may have happened. To be asked only where the connection is still there."""
+    state = state_of(error)
+    if _mysql_number(error) is not None:
+        return state in LOST_A_RACE
+    if state is not None:
+        return is_an_answer(state)
+    if hasattr(error, "sqlstate"):  # the driver speaks, not the server
+        return False
+    kinds = {kind.__name__ for kind in type(error).__mro__}  # SQLite's, by the names of PEP 249
+    return "IntegrityError" in kinds or _IS_LOCKED in first_line(error)
+
+
+def has_lost_a_race(error: BaseException) -> bool:
+    """Whether, by the driver's own error, the transaction failed only because of others at the same time: all of it may
+    be tried again.
+
+    That is a serialization failure, a deadlock, MariaDB's and MySQL's lock wait timeout, and SQLite's "database is
+    locked".
+    """
+    number = _mysql_number(error)
+    if state_of(error) in LOST_A_RACE or number == _LOCK_WAIT_TIMEOUT:
+        return True
+    return number is None and _IS_LOCKED in first_line(error)
+
+
+def first_line(error: BaseException | None) -> str:
+    """Of what the driver's own error says."""
+    return next(iter(str(error).splitlines()), "no reason given")
+
+
+def _mysql_number(error: BaseException | None) -> int | None:
+    """What MariaDB, MySQL and their drivers give as the first of two; None: it is another's error."""
+    args: tuple[object, ...] = getattr(error, "args", ())
+    return args[0] if len(args) == 2 and isinstance(args[0], int) else None

@@ -1,0 +1,82 @@
+"""What the sync and the asyncio guard through psycopg share: everything but ``with`` and ``await``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg.abc import PQGen
+from psycopg.sql import SQL, Composed
+
+from fencing.kernel.errors import OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark
+from storage_guards.bounds import fences_of, wait_seconds
+from storage_guards.psycopg import plans
+from storage_guards.psycopg.errors import PsycopgErrors
+from storage_guards.psycopg.statements import AnyConnection, MarkAccess
+from storage_guards.psycopg.transaction import PsycopgTransaction
+from storage_guards.sql.errors import NOTHING_WRITTEN
+from storage_guards.sql.operations import OperationsBase
+from storage_guards.sql.pruning import Pruning
+from storage_guards.sql.verify import VerifyReport
+
+Query = str | bytes | SQL | Composed
+
+
+class PsycopgBase(OperationsBase):
+    """The base of both guards: arguments become transactions, and operations plans."""
+
+    def __init__(self, timeout: float) -> None:
+        super().__init__(timeout)
+        self._access = MarkAccess()
+
+    def _transaction(
+        self,
+        holders: Sequence[Fence | HasFence],
+        *,
+        claim: bool,
+        writes: int = 1,
+        timeout: float | None = None,
+        foreign_body: bool = False,
+        joined: bool = False,
+    ) -> PsycopgTransaction:
+        seconds = wait_seconds(holders, self._timeout, timeout)
+        errors = PsycopgErrors(fences_of(holders), seconds)
+        return PsycopgTransaction(
+            self._access, errors, claim=claim, writes=writes, foreign_body=foreign_body, joined=joined
+        )
+
+    def _errors(
+        self, fences: Sequence[Fence] = (), seconds: float | None = None, then: str = NOTHING_WRITTEN
+    ) -> PsycopgErrors:
+        return PsycopgErrors(fences, self._timeout if seconds is None else seconds, then)
+
+    def _create(self, connection: AnyConnection) -> PQGen[None]:
+        return plans.create_tables(connection, self._timeout)
+
+    def _read(self, connection: AnyConnection, resource: str) -> PQGen[Mark | None]:
+        return plans.read_mark(connection, resource, self._timeout)
+
+    def _settle(self, connection: AnyConnection, unknown: OutcomeUnknown, seconds: float) -> PQGen[bool | None]:
+        return plans.settle(connection, self._access, unknown, seconds)
+
+    def _prune(self, connection: AnyConnection, what: Pruning) -> PQGen[int]:
+        return plans.prune(connection, what, self._timeout)
+
+    def _verify(self, connection: AnyConnection) -> PQGen[VerifyReport]:
+        return plans.verify(connection, self._timeout)
+
+    def _execute(self, connection: AnyConnection, statement: str) -> PQGen[None]:
+        return plans.execute(connection, statement, self._timeout)
+
+
+def may_end_the_transaction(query: object) -> bool:
+    """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters."""
+    if isinstance(query, str):
+        return ";" in query
+    if isinstance(query, bytes):
+        return b";" in query
+    if isinstance(query, Fence) or isinstance(getattr(query, "fence", None), Fence):
+        raise TypeError("write takes the lease first, then the query")
+    if type(query).__module__.partition(".")[0] == "sqlalchemy":
+        raise TypeError(f"write takes what psycopg executes, a str say, not SQLAlchemy's {type(query).__name__}")
+    return True

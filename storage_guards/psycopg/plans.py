@@ -1,0 +1,253 @@
+"""What the guard asks of PostgreSQL, as plans for ``wire``: admission, marks, outcomes, pruning, and the set-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psycopg.abc import PQGen
+from psycopg.errors import InsufficientPrivilege
+from psycopg.pq.abc import PGresult
+
+from fencing.kernel.admission import admit_claim, admit_write
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from storage_guards.psycopg import statements as sql
+from storage_guards.psycopg.statements import AnyConnection, MarkAccess
+from storage_guards.psycopg.wire import ask, ask_prepared, first_row, with_fallback
+from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
+from storage_guards.sql.outcome import Admitted, Settled, verdict
+from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
+from storage_guards.sql.statements import POSTGRESQL
+from storage_guards.sql.verify import POSTGRESQL_FACTS, VerifyReport, assess_postgresql
+
+
+def admit(
+    connection: AnyConnection,
+    access: MarkAccess,
+    fences: Sequence[Fence],
+    seconds: float,
+    *,
+    claim: bool,
+    writes: int,
+    last: Sequence[str] = (),
+) -> PQGen[list[PGresult]]:
+    """Begin a transaction and claim or check, as its first statements. A mere claim is committed, too.
+
+    Args:
+        connection: idle.
+        last: statements to send after these.
+
+    Returns:
+        For each fence an answer with the row (seq, recent_writes, xact).
+
+    Raises:
+        StaleFence, UnclaimedFence: the rule refuses one.
+    """
+
+    if claim:
+        return (yield from _claim_all(connection, access, fences, seconds, writes, last))
+    results = yield from ask_prepared(
+        connection,
+        access,
+        [sql.begin(connection), *sql.limits(seconds)],
+        lambda prepared: [*[sql.check(access, connection, fence, prepared=prepared) for fence in fences], *last],
+    )
+    for place, fence in enumerate(fences):
+        if not results[place].ntuples:
+            results[place] = yield from check_again(connection, access, fence)
+    return results
+
+
+def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
+    """What :func:`admit` returned for a fence, in Python's terms."""
+    seq, recent_writes, transaction = (first_row(answer) or ("0", "", None))[:3]
+    return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
+
+
+def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
+    """Why the check did not admit the fence, unless it does when it is made again."""
+    read_mark = access.sql.read_mark.format(resource=sql.literal(connection, fence.resource))
+    for _ in range(ROUNDS):
+        [mark] = yield from ask(connection, [read_mark])
+        admit_write(_to_mark(mark), fence)
+        [checked] = yield from ask(connection, [sql.check(access, connection, fence)])
+        if checked.ntuples:
+            return checked
+    raise keeps_changing(fence)
+
+
+def _claim_all(
+    connection: AnyConnection,
+    access: MarkAccess,
+    fences: Sequence[Fence],
+    seconds: float,
+    writes: int,
+    last: Sequence[str],
+) -> PQGen[list[PGresult]]:
+    """Begin a transaction and raise each mark to its fence.
+
+    A mere claim (``writes`` is 0) is committed at its end. Of one fence it is even sent together with its COMMIT: a
+    claim that is refused has changed nothing, and one that arrives late does no harm.
+
+    Args:
+        connection: idle.
+        access: to the marks.
+        fences: sorted by resource.
+        seconds: the bound of each wait.
+        writes: what to add to the marks' seq.
+        last: statements at the end of the transaction's beginning.
+
+    Returns:
+        For each fence an answer with the row (seq, recent_writes, xact).
+
+    Raises:
+        StaleFence: the rule refuses one.
+    """
+    # READ COMMITTED: a claim that has waited is judged by what it waited for. A block that may read gets its own level.
+    at_once = not writes and len(fences) == 1
+    opening = [sql.begin(connection, read_committed=not writes), *sql.limits(seconds, idle=not at_once)]
+    values = [sql.values_of(connection, fence, writes) for fence in fences]
+    results = yield from ask_prepared(
+        connection,
+        access,
+        opening,
+        lambda prepared: [
+            *(sql.claim(access, each, prepared=prepared) for each in values),
+            *last,
+            *([sql.COMMIT] if at_once else ()),
+        ],
+    )
+    admitted = [result for result in results[: len(fences)] if result.ntuples]
+    if len(admitted) < len(fences):
+        if len(fences) > 1:  # begin anew, so that marks are locked in their order, those that are absent included
+            yield from ask(connection, [sql.ROLLBACK, *opening, *last])
+        around = (opening, [sql.COMMIT]) if at_once else ([], [])
+        admitted = []
+        for fence in fences:
+            admitted.append((yield from _claim_one(connection, access, fence, writes, around)))
+    if not writes and not at_once:
+        yield from ask(connection, [sql.COMMIT])
+    return admitted
+
+
+def _claim_one(
+    connection: AnyConnection,
+    access: MarkAccess,
+    fence: Fence,
+    writes: int,
+    around: tuple[Sequence[str], Sequence[str]],
+) -> PQGen[PGresult]:
+    """Claim, whether there is a mark or not.
+
+    Args:
+        around: what to send before and after, where each request is a transaction of its own.
+    """
+
+    def answers(*statements: str) -> PQGen[list[PGresult]]:
+        before, after = around
+        results = yield from ask(connection, [*before, *statements, *after])
+        return results[len(before) : len(before) + len(statements)]
+
+    values = sql.values_of(connection, fence, writes)
+    for _ in range(ROUNDS):
+        # Nobody can raise the floor any more before this transaction ends; read in the next statement, it is current.
+        floor, claimed = yield from answers(access.sql.lock_floor, access.sql.first_claim.format(**values))
+        if claimed.ntuples:
+            return claimed
+        if not floor.ntuples:
+            yield from answers(sql.make_floor())
+            continue
+        mark, floor = yield from answers(access.sql.read_mark.format(**values), access.sql.read_floor)
+        row = first_row(floor)
+        admit_claim(_to_mark(mark), fence, int((row and row[0]) or 0))
+        [claimed] = yield from answers(sql.claim(access, values))  # a mark that is there counts, whatever the floor
+        if claimed.ntuples:
+            return claimed
+    raise keeps_changing(fence)
+
+
+def create_tables(connection: AnyConnection, seconds: float) -> PQGen[None]:
+    """Create the table and its floor row where they are missing; two processes may do it at once. A database that
+    enforces has them, and lets only their owner do it."""
+    opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
+    try:
+        yield from ask(connection, [*opening, *sql.create(), sql.COMMIT])
+    except InsufficientPrivilege:
+        [_, enforced] = yield from ask(connection, [sql.ROLLBACK, sql.IS_ENFORCED])
+        if first_row(enforced) != ("t",):
+            raise
+
+
+def read_mark(connection: AnyConnection, resource: str, seconds: float) -> PQGen[Mark | None]:
+    """The mark as it is; locks nothing, so nothing follows from it."""
+    read = POSTGRESQL.read_mark.format(resource=sql.literal(connection, resource))
+    results = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), read, sql.COMMIT])
+    return _to_mark(results[-2])
+
+
+def settle(
+    connection: AnyConnection, access: MarkAccess, unknown: OutcomeUnknown, seconds: float
+) -> PQGen[bool | None]:
+    """Whether the write has landed: lock, look, and leave everything as it was.
+
+    One round trip, unless the mark comes or goes meanwhile."""
+    return (yield from with_fallback(connection, access, lambda: _settle(connection, access, unknown, seconds)))
+
+
+def _settle(
+    connection: AnyConnection, access: MarkAccess, unknown: OutcomeUnknown, seconds: float
+) -> PQGen[bool | None]:
+    opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
+    values = sql.values_of(connection, unknown.fence)
+    marks = access.sql
+    look = [text.format(**values) for text in (marks.lock_mark, marks.lock_absence, marks.lock_floor)]
+    for _ in range(ROUNDS):
+        results = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
+        mark, absent, floor = map(first_row, results[len(opening) : -1])
+        if mark is not None or absent is not None:
+            settled = Settled(
+                recent_writes=None if mark is None else mark[0],
+                table="" if floor is None else floor[1] or "",
+                floor=MAX_NUMBER if floor is None else int(floor[0] or 0),
+            )
+            return verdict(unknown, settled)
+    raise keeps_changing(unknown.fence, ASK_AGAIN)
+
+
+def prune(connection: AnyConnection, what: Pruning, seconds: float) -> PQGen[int]:
+    """One round trip for each transaction. DELETE, a statement after the floor was locked, sees what is there then."""
+    deleted, left = 0, what
+    while True:
+        statements = on_postgresql(left)
+        opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
+        results = yield from ask(connection, [*opening, statements.raise_floor, statements.delete, sql.COMMIT])
+        floor = first_row(results[-3])
+        if floor is None:
+            raise GuardNotEnforceable(NO_FLOOR)
+        count = int(results[-2].command_tuples or 0)
+        deleted += count
+        rest = left.after(int(floor[0] or 0), count)
+        if rest is None:
+            return deleted
+        left = rest
+
+
+def verify(connection: AnyConnection, seconds: float) -> PQGen[VerifyReport]:
+    """Ask for the facts, and assess them."""
+    opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
+    results = yield from ask(connection, [*opening, POSTGRESQL_FACTS, sql.ROLLBACK])
+    info = connection.info
+    facts = (results[-2].get_value(0, 0) or b"").decode(info.encoding)
+    parameters = None if info.host.startswith("/") else info.get_parameters()
+    return assess_postgresql(facts, pid=info.backend_pid, parameters=parameters)
+
+
+def execute(connection: AnyConnection, statement: str, seconds: float) -> PQGen[None]:
+    """One statement in a transaction of its own."""
+    yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), statement, sql.COMMIT])
+
+
+def _to_mark(result: PGresult) -> Mark | None:
+    """The mark in an answer (number, token, seq)."""
+    row = first_row(result)
+    return None if row is None else Mark(int(row[0] or 0), row[1] or "", int(row[2] or 0))

@@ -1,0 +1,24 @@
+"""For migrations: ``import storage_guards.sqlalchemy.alembic`` in ``script.py.mako`` lets each of them name the types
+of the mark table, as in ``storage_guards.sqlalchemy.alembic.XID8()``. See docs/databases.md. It does not need Alembic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy.dialects.postgresql.base import ischema_names
+from sqlalchemy.types import UserDefinedType
+
+__all__ = ["XID8"]
+
+
+class XID8(UserDefinedType[str]):
+    """PostgreSQL's 64-bit transaction id."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "xid8"
+
+
+ischema_names.setdefault("xid8", XID8)  # so that Alembic knows the column again that it has made
