@@ -207,7 +207,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-server-that-goes-has-refused-the-commit",
-        "storage_guards/sql/errors.py",
+        "fencing/sql/errors.py",
         "(_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN)",
         "(_CONNECTION_EXCEPTION, _COMPLETION_UNKNOWN)",
         ("tests/unit/test_psycopg_guard.py::test_what_is_no_answer_to_a_commit",),
@@ -215,16 +215,16 @@ MUTANTS: tuple[Mutant, ...] = (
     # The SQLAlchemy guard
     Mutant(
         "a-lost-commit-is-told-as-refused",
-        "storage_guards/sqlalchemy/transaction.py",
-        "if self._committing and not refused:",
-        "if self._committing and not isinstance(error, DBAPIError):",
+        "storage_guards/sql/transaction.py",
+        "if self._committing and not self._commit_was_refused(error):",
+        "if self._committing and not isinstance(error, self.errors.kinds):",
         ("tests/scenario/test_sql_lost_replies.py::test_a_lost_commit_is_unknown",),
     ),
     Mutant(
         "another-transaction-is-committed-for-the-checked-one",
         "storage_guards/sqlalchemy/transaction.py",
-        "if not self._foreign_body or not self._admitted:",
-        "if not self._foreign_body or self._admitted:",
+        "if self.foreign_body and self._admitted and not",
+        "if self.foreign_body and not self._admitted and not",
         ("tests/scenario/test_sql_transactions.py::test_another_transaction_in_the_place_of_the_checked_one",),
     ),
     Mutant(
@@ -245,8 +245,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-last-words-of-a-broken-connection-are-an-answer",
         "storage_guards/psycopg/errors.py",
-        "if closed or not isinstance(error, psycopg.Error)",
-        "if not isinstance(error, psycopg.Error)",
+        "return not closed and isinstance(error, psycopg.Error)",
+        "return isinstance(error, psycopg.Error)",
         ("tests/unit/test_psycopg_guard.py::test_a_refused_commit",),
     ),
     Mutant(
