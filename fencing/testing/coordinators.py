@@ -11,16 +11,25 @@ collects ``test_`` methods.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import SkipTest
 
 from fencing.kernel.admission import admit_claim, admit_write, as_fence
 from fencing.kernel.effects import Plan, run, run_async
-from fencing.kernel.errors import GuardUnavailable, LeaseLost, MarkImplausible, NotAcquired, StaleFence
+from fencing.kernel.errors import (
+    CoordinatorUnavailable,
+    GuardUnavailable,
+    LeaseLost,
+    MarkImplausible,
+    NotAcquired,
+    StaleFence,
+)
 from fencing.kernel.fence import MAX_NUMBER, Fence, HasFence, Mark
 from fencing.locks import plans
 from fencing.locks.backend import (
@@ -34,6 +43,10 @@ from fencing.locks.backend import (
 from fencing.locks.holding import Grant
 from fencing.memory import MemoryCoordinator
 from fencing.testing.contract import Contract
+
+UNREACHABLE_SECONDS = 4.0
+"""What a caller may lose beyond its time-out: an attempt that cannot be interrupted takes a third of the ttl, giving
+back takes a second, and the machine may be busy."""
 
 AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
 
@@ -53,10 +66,20 @@ class CoordinatorContract(Contract):
         ``renew=False`` is refused, as by a backend that keeps a session alive."""
         return self.make(ttl=ttl, renew=False)
 
+    def make_unreachable(self, **options: Any) -> Any:
+        """Make one whose service does not answer: it is silent, or away. None: that is not tried."""
+        return None
+
+    def teardown_method(self) -> None:
+        """Close what was made for a test."""
+        for coordinator in self.__dict__.pop("_made", ()):
+            if not coordinator.closed:
+                self.call(coordinator.close)
+
     # What is granted
 
     def test_a_grant_has_a_fence_of_its_resource(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
         assert lease.fence.resource == name
         assert lease.held
@@ -69,7 +92,7 @@ class CoordinatorContract(Contract):
     def test_numbers_grow_and_tokens_differ(self) -> None:
         name = self._name()
         fences = []
-        for coordinator in (self.make(), self.make(), self.make()):
+        for coordinator in (self._make(), self._make(), self._make()):
             for _ in range(5):
                 lease = self.call(coordinator.acquire, name)
                 fences.append(lease.fence)
@@ -80,8 +103,8 @@ class CoordinatorContract(Contract):
 
     def test_numbers_grow_across_an_expiry(self) -> None:
         name = self._name()
-        first = self.call(self.make_expiring(self.short_ttl).acquire, name)
-        second = self.call(self.make().acquire, name, timeout=10)
+        first = self.call(self._expiring().acquire, name)
+        second = self.call(self._make().acquire, name, timeout=10)
         assert second.fence.number > first.fence.number
         error = self.expect(LeaseLost, first.renew)
         assert error.reason in ("expired", "gone")
@@ -90,7 +113,7 @@ class CoordinatorContract(Contract):
         self.call(second.release)
 
     def test_any_name_works_and_names_are_told_apart(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         names = [name + end for end in AWKWARD_ENDS]
         leases = [self.call(coordinator.acquire, each, timeout=0) for each in names]
         assert [lease.fence.resource for lease in leases] == names
@@ -100,7 +123,7 @@ class CoordinatorContract(Contract):
     # Exclusion
 
     def test_a_held_lock_is_not_granted_again(self) -> None:
-        one, two, name = self.make(owner="one"), self.make(), self._name()
+        one, two, name = self._make(owner="one"), self._make(), self._name()
         lease = self.call(one.acquire, name)
         assert self.call(two.try_acquire, name) is None
         error = self.expect(NotAcquired, two.acquire, name, timeout=0.05)
@@ -110,7 +133,7 @@ class CoordinatorContract(Contract):
         self.call(self.call(two.acquire, name, timeout=0).release)
 
     def test_of_many_who_try_at_once_one_gets_it(self) -> None:
-        coordinators, name = [self.make() for _ in range(8)], self._name()
+        coordinators, name = [self._make() for _ in range(8)], self._name()
         leases = self.race([partial(self.call, coordinator.try_acquire, name) for coordinator in coordinators])
         granted = [lease for lease in leases if lease is not None]
         if not granted and not _can(coordinators[0], OneOfManyWins):
@@ -119,7 +142,7 @@ class CoordinatorContract(Contract):
         self.call(granted[0].release)
 
     def test_a_waiter_gets_the_lock_when_it_is_released(self) -> None:
-        one, two, name = self.make(), self.make(), self._name()
+        one, two, name = self._make(), self._make(), self._name()
         first = self.call(one.acquire, name)
 
         def wait() -> Any:
@@ -134,7 +157,7 @@ class CoordinatorContract(Contract):
         self.call(second.release)
 
     def test_who_gave_up_is_granted_nothing_later(self) -> None:
-        one, two, name = self.make(), self.make(), self._name()
+        one, two, name = self._make(), self._make(), self._name()
         first = self.call(one.acquire, name)
         for timeout in (0.05, 0.01, 0):
             self.expect(NotAcquired, two.acquire, name, timeout=timeout)
@@ -145,7 +168,7 @@ class CoordinatorContract(Contract):
     # Renewal
 
     def test_renewal_keeps_the_fence_and_outlasts_the_ttl(self) -> None:
-        coordinator, name = self.make_expiring(self.short_ttl), self._name()
+        coordinator, name = self._expiring(), self._name()
         lease = self.call(coordinator.acquire, name)
         fence, end = lease.fence, time.monotonic() + 2 * self.short_ttl
         while time.monotonic() < end:
@@ -156,7 +179,7 @@ class CoordinatorContract(Contract):
         assert self.call(lease.release) is True
 
     def test_a_lease_renews_itself_and_keeps_its_fence(self) -> None:
-        coordinator, name = self.make(ttl=self.short_ttl), self._name()
+        coordinator, name = self._make(ttl=self.short_ttl), self._name()
         lease = self.call(coordinator.acquire, name)
         fence, end = lease.fence, time.monotonic() + 3 * self.short_ttl
         while time.monotonic() < end:
@@ -167,7 +190,7 @@ class CoordinatorContract(Contract):
         assert self.call(lease.release) is True
 
     def test_many_leases_are_renewed_in_one_request(self) -> None:
-        coordinator, count = self.make(), 5
+        coordinator, count = self._make(), 5
         if not _can(coordinator, RenewsGrants):
             lease = self.call(coordinator.acquire, self._name())
             self.expect(TypeError, lease.renew)
@@ -185,7 +208,7 @@ class CoordinatorContract(Contract):
             self._plan(coordinator, plans.release(coordinator, fence, coordinator.settings))
 
     def test_renewal_never_takes_a_lock_that_is_gone(self) -> None:
-        coordinator, name = self.make_expiring(self.short_ttl), self._name()
+        coordinator, name = self._expiring(), self._name()
         lease = self.call(coordinator.acquire, name)
         self.wait_until(lambda: self.call(coordinator.lock(name).holder) is None)
         self.expect(LeaseLost, lease.renew)
@@ -195,7 +218,7 @@ class CoordinatorContract(Contract):
     # Plans: what is safe to repeat
 
     def test_acquire_is_idempotent_for_its_token(self) -> None:
-        coordinator, name, token = self.make(), self._name(), plans.new_token()
+        coordinator, name, token = self._make(), self._name(), plans.new_token()
         first = self._acquire(coordinator, name, token)
         again = self._acquire(coordinator, name, token)
         assert isinstance(first, Grant)
@@ -206,7 +229,7 @@ class CoordinatorContract(Contract):
 
     def test_what_is_repeated_gets_the_full_ttl_again(self) -> None:
         ttl = max(2.0, 3 * self.short_ttl)
-        coordinator, name, token = self.make(ttl=ttl), self._name(), plans.new_token()
+        coordinator, name, token = self._make(ttl=ttl), self._name(), plans.new_token()
         first = self._acquire(coordinator, name, token)
         new = plans.new_token()
         repeats: list[Callable[[], Any]] = [
@@ -223,7 +246,7 @@ class CoordinatorContract(Contract):
         assert self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
 
     def test_a_floor_is_exceeded(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
         self.call(lease.release)
         floor = lease.fence.number + 1_000_000
@@ -233,7 +256,7 @@ class CoordinatorContract(Contract):
         self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
 
     def test_an_implausible_floor_is_refused_and_nothing_changed(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         before = self.call(coordinator.acquire, name)
         self.call(before.release)
         error = self.expect(MarkImplausible, self._acquire, coordinator, name, plans.new_token(), floor=MAX_NUMBER - 1)
@@ -245,17 +268,17 @@ class CoordinatorContract(Contract):
 
     def test_a_repeated_request_gets_the_same_number_from_another_client(self) -> None:
         """The first client was restarted, its reply was lost."""
-        first, name, token = self.make(), self._name(), plans.new_token()
+        first, name, token = self._make(), self._name(), plans.new_token()
         grant = self._acquire(first, name, token)
         self.call(first.close)
-        second = self.make()
+        second = self._make()
         again = self._acquire(second, name, token)
         assert isinstance(again, Grant)
         assert again.fence == grant.fence
         assert self._plan(second, plans.release(second, again.fence, second.settings))
 
     def test_a_lock_may_have_a_ttl_of_its_own_or_says_that_it_cannot(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         longer = 2 * coordinator.settings.ttl
         if not _can(coordinator, TtlPerLock):
             self.expect(TypeError, coordinator.lock, name, ttl=longer)
@@ -266,7 +289,7 @@ class CoordinatorContract(Contract):
         assert self.call(lease.release) is True
 
     def test_a_lock_without_ttl_stays_or_is_refused(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         settings = replace(coordinator.settings, ttl=None)
         if not _can(coordinator, HoldsWithoutTtl):
             self.expect(TypeError, check_capabilities, coordinator, settings, coordinator.settings.ttl)
@@ -279,7 +302,7 @@ class CoordinatorContract(Contract):
         assert self._plan(coordinator, plans.release(coordinator, grant.fence, settings))
 
     def test_remint_replaces_the_fence_and_keeps_the_lock(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         old = self._acquire(coordinator, name, plans.new_token()).fence
         token, floor = plans.new_token(), old.number + 1000
         new = self._remint(coordinator, old, token, floor).fence
@@ -296,14 +319,14 @@ class CoordinatorContract(Contract):
 
     def test_the_fence_is_claimed_before_acquire_returns(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
         lease = self.call(coordinator.acquire, name)
         assert guard.marks[name] == Mark(lease.fence.number, lease.fence.token)
         self.call(lease.release)
 
     def test_a_counter_that_fell_behind_the_mark_is_repaired(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
         lease = self.call(coordinator.acquire, name)
         self.call(lease.release)
         ahead = Mark(lease.fence.number + 10_000_000, plans.new_token())
@@ -313,13 +336,13 @@ class CoordinatorContract(Contract):
         assert guard.marks[name].is_of(lease.fence)
         self.call(lease.renew)
         self.call(lease.release)
-        following = self.call(self.make().acquire, name)
+        following = self.call(self._make().acquire, name)
         assert following.fence.number > lease.fence.number
         self.call(following.release)
 
     def test_an_equal_number_with_another_token_is_reminted(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
         guard.before_claim = lambda fence: guard.marks.setdefault(name, Mark(fence.number, plans.new_token()))
         lease = self.call(coordinator.acquire, name)
         assert len({fence.number for fence in guard.claimed}) == 2
@@ -328,7 +351,7 @@ class CoordinatorContract(Contract):
 
     def test_who_is_superseded_again_and_again_gives_up_and_gives_back(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
         guard.before_claim = lambda fence: guard.marks.update({name: Mark(fence.number + 1, plans.new_token())})
         error = self.expect(NotAcquired, coordinator.acquire, name, timeout=20)
         assert error.reason == "superseded"
@@ -337,19 +360,19 @@ class CoordinatorContract(Contract):
 
     def test_a_poisoned_mark_is_an_operators_job_and_poisons_nothing(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
         guard.marks[name] = Mark(MAX_NUMBER, plans.new_token())
         error = self.expect(MarkImplausible, coordinator.acquire, name)
         assert error.number == MAX_NUMBER
         assert self.call(coordinator.lock(name).holder) is None
-        lease = self.call(self.make().acquire, name)
+        lease = self.call(self._make().acquire, name)
         assert lease.fence.number < 2**52
         self.call(lease.release)
 
     def test_a_coordinator_of_another_kind_took_over(self) -> None:
         """And back again: numbers go on above those of the other one, and its late holder is shut out."""
         guard, name = self._guard(), self._name()
-        coordinator = self.make(guards=[guard])
+        coordinator = self._make(guards=[guard])
         other = MemoryCoordinator(guards=[_ScriptedGuard(guard.marks)])
         late = self.call(coordinator.acquire, name)
         there = other.acquire(name)
@@ -369,7 +392,7 @@ class CoordinatorContract(Contract):
 
     def test_a_failing_claim_gives_the_lock_back(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
 
         def fail(fence: Fence) -> None:
             raise GuardUnavailable("the storage is away", resource=fence.resource)
@@ -380,14 +403,14 @@ class CoordinatorContract(Contract):
 
     def test_a_claim_may_take_only_the_callers_remaining_time(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard]), self._name()
+        coordinator, name = self._make(guards=[guard]), self._name()
         self.call(self.call(coordinator.acquire, name, timeout=2).release)
         assert 0 < guard.timeouts[0] <= 2
 
     # Holder, forced release, hand-over
 
     def test_holder_names_the_holder_and_never_the_token(self) -> None:
-        coordinator, name = self.make(owner="worker 7, host b"), self._name()
+        coordinator, name = self._make(owner="worker 7, host b"), self._name()
         assert self.call(coordinator.lock(name).holder) is None
         lease = self.call(coordinator.acquire, name)
         holder = self.call(coordinator.lock(name).holder)
@@ -399,7 +422,7 @@ class CoordinatorContract(Contract):
 
     def test_force_release_shuts_the_holder_out(self) -> None:
         guard = self._guard()
-        coordinator, name = self.make(guards=[guard], owner="stuck"), self._name()
+        coordinator, name = self._make(guards=[guard], owner="stuck"), self._name()
         lease = self.call(coordinator.acquire, name)
         forced = self.call(coordinator.lock(name).force_release)
         assert forced.fenced
@@ -411,7 +434,7 @@ class CoordinatorContract(Contract):
         assert self.call(lease.release) is False
 
     def test_force_release_without_guards_says_that_it_fenced_nobody(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
         forced = self.call(coordinator.lock(name).force_release)
         assert not forced.fenced
@@ -420,7 +443,7 @@ class CoordinatorContract(Contract):
 
     def test_a_detached_lease_goes_on_elsewhere_under_a_fence_of_its_own(self) -> None:
         guard = self._guard()
-        here, there, name = self.make(guards=[guard]), self.make(guards=[guard]), self._name()
+        here, there, name = self._make(guards=[guard]), self._make(guards=[guard]), self._name()
         lease = self.call(here.acquire, name)
         text = str(lease.detach())
         assert lease.ended == "detached"
@@ -434,7 +457,7 @@ class CoordinatorContract(Contract):
         assert self.call(adopted.release) is True
 
     def test_what_is_gone_or_made_up_cannot_be_adopted(self) -> None:
-        coordinator, name = self.make(), self._name()
+        coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
         forged = Fence(name, lease.fence.number + 1, plans.new_token())
         self.expect(LeaseLost, coordinator.lock(name).adopt, forged)
@@ -443,7 +466,43 @@ class CoordinatorContract(Contract):
         self.call(coordinator.lock(name).force_release)
         self.expect(LeaseLost, coordinator.lock(name).adopt, fence)
 
+    # A service that does not answer
+
+    def test_a_service_that_does_not_answer_costs_the_callers_time_and_little_more(self) -> None:
+        coordinator, name = self.make_unreachable(ttl=3), self._name()
+        if coordinator is None:
+            raise SkipTest("make_unreachable() makes none")
+        self._keep(coordinator)
+        started = time.monotonic()
+        error = self.expect(CoordinatorUnavailable, coordinator.acquire, name, timeout=0.3)
+        assert error.resource == name
+        assert time.monotonic() - started < 0.3 + UNREACHABLE_SECONDS
+        if inspect.iscoroutinefunction(coordinator.perform):
+            started = time.monotonic()
+            self.expect(TimeoutError, self._cancelled_soon, coordinator, name)
+            assert time.monotonic() - started < 0.3 + UNREACHABLE_SECONDS
+
+    async def _cancelled_soon(self, coordinator: Any, name: str) -> None:
+        async with asyncio.timeout(0.3):
+            await coordinator.acquire(name, timeout=60)
+
+    def test_a_closed_coordinator_takes_no_locks(self) -> None:
+        coordinator = self._make()
+        self.call(coordinator.close)
+        self.call(coordinator.close)
+        assert "make a new one" in str(self.expect(RuntimeError, coordinator.acquire, self._name()))
+
     # Plumbing
+
+    def _make(self, **options: Any) -> Any:
+        return self._keep(self.make(**options))
+
+    def _expiring(self) -> Any:
+        return self._keep(self.make_expiring(self.short_ttl))
+
+    def _keep(self, coordinator: Any) -> Any:
+        self.__dict__.setdefault("_made", []).append(coordinator)
+        return coordinator
 
     def _name(self) -> str:
         return f"contract:{plans.new_token()}"
@@ -463,7 +522,7 @@ class CoordinatorContract(Contract):
         return self._plan(coordinator, plan)
 
     def _guard(self) -> Any:
-        asynchronous = inspect.iscoroutinefunction(self.make().perform)
+        asynchronous = inspect.iscoroutinefunction(self._make().perform)
         return _AsyncScriptedGuard() if asynchronous else _ScriptedGuard()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,53 +15,58 @@ from fencing.testing import CoordinatorContract
 
 
 class _OnRedis(CoordinatorContract):
-    def connect(self, **settings: Any) -> Any:
+    url: str
+
+    def connect(self, url: str, **settings: Any) -> Any:
         raise AssertionError("override connect()")
 
     def make(self, **settings: Any) -> Any:
-        self.made.append(self.connect(**settings))
-        return self.made[-1]
+        return self.connect(self.url, **settings)
 
-    def use(self, server: RedisServer) -> Iterator[None]:
-        self.url = server.url
-        self.made: list[Any] = []
-        yield
-        for coordinator in self.made:
-            self.call(coordinator.close)
+    def make_unreachable(self, **settings: Any) -> Any:
+        return self.connect(self.silent, **settings)
+
+    @pytest.fixture(autouse=True)
+    def _silent(self) -> Iterator[None]:
+        with socket.socket() as silent:  # which is connected to, and never answers
+            silent.bind(("127.0.0.1", 0))
+            silent.listen()
+            self.silent = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+            yield
 
 
 class _OnEachRedis(_OnRedis):
     @pytest.fixture(autouse=True)
-    def _server(self, redis_server: RedisServer) -> Iterator[None]:
-        yield from self.use(redis_server)
+    def _server(self, redis_server: RedisServer) -> None:
+        self.url = redis_server.url
 
 
 class _OnNewestRedis(_OnRedis):
     """For what concerns the client alone."""
 
     @pytest.fixture(autouse=True)
-    def _server(self, any_redis: RedisServer) -> Iterator[None]:
-        yield from self.use(any_redis)
+    def _server(self, any_redis: RedisServer) -> None:
+        self.url = any_redis.url
 
 
 class TestRedisCoordinator(_OnEachRedis):
-    def connect(self, **settings: Any) -> RedisCoordinator:
-        return RedisCoordinator(redis.Redis.from_url(self.url), **settings)
+    def connect(self, url: str, **settings: Any) -> RedisCoordinator:
+        return RedisCoordinator(redis.Redis.from_url(url), **settings)
 
 
 class TestAsyncRedisCoordinator(_OnEachRedis):
-    def connect(self, **settings: Any) -> AsyncRedisCoordinator:
-        return AsyncRedisCoordinator(redis.asyncio.Redis.from_url(self.url), **settings)
+    def connect(self, url: str, **settings: Any) -> AsyncRedisCoordinator:
+        return AsyncRedisCoordinator(redis.asyncio.Redis.from_url(url), **settings)
 
 
 class TestRedisCoordinatorDecodingResponses(_OnNewestRedis):
-    def connect(self, **settings: Any) -> RedisCoordinator:
-        return RedisCoordinator(redis.Redis.from_url(self.url, decode_responses=True, encoding="latin-1"), **settings)
+    def connect(self, url: str, **settings: Any) -> RedisCoordinator:
+        return RedisCoordinator(redis.Redis.from_url(url, decode_responses=True, encoding="latin-1"), **settings)
 
 
 class TestAsyncRedisCoordinatorWithoutClockFloor(_OnNewestRedis):
-    def connect(self, **settings: Any) -> AsyncRedisCoordinator:
-        client = redis.asyncio.Redis.from_url(self.url, decode_responses=True)
+    def connect(self, url: str, **settings: Any) -> AsyncRedisCoordinator:
+        client = redis.asyncio.Redis.from_url(url, decode_responses=True)
         return AsyncRedisCoordinator(client, clock_floor=False, **settings)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencing import CoordinatorUnavailable
+from fencing.kernel.retry import NoReply
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coordinators" / "your-own.md"
 
@@ -29,21 +30,11 @@ def module_of_the_page() -> Any:
 _module = module_of_the_page()
 
 
-class _InAFileOfItsOwn:
-    @pytest.fixture(autouse=True)
-    def _path(self, tmp_path: Path) -> None:
-        self.path = str(tmp_path / "locks.sqlite")
+TestFileCoordinator = _module.TestFileCoordinator
+TestAsyncFileCoordinator = _module.TestAsyncFileCoordinator
 
 
-class TestFileCoordinator(_InAFileOfItsOwn, _module.TestFileCoordinator):  # type: ignore[misc, name-defined]
-    pass
-
-
-class TestAsyncFileCoordinator(_InAFileOfItsOwn, _module.TestAsyncFileCoordinator):  # type: ignore[misc, name-defined]
-    pass
-
-
-def test_what_is_missing_is_told_when_the_coordinator_is_made(tmp_path: Path) -> None:
+def test_what_is_missing_is_told_when_the_coordinator_is_made() -> None:
     class Half(_module.FilePlans, _module.Coordinator):  # type: ignore[misc, name-defined]
         plan_renew = None
 
@@ -73,3 +64,43 @@ def test_a_busy_file_is_no_answer(tmp_path: Path) -> None:
     blocking.close()
     with coordinator.hold("r", timeout=5) as lease:
         assert lease.held
+
+
+class Losing:
+    """Does what is asked of the file, and loses the reply as often as it is told to."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.loses = 0
+        self.asked: list[str] = []
+
+    def ask(self, request: Any) -> Any:
+        self.asked.append(request.operation)
+        reply = self._file.ask(request)
+        if self.loses:
+            self.loses -= 1
+            raise NoReply(ConnectionError("cut"), may_have_run=True)
+        return reply
+
+
+def test_a_lost_reply_is_asked_for_again(tmp_path: Path) -> None:
+    coordinator = _module.FileCoordinator(str(tmp_path / "locks.sqlite"))
+    coordinator.file = losing = Losing(coordinator.file)
+    losing.loses = 1
+    lease = coordinator.acquire("r", timeout=5)
+    assert losing.asked == ["acquire", "acquire"]
+    assert coordinator.holder("r").number == lease.fence.number
+    losing.loses = 1
+    assert lease.release() is True
+    assert coordinator.holder("r") is None
+
+
+def test_what_no_answer_told_of_is_given_back(tmp_path: Path) -> None:
+    coordinator = _module.FileCoordinator(str(tmp_path / "locks.sqlite"), ttl=30)
+    coordinator.file = losing = Losing(coordinator.file)
+    losing.loses = 1000
+    with pytest.raises(CoordinatorUnavailable, match="cut"):
+        coordinator.acquire("r", timeout=0.1)
+    assert "release" in losing.asked
+    losing.loses = 0
+    assert coordinator.holder("r") is None
