@@ -17,8 +17,6 @@ from fencing.redis.listener_async import AsyncListener
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait
 
-__all__ = ["AsyncRedisCoordinator", "RedisCoordinator"]
-
 
 class RedisCoordinator(RedisPlans, Coordinator):
     """Mints fences on one Redis, and takes locks there. Thread-safe; make one per process and Redis.

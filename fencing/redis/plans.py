@@ -20,8 +20,6 @@ from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
-__all__ = ["RedisPlans"]
-
 
 class Packed(NamedTuple):
     """What the renewals of a grant say each time: its keys and its token, packed; and what they are to hear."""

@@ -1,0 +1,171 @@
+"""What a coordinator does with guards, and with a lock that changes hands."""
+
+from __future__ import annotations
+
+from fencing.kernel.admission import admit_write
+from fencing.kernel.errors import (
+    GuardUnavailable,
+    LeaseLost,
+    MarkImplausible,
+    NotAcquired,
+    StaleFence,
+)
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from fencing.locks import plans
+from fencing.memory import MemoryCoordinator
+from fencing.testing.base import CoordinatorTests, ScriptedGuard, claimed_an_hour_above
+
+
+class Claims(CoordinatorTests):
+    """Claims at acquire, forced release, hand-over."""
+
+    # Claims at acquire
+
+    def test_the_fence_is_claimed_before_acquire_returns(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        lease = self.call(coordinator.acquire, name)
+        assert guard.marks[name] == Mark(lease.fence.number, lease.fence.token)
+        self.call(lease.release)
+
+    def test_a_counter_that_fell_behind_the_mark_is_repaired(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        lease = self.call(coordinator.acquire, name)
+        self.call(lease.release)
+        ahead = Mark(lease.fence.number + 10_000_000, plans.new_token())
+        guard.marks[name] = ahead
+        lease = self.call(coordinator.acquire, name)
+        assert lease.fence.number > ahead.number
+        assert guard.marks[name].is_of(lease.fence)
+        self.call(lease.renew)
+        self.call(lease.release)
+        following = self.call(self._make().acquire, name)
+        assert following.fence.number > lease.fence.number
+        self.call(following.release)
+
+    def test_an_equal_number_with_another_token_is_reminted(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        guard.before_claim = lambda fence: guard.marks.setdefault(name, Mark(fence.number, plans.new_token()))
+        lease = self.call(coordinator.acquire, name)
+        assert len({fence.number for fence in guard.claimed}) == 2
+        assert guard.marks[name].is_of(lease.fence)
+        self.call(lease.release)
+
+    def test_who_is_superseded_again_and_again_gives_up_and_gives_back(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        guard.before_claim = lambda fence: guard.marks.update({name: Mark(fence.number + 1, plans.new_token())})
+        error = self.expect(NotAcquired, coordinator.acquire, name, timeout=20)
+        assert error.reason == "superseded"
+        assert len(guard.claimed) == plans.CLAIM_ROUNDS
+        assert self.call(coordinator.lock(name).holder) is None
+
+    def test_a_poisoned_mark_is_an_operators_job_and_poisons_nothing(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        guard.marks[name] = Mark(MAX_NUMBER, plans.new_token())
+        error = self.expect(MarkImplausible, coordinator.acquire, name)
+        assert error.number == MAX_NUMBER
+        assert self.call(coordinator.lock(name).holder) is None
+        lease = self.call(self._make().acquire, name)
+        assert lease.fence.number < 2**52
+        self.call(lease.release)
+
+    def test_a_coordinator_of_another_kind_took_over(self) -> None:
+        """And back again: numbers go on above those of the other one, and its late holder is shut out."""
+        guard, name = self._guard(), self._name()
+        coordinator = self._make(guards=[guard])
+        other = MemoryCoordinator(guards=[ScriptedGuard(guard.marks)])
+        late = self.call(coordinator.acquire, name)
+        there = other.acquire(name)
+        assert there.fence.number > late.fence.number
+        self.expect(StaleFence, admit_write, guard.marks[name], late.fence)
+        self.call(late.release)
+        ahead = claimed_an_hour_above(other, there.detach())
+        back = self.call(coordinator.acquire, name)
+        assert back.fence.number > ahead.number
+        self.expect(StaleFence, admit_write, guard.marks[name], ahead)
+        self.call(back.release)
+        claims = len(guard.claimed)
+        again = self.call(coordinator.acquire, name)
+        assert len(guard.claimed) == claims + 1, "one claim is enough from then on"
+        self.call(again.release)
+        assert other.holder(name) is not None, "the two do not exclude each other"
+
+    def test_a_failing_claim_gives_the_lock_back(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+
+        def fail(fence: Fence) -> None:
+            raise GuardUnavailable("the storage is away", resource=fence.resource)
+
+        guard.before_claim = fail
+        self.expect(GuardUnavailable, coordinator.acquire, name)
+        assert self.call(coordinator.lock(name).holder) is None
+
+    def test_a_claim_may_take_only_the_callers_remaining_time(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        self.call(self.call(coordinator.acquire, name, timeout=2).release)
+        assert 0 < guard.timeouts[0] <= 2
+
+    # Holder, forced release, hand-over
+
+    def test_holder_names_the_holder_and_never_the_token(self) -> None:
+        coordinator, name = self._make(owner="worker 7, host b"), self._name()
+        assert self.call(coordinator.lock(name).holder) is None
+        lease = self.call(coordinator.acquire, name)
+        holder = self.call(coordinator.lock(name).holder)
+        assert (holder.owner, holder.number) == ("worker 7, host b", lease.fence.number)
+        assert 0 <= holder.held_for < 60
+        assert 0 < holder.remaining <= coordinator.settings.ttl
+        assert lease.fence.token not in repr(holder)
+        self.call(lease.release)
+
+    def test_force_release_shuts_the_holder_out(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard], owner="stuck"), self._name()
+        lease = self.call(coordinator.acquire, name)
+        forced = self.call(coordinator.lock(name).force_release)
+        assert forced.fenced
+        assert forced.holder.owner == "stuck"
+        assert forced.fence.number > lease.fence.number
+        assert guard.marks[name].is_of(forced.fence)
+        assert self.call(coordinator.lock(name).holder) is None
+        self.expect(LeaseLost, lease.renew)
+        assert self.call(lease.release) is False
+
+    def test_force_release_without_guards_says_that_it_fenced_nobody(self) -> None:
+        coordinator, name = self._make(), self._name()
+        lease = self.call(coordinator.acquire, name)
+        forced = self.call(coordinator.lock(name).force_release)
+        assert not forced.fenced
+        assert self.call(coordinator.lock(name).force_release).holder is None
+        assert self.call(lease.release) is False
+
+    def test_a_detached_lease_goes_on_elsewhere_under_a_fence_of_its_own(self) -> None:
+        guard = self._guard()
+        here, there, name = self._make(guards=[guard]), self._make(guards=[guard]), self._name()
+        lease = self.call(here.acquire, name)
+        text = str(lease.detach())
+        assert lease.ended == "detached"
+        assert self.call(lease.release) is False, "it is not ours to release any more"
+        adopted = self.call(there.lock(name).adopt, Fence.parse(text))
+        assert adopted.fence.number > lease.fence.number
+        assert guard.marks[name].is_of(adopted.fence)
+        again = self.expect(LeaseLost, here.lock(name).adopt, Fence.parse(text))
+        assert again.fence == lease.fence
+        assert adopted.held
+        assert self.call(adopted.release) is True
+
+    def test_what_is_gone_or_made_up_cannot_be_adopted(self) -> None:
+        coordinator, name = self._make(), self._name()
+        lease = self.call(coordinator.acquire, name)
+        forged = Fence(name, lease.fence.number + 1, plans.new_token())
+        self.expect(LeaseLost, coordinator.lock(name).adopt, forged)
+        self.expect(ValueError, coordinator.lock(self._name()).adopt, lease.fence)
+        fence = lease.detach()
+        self.call(coordinator.lock(name).force_release)
+        self.expect(LeaseLost, coordinator.lock(name).adopt, fence)

@@ -1,0 +1,165 @@
+"""What a lock must be, whatever the coordinator: granted, exclusive, renewed."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from fencing.kernel.errors import (
+    LeaseLost,
+    NotAcquired,
+)
+from fencing.kernel.fence import Fence
+from fencing.locks import plans
+from fencing.locks.backend import (
+    OneOfManyWins,
+    RenewsGrants,
+)
+from fencing.locks.holding import Grant
+from fencing.testing.base import CoordinatorTests, can
+
+AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
+
+
+class Grants(CoordinatorTests):
+    """Grants, exclusion, renewal."""
+
+    # What is granted
+
+    def test_a_grant_has_a_fence_of_its_resource(self) -> None:
+        coordinator, name = self._make(), self._name()
+        lease = self.call(coordinator.acquire, name)
+        assert lease.fence.resource == name
+        assert lease.held
+        assert 0 < lease.remaining() <= coordinator.settings.ttl
+        assert self.call(lease.release) is True
+        assert self.call(lease.release) is True
+        assert not lease.held
+        self.expect(LeaseLost, lease.ensure_held)
+
+    def test_numbers_grow_and_tokens_differ(self) -> None:
+        name = self._name()
+        fences = []
+        for coordinator in (self._make(), self._make(), self._make()):
+            for _ in range(5):
+                lease = self.call(coordinator.acquire, name)
+                fences.append(lease.fence)
+                self.call(lease.release)
+        numbers = [fence.number for fence in fences]
+        assert numbers == sorted(set(numbers))
+        assert len({fence.token for fence in fences}) == len(fences)
+
+    def test_numbers_grow_across_an_expiry(self) -> None:
+        name = self._name()
+        first = self.call(self._expiring().acquire, name)
+        second = self.call(self._make().acquire, name, timeout=10)
+        assert second.fence.number > first.fence.number
+        error = self.expect(LeaseLost, first.renew)
+        assert error.reason in ("expired", "gone")
+        assert self.call(first.release) is False
+        self.call(second.renew)  # the late release did not free it
+        self.call(second.release)
+
+    def test_any_name_works_and_names_are_told_apart(self) -> None:
+        coordinator, name = self._make(), self._name()
+        names = [name + end for end in AWKWARD_ENDS]
+        leases = [self.call(coordinator.acquire, each, timeout=0) for each in names]
+        assert [lease.fence.resource for lease in leases] == names
+        for lease in leases:
+            assert self.call(lease.release) is True
+
+    # Exclusion
+
+    def test_a_held_lock_is_not_granted_again(self) -> None:
+        one, two, name = self._make(owner="one"), self._make(), self._name()
+        lease = self.call(one.acquire, name)
+        assert self.call(two.try_acquire, name) is None
+        error = self.expect(NotAcquired, two.acquire, name, timeout=0.05)
+        assert (error.reason, error.resource, error.owner) == ("held", name, "one")
+        assert error.waited >= 0.05
+        self.call(lease.release)
+        self.call(self.call(two.acquire, name, timeout=0).release)
+
+    def test_of_many_who_try_at_once_one_gets_it(self) -> None:
+        coordinators, name = [self._make() for _ in range(8)], self._name()
+        leases = self.race([partial(self.call, coordinator.try_acquire, name) for coordinator in coordinators])
+        granted = [lease for lease in leases if lease is not None]
+        if not granted and not can(coordinators[0], OneOfManyWins):
+            granted = [self.call(coordinators[0].acquire, name, timeout=10)]
+        assert len(granted) == 1
+        self.call(granted[0].release)
+
+    def test_a_waiter_gets_the_lock_when_it_is_released(self) -> None:
+        one, two, name = self._make(), self._make(), self._name()
+        first = self.call(one.acquire, name)
+
+        def wait() -> Any:
+            return self.call(two.acquire, name, timeout=30)
+
+        def release() -> None:
+            time.sleep(0.05)  # so that mostly the waiter is there first; right either way
+            self.call(first.release)
+
+        second, _ = self.race([wait, release])
+        assert second.fence.number > first.fence.number
+        self.call(second.release)
+
+    def test_who_gave_up_is_granted_nothing_later(self) -> None:
+        one, two, name = self._make(), self._make(), self._name()
+        first = self.call(one.acquire, name)
+        for timeout in (0.05, 0.01, 0):
+            self.expect(NotAcquired, two.acquire, name, timeout=timeout)
+        self.call(first.release)
+        assert self.call(one.lock(name).holder) is None
+        self.call(self.call(one.acquire, name, timeout=0).release)
+
+    # Renewal
+
+    def test_renewal_keeps_the_fence_and_outlasts_the_ttl(self) -> None:
+        coordinator, name = self._expiring(), self._name()
+        lease = self.call(coordinator.acquire, name)
+        fence, end = lease.fence, time.monotonic() + 2 * self.short_ttl
+        while time.monotonic() < end:
+            self.call(lease.renew)
+            assert self.call(coordinator.try_acquire, name) is None
+            time.sleep(self.short_ttl / 10)
+        assert lease.fence == fence
+        assert self.call(lease.release) is True
+
+    def test_a_lease_renews_itself_and_keeps_its_fence(self) -> None:
+        coordinator, name = self._make(ttl=self.short_ttl), self._name()
+        lease = self.call(coordinator.acquire, name)
+        fence, end = lease.fence, time.monotonic() + 3 * self.short_ttl
+        while time.monotonic() < end:
+            assert self.call(coordinator.try_acquire, name) is None
+            lease.ensure_held()
+            time.sleep(self.short_ttl / 10)
+        assert lease.fence == fence
+        assert self.call(lease.release) is True
+
+    def test_many_leases_are_renewed_in_one_request(self) -> None:
+        coordinator, count = self._make(), 5
+        if not can(coordinator, RenewsGrants):
+            lease = self.call(coordinator.acquire, self._name())
+            self.expect(TypeError, lease.renew)
+            self.call(lease.release)
+            return
+        grants = [self._acquire(coordinator, self._name(), plans.new_token()) for _ in range(count)]
+        fences = [grant.fence for grant in grants]
+        forged = Grant(Fence(fences[1].resource, fences[1].number, plans.new_token()), grants[1].deadline)
+        deadline = coordinator.clock() + 5
+        asked = [grants[0], forged, *grants[1:]]
+        renewed = self._plan(coordinator, coordinator.plan_renew(asked, coordinator.settings, deadline=deadline))
+        assert [until is not None for until in renewed] == [True, False, *(True for _ in fences[1:])]
+        assert all(until > grants[-1].deadline for until in renewed if until is not None)
+        for fence in fences:
+            self._plan(coordinator, plans.release(coordinator, fence, coordinator.settings))
+
+    def test_renewal_never_takes_a_lock_that_is_gone(self) -> None:
+        coordinator, name = self._expiring(), self._name()
+        lease = self.call(coordinator.acquire, name)
+        self.wait_until(lambda: self.call(coordinator.lock(name).holder) is None)
+        self.expect(LeaseLost, lease.renew)
+        assert self.call(coordinator.lock(name).holder) is None
+        assert not lease.held

@@ -1,0 +1,161 @@
+"""What requests must be: safe to repeat, and bounded where no answer comes."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import SkipTest
+
+from fencing.kernel.errors import (
+    CoordinatorUnavailable,
+    LeaseLost,
+    MarkImplausible,
+)
+from fencing.kernel.fence import MAX_NUMBER
+from fencing.locks import plans
+from fencing.locks.backend import (
+    HoldsWithoutTtl,
+    Taken,
+    TtlPerLock,
+    check_capabilities,
+)
+from fencing.locks.holding import Grant
+from fencing.testing.base import CoordinatorTests, can
+
+UNREACHABLE_SECONDS = 4.0
+"""What a caller may lose beyond its time-out: an attempt that cannot be interrupted takes a third of the ttl, giving
+back takes a second, and the machine may be busy."""
+
+
+class Requests(CoordinatorTests):
+    """Plans that are repeated; a service that does not answer."""
+
+    # Plans: what is safe to repeat
+
+    def test_acquire_is_idempotent_for_its_token(self) -> None:
+        coordinator, name, token = self._make(), self._name(), plans.new_token()
+        first = self._acquire(coordinator, name, token)
+        again = self._acquire(coordinator, name, token)
+        assert isinstance(first, Grant)
+        assert isinstance(again, Grant)
+        assert first.fence == again.fence
+        assert isinstance(self._acquire(coordinator, name, plans.new_token()), Taken)
+        self._plan(coordinator, plans.release(coordinator, first.fence, coordinator.settings))
+
+    def test_what_is_repeated_gets_the_full_ttl_again(self) -> None:
+        ttl = max(2.0, 3 * self.short_ttl)
+        coordinator, name, token = self._make(ttl=ttl), self._name(), plans.new_token()
+        first = self._acquire(coordinator, name, token)
+        new = plans.new_token()
+        repeats: list[Callable[[], Any]] = [
+            lambda: self._acquire(coordinator, name, token),
+            lambda: self._remint(coordinator, first.fence, new, 0),
+            lambda: self._remint(coordinator, first.fence, new, 0),
+        ]
+        for repeat in repeats:
+            time.sleep(ttl / 4)
+            grant = repeat()
+            remaining = self.call(coordinator.lock(name).holder).remaining
+            assert remaining > 0.9 * ttl
+            assert grant.deadline - coordinator.clock() <= remaining
+        assert self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
+
+    def test_a_floor_is_exceeded(self) -> None:
+        coordinator, name = self._make(), self._name()
+        lease = self.call(coordinator.acquire, name)
+        self.call(lease.release)
+        floor = lease.fence.number + 1_000_000
+        grant = self._acquire(coordinator, name, plans.new_token(), floor=floor)
+        assert isinstance(grant, Grant)
+        assert grant.fence.number > floor
+        self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
+
+    def test_an_implausible_floor_is_refused_and_nothing_changed(self) -> None:
+        coordinator, name = self._make(), self._name()
+        before = self.call(coordinator.acquire, name)
+        self.call(before.release)
+        error = self.expect(MarkImplausible, self._acquire, coordinator, name, plans.new_token(), floor=MAX_NUMBER - 1)
+        assert error.number == MAX_NUMBER - 1
+        assert self.call(coordinator.lock(name).holder) is None
+        after = self.call(coordinator.acquire, name)
+        assert before.fence.number < after.fence.number < MAX_NUMBER - 1
+        self.call(after.release)
+
+    def test_a_repeated_request_gets_the_same_number_from_another_client(self) -> None:
+        """The first client was restarted, its reply was lost."""
+        first, name, token = self._make(), self._name(), plans.new_token()
+        grant = self._acquire(first, name, token)
+        self.call(first.close)
+        second = self._make()
+        again = self._acquire(second, name, token)
+        assert isinstance(again, Grant)
+        assert again.fence == grant.fence
+        assert self._plan(second, plans.release(second, again.fence, second.settings))
+
+    def test_a_lock_may_have_a_ttl_of_its_own_or_says_that_it_cannot(self) -> None:
+        coordinator, name = self._make(), self._name()
+        longer = 2 * coordinator.settings.ttl
+        if not can(coordinator, TtlPerLock):
+            self.expect(TypeError, coordinator.lock, name, ttl=longer)
+            return
+        lease = self.call(coordinator.lock(name, ttl=longer).acquire)
+        assert lease.remaining() > coordinator.settings.ttl
+        assert self.call(coordinator.lock(name).holder).remaining > coordinator.settings.ttl
+        assert self.call(lease.release) is True
+
+    def test_a_lock_without_ttl_stays_or_is_refused(self) -> None:
+        coordinator, name = self._make(), self._name()
+        settings = replace(coordinator.settings, ttl=None)
+        if not can(coordinator, HoldsWithoutTtl):
+            self.expect(TypeError, check_capabilities, coordinator, settings, coordinator.settings.ttl)
+            return
+        deadline = coordinator.clock() + 5
+        plan = coordinator.plan_acquire(name, plans.new_token(), settings, floor=0, deadline=deadline)
+        grant = self._plan(coordinator, plan)
+        assert grant.deadline == float("inf")
+        assert self.call(coordinator.lock(name).holder).remaining is None
+        assert self._plan(coordinator, plans.release(coordinator, grant.fence, settings))
+
+    def test_remint_replaces_the_fence_and_keeps_the_lock(self) -> None:
+        coordinator, name = self._make(), self._name()
+        old = self._acquire(coordinator, name, plans.new_token()).fence
+        token, floor = plans.new_token(), old.number + 1000
+        new = self._remint(coordinator, old, token, floor).fence
+        assert new.token == token
+        assert new.number > floor
+        assert self._remint(coordinator, old, token, floor).fence == new, "a repeated request gets the same fence"
+        assert self._remint(coordinator, old, plans.new_token(), floor) is None, "the old fence has lost the lock"
+        assert self.call(coordinator.try_acquire, name) is None
+        self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, old, coordinator.settings))
+        assert not self._plan(coordinator, plans.release(coordinator, old, coordinator.settings))
+        assert self._plan(coordinator, plans.release(coordinator, new, coordinator.settings))
+
+    # A service that does not answer
+
+    def test_a_service_that_does_not_answer_costs_the_callers_time_and_little_more(self) -> None:
+        coordinator, name = self.make_unreachable(ttl=3), self._name()
+        if coordinator is None:
+            raise SkipTest("make_unreachable() makes none")
+        self._keep(coordinator)
+        started = time.monotonic()
+        error = self.expect(CoordinatorUnavailable, coordinator.acquire, name, timeout=0.3)
+        assert error.resource == name
+        assert time.monotonic() - started < 0.3 + UNREACHABLE_SECONDS
+        if inspect.iscoroutinefunction(coordinator.perform):
+            started = time.monotonic()
+            self.expect(TimeoutError, self._cancelled_soon, coordinator, name)
+            assert time.monotonic() - started < 0.3 + UNREACHABLE_SECONDS
+
+    async def _cancelled_soon(self, coordinator: Any, name: str) -> None:
+        async with asyncio.timeout(0.3):
+            await coordinator.acquire(name, timeout=60)
+
+    def test_a_closed_coordinator_takes_no_locks(self) -> None:
+        coordinator = self._make()
+        self.call(coordinator.close)
+        self.call(coordinator.close)
+        assert "make a new one" in str(self.expect(RuntimeError, coordinator.acquire, self._name()))
