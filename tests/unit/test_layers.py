@@ -165,6 +165,8 @@ def run(code: str) -> str:
         ("import storage_guards.sql.operations, storage_guards.sql.transaction", "sqlalchemy"),
         ("import storage_guards.sqlalchemy.alembic", "alembic"),
         ("from fencing import RedisCoordinator", "sqlalchemy"),
+        ("from fencing import MemoryCoordinator, FencedLock", "redis"),
+        ("import fencing.testing, storage_guards.testing", "redis"),
         ("import fencing, storage_guards", "asyncio"),
     ],
 )

@@ -1,0 +1,77 @@
+"""What a backend cannot do is refused when a coordinator or a lock is made, with what to give instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencing import FencedLock, MemoryCoordinator
+from fencing.locks.backend import (
+    HoldsWithoutTtl,
+    OneOfManyWins,
+    Queues,
+    RenewsGrants,
+    RenewsSession,
+    TtlPerLock,
+    check_capabilities,
+)
+from fencing.locks.settings import Settings
+from fencing.redis.plans import RedisPlans
+
+
+def without(*members: str, **more: Any) -> type[MemoryCoordinator]:
+    """A backend like the one in memory, but that it lacks these members."""
+    poor: type[MemoryCoordinator] = type("Poor", (MemoryCoordinator,), {name: Lacking() for name in members} | more)
+    return poor
+
+
+class Lacking:
+    """In the place of a member: as if it were not there."""
+
+    def __get__(self, instance: object, owner: object) -> Any:
+        raise AttributeError
+
+
+def test_redis_has_all_but_a_session() -> None:
+    plans: Any = RedisPlans()
+    assert all(isinstance(plans, each) for each in (RenewsGrants, TtlPerLock, HoldsWithoutTtl, OneOfManyWins, Queues))
+    assert not isinstance(plans, RenewsSession)
+
+
+def test_memory_has_no_queue() -> None:
+    coordinator: Any = MemoryCoordinator()
+    assert isinstance(coordinator, RenewsGrants)
+    assert not isinstance(coordinator, (Queues, RenewsSession))
+
+
+def test_without_renewal_leases_are_not_renewed() -> None:
+    poor = without("plan_renew")
+    with pytest.raises(TypeError, match="Poor cannot renew leases; give renew=False, and a ttl that outlasts the work"):
+        poor()
+    coordinator = poor(renew=False)
+    with pytest.raises(TypeError, match="cannot renew leases"):
+        coordinator.lock("r", renew=True)
+    with coordinator.hold("r", timeout=1) as lease, pytest.raises(TypeError, match="does not renew single leases"):
+        lease.renew()
+
+
+def test_a_session_is_renewed_by_itself() -> None:
+    poor = without("plan_renew", session_seconds=10.0)
+    assert poor().settings.renew is True
+    with pytest.raises(TypeError, match="renews the session of all its locks by itself; leave renew=False away"):
+        poor(renew=False)
+
+
+def test_one_ttl_for_all_locks() -> None:
+    coordinator = without("ttl_per_lock")(ttl=10)
+    assert FencedLock(coordinator, "r", owner="me").resource == "r"
+    assert FencedLock(coordinator, "r", ttl=10).resource == "r"
+    with pytest.raises(TypeError, match=r"one ttl for all its locks, 10.0 s; give the coordinator the ttl"):
+        FencedLock(coordinator, "r", ttl=11)
+
+
+def test_no_lock_without_ttl() -> None:
+    coordinator = without("holds_without_ttl")()
+    with pytest.raises(TypeError, match="has no locks without a ttl; give a ttl in seconds"):
+        check_capabilities(coordinator, Settings(ttl=None), 10.0)
