@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from fencing import FencedLock, MemoryCoordinator
+from fencing import Coordinator, FencedLock, LockTable, MemoryCoordinator
 from fencing.locks.backend import (
+    Backend,
     HoldsWithoutTtl,
     OneOfManyWins,
     Queues,
@@ -17,20 +19,24 @@ from fencing.locks.backend import (
     check_capabilities,
 )
 from fencing.locks.settings import Settings
+from fencing.memory import MemoryPlans
 from fencing.redis.plans import RedisPlans
 
 
-def without(*members: str, **more: Any) -> type[MemoryCoordinator]:
+def without(*members: str, **more: Any) -> Callable[..., Coordinator]:
     """A backend like the one in memory, but that it lacks these members."""
-    poor: type[MemoryCoordinator] = type("Poor", (MemoryCoordinator,), {name: Lacking() for name in members} | more)
-    return poor
+    plans = {name: member for name, member in vars(MemoryPlans).items() if name not in (*members, "__dict__")}
+    base: Any = type("PoorPlans", (Backend,), plans | more)
 
+    class Poor(base, Coordinator):  # type: ignore[misc]
+        def __init__(self, **options: Any) -> None:
+            self._table = LockTable()
+            super().__init__(**options)
 
-class Lacking:
-    """In the place of a member: as if it were not there."""
+        def perform(self, effect: Any) -> Any:
+            return self._table.ask(effect, self.clock())
 
-    def __get__(self, instance: object, owner: object) -> Any:
-        raise AttributeError
+    return Poor
 
 
 def test_redis_has_all_but_a_session() -> None:
