@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from fencing.locks.lease_async import AsyncLease as AsyncLease
     from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.lock import FencedLock as FencedLock
+    from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
+    from fencing.locks.settings import LockOptions as LockOptions
     from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
     from fencing.memory import LockTable as LockTable
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
@@ -57,6 +59,7 @@ _HOME = {
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
     "locks.lock": ("AsyncFencedLock", "FencedLock"),
+    "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
 }

@@ -39,7 +39,7 @@ class Coordinator(Backend):
     """
 
     def __init__(self, **options: Unpack[LockOptions]) -> None:
-        settings = Settings().changed(options, asynchronous=False)
+        settings = Settings().changed(options, asynchronous=False, of=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = Renewal(self)
 
@@ -98,7 +98,7 @@ class AsyncCoordinator(Backend):
     """:class:`Coordinator` for asyncio: the same options, with async guards."""
 
     def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
-        settings = Settings().changed(options, asynchronous=True)
+        settings = Settings().changed(options, asynchronous=True, of=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = AsyncRenewal(self)
 

@@ -164,6 +164,16 @@ def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: 
     return Grant(Fence(resource, number, token), settings.deadline(sent_at))
 
 
+def _checked(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
+    if not callable(clock) or isinstance(clock, type):
+        raise TypeError(f"clock is a function that returns seconds, not {clock!r}; such as ManualClock()")
+    if table is None:
+        return LockTable(), clock
+    if not isinstance(table, LockTable):
+        raise TypeError(f"table is a LockTable, not {type(table).__name__}; guards and other options go by their names")
+    return table, clock
+
+
 class MemoryCoordinator(MemoryPlans, Coordinator):
     """Mints fences in this process' memory, for threads of one process and for tests.
 
@@ -183,8 +193,7 @@ class MemoryCoordinator(MemoryPlans, Coordinator):
         clock: Callable[[], float] = process.now,
         **options: Unpack[LockOptions],
     ) -> None:
-        self.clock = clock
-        self.table = LockTable() if table is None else table
+        self.table, self.clock = _checked(table, clock)
         super().__init__(**options)
 
     def perform(self, effect: _Request) -> Any:
@@ -202,8 +211,7 @@ class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
         clock: Callable[[], float] = process.now,
         **options: Unpack[AsyncLockOptions],
     ) -> None:
-        self.clock = clock
-        self.table = LockTable() if table is None else table
+        self.table, self.clock = _checked(table, clock)
         super().__init__(**options)
 
     async def perform(self, effect: _Request) -> Any:

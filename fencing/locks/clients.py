@@ -18,7 +18,7 @@ _COORDINATORS = {
 }
 """By the package that a client's class comes from: the module of its coordinators, and the sync one's name."""
 
-_HINTS = {"str": "; write redis.Redis.from_url(...)"}
+_HINTS = {"str": "; write redis.Redis.from_url(...)", "Sentinel": "; give what sentinel.master_for(...) returns"}
 
 
 class _Shared:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import warnings
@@ -95,6 +96,10 @@ class LeaseBase:
         if reason is not None:
             raise LeaseLost(fence=self.fence, reason=reason)
 
+    def _check_not_ended(self) -> None:
+        if self.ended is not None:
+            raise LeaseLost(fence=self.fence, reason=self.ended)
+
     def _begin_release(self) -> bool:
         """Whether there is something to release. From here on nothing renews it."""
         if self.ended in ("detached", "forked") or self._freed is not None:
@@ -168,6 +173,10 @@ class Lease(LeaseBase):
 
         It runs on a thread of its own, and may block; at most a few run at a time. What it raises is logged.
         """
+        given: Any = callback
+        if not callable(given) or inspect.iscoroutinefunction(given):
+            kind = "an async function" if callable(given) else type(given).__name__
+            raise TypeError(f"on_lost takes a function, not {kind}; it is called with the LeaseLost, on a thread")
         self._callbacks.append(callback)
         if self._holding.lost is not None:
             self._make_calls()
@@ -218,6 +227,8 @@ class Lease(LeaseBase):
         return bool(self._freed)
 
     def __enter__(self) -> Lease:
+        """Return this lease. LeaseLost: it was released or detached already, or is the parent's."""
+        self._check_not_ended()
         return self
 
     def __exit__(

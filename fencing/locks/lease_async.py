@@ -41,6 +41,8 @@ class AsyncLease(LeaseBase):
 
         It runs in a task of its own. What it raises is logged.
         """
+        if not callable(callback):
+            raise TypeError(f"on_lost takes a function, not {type(callback).__name__}; it is called with the LeaseLost")
         self._callbacks.append(callback)
         if self._holding.lost is not None:
             self._make_calls()
@@ -89,6 +91,8 @@ class AsyncLease(LeaseBase):
         self._freed = await run_async(plan, self._backend.perform) or bool(self._freed)
 
     async def __aenter__(self) -> AsyncLease:
+        """Return this lease. LeaseLost: it was released or detached already, or is the parent's."""
+        self._check_not_ended()
         return self
 
     async def __aexit__(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from typing import Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.errors import NotAcquired
@@ -29,7 +29,8 @@ def _settings(backend: Backend, options: Mapping[str, Any], *, asynchronous: boo
 def check_adoptable(fence: object) -> Fence:
     """Return ``fence`` if it is one; TypeError otherwise."""
     if not isinstance(fence, Fence):
-        raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; read its text with Fence.parse first")
+        cure = "give what its detach() returns" if hasattr(fence, "detach") else "read its text with Fence.parse first"
+        raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; {cure}")
     return fence
 
 
@@ -101,10 +102,12 @@ class FencedLock:
         with self.acquire(timeout) as lease:
             yield lease
 
-    def __enter__(self) -> NoReturn:
-        raise TypeError("a lock is reusable and is not held itself: write `with lock.hold(timeout=5) as lease:`")
+    if not TYPE_CHECKING:  # for type checkers ``with lock`` is an error of its own
 
-    def __exit__(self, *error: object) -> None: ...  # so that ``with`` gets as far as the sentence above
+        def __enter__(self) -> NoReturn:
+            raise TypeError("a lock is reusable and is not held itself: write `with lock.hold(timeout=5) as lease:`")
+
+        def __exit__(self, *error: object) -> None: ...  # so that ``with`` gets as far as the sentence above
 
     def adopt(self, fence: Fence) -> Lease:
         """Take over the lock of a lease that was detached, within its ttl; the lock is never free in between.
@@ -181,10 +184,14 @@ class AsyncFencedLock:
             with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
                 yield lease
 
-    async def __aenter__(self) -> NoReturn:
-        raise TypeError("a lock is reusable and is not held itself: write `async with lock.hold(timeout=5) as lease:`")
+    if not TYPE_CHECKING:
 
-    async def __aexit__(self, *error: object) -> None: ...
+        async def __aenter__(self) -> NoReturn:
+            raise TypeError(
+                "a lock is reusable and is not held itself: write `async with lock.hold(timeout=5) as lease:`"
+            )
+
+        async def __aexit__(self, *error: object) -> None: ...
 
     async def adopt(self, fence: Fence) -> AsyncLease:
         """See :meth:`FencedLock.adopt`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
@@ -57,8 +58,11 @@ class Settings:
     max_lifetime: float | None = None
     owner: str | None = None
 
-    def changed(self, options: Mapping[str, Any], *, asynchronous: bool) -> Self:
+    def changed(self, options: Mapping[str, Any], *, asynchronous: bool, of: type | None = None) -> Self:
         """Return these settings with a user's options in place of some; these very ones where there are none.
+
+        Args:
+            of: the coordinator's class, whose own options an error names, too; None: they are a lock's.
 
         Raises:
             TypeError, ValueError: what is wrong with an option.
@@ -67,7 +71,7 @@ class Settings:
             return self
         for name in options:
             if name not in _NAMES:
-                raise TypeError(f"{name!r} is no option of a lock; these are: {', '.join(_NAMES)}")
+                raise TypeError(_no_option(name, of))
         given = {name: options.get(name, getattr(self, name)) for name in _NAMES}
         return type(self)(**_checked(asynchronous=asynchronous, **given))
 
@@ -89,6 +93,13 @@ class Settings:
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
+_WAITING = "; how long a lock lasts is its ttl, how long to wait for it is said in hold(timeout=...)"
+_HINTS = {
+    "clock_floor": "; it is an option of RedisCoordinator",
+    "timeout": _WAITING,
+    "blocking_timeout": _WAITING,
+    "blocking": _WAITING,
+}
 
 
 def _checked(
@@ -107,9 +118,11 @@ def _checked(
         )
     if max_lifetime is not None:
         if not renew:
-            raise ValueError("max_lifetime caps automatic renewal, which renew=False switches off; give one of them")
+            raise ValueError(
+                "max_lifetime caps automatic renewal, which renew=False switches off; give max_lifetime=None with it"
+            )
         if _check_seconds(max_lifetime, "max_lifetime") < seconds:
-            raise ValueError(f"max_lifetime is at least the ttl ({ttl} s), not {max_lifetime}")
+            raise ValueError(f"max_lifetime is at least the ttl ({ttl} s), not {max_lifetime}; give both, or None")
     return {
         "ttl": seconds,
         "guards": check_guards(guards, asynchronous=asynchronous),
@@ -117,6 +130,19 @@ def _checked(
         "max_lifetime": max_lifetime,
         "owner": owner,
     }
+
+
+def _no_option(name: str, of: type | None) -> str:
+    import difflib  # only here, for a mistake
+
+    whose, own = "a lock", []
+    if of is not None:
+        parameters = inspect.signature(of).parameters.values()
+        whose, own = of.__name__, [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    hint = _HINTS.get(name, "")
+    if not hint and (near := difflib.get_close_matches(name, [*own, *_NAMES], 1)):
+        hint = f"; did you mean {near[0]!r}?"
+    return f"{name!r} is no option of {whose}, which are: {', '.join([*own, *_NAMES])}{hint}"
 
 
 def check_flag(value: object, what: str) -> bool:

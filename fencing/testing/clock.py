@@ -28,14 +28,20 @@ class ManualClock:
         return self._now
 
     def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
-        """Have ``callback`` called by the :meth:`advance` that reaches ``when``, if it is still wanted then."""
+        """Have ``callback`` called by the :meth:`advance` that reaches ``when``, if it is still wanted then; at once
+        where that moment is over."""
         with self._lock:
-            heapq.heappush(self._calls, (when, next(self._order), callback, wanted))
+            if when > self._now:
+                heapq.heappush(self._calls, (when, next(self._order), callback, wanted))
+                return
+        callback()
 
     def advance(self, seconds: float) -> None:
         """Let so many seconds pass, and make the calls that are due, each at its moment."""
-        if not seconds >= 0:
-            raise ValueError(f"time does not run backwards: {seconds}")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+            raise TypeError(f"advance takes a number of seconds, not {type(seconds).__name__}")
+        if not 0 <= seconds < float("inf"):
+            raise ValueError(f"time runs forwards, by a finite number of seconds, not by {seconds}")
         until = self._now + seconds
         while (due := self._next(until)) is not None:
             when, callback = due

@@ -42,6 +42,16 @@ def test_a_lease_expires_with_its_ttl(side: Side) -> None:
     assert side.call(second.release) is True
 
 
+def test_a_loss_is_told_as_soon_as_its_moment_is_reached(side: Side) -> None:
+    """In one step of the clock, which passes the moments at which it would be looked at, too."""
+    told: list[LeaseLost] = []
+    lease = side.call(side.coordinator(ttl=10, renew=False).acquire, "r")
+    lease.on_lost(told.append)
+    side.clock.advance(11)
+    side.wait_until(lambda: lease.lost.is_set() and told)
+    assert told[0].reason == "expired"
+
+
 def test_a_lease_renews_itself_as_long_as_it_is_held(side: Side) -> None:
     coordinator = side.coordinator(ttl=10)
     lease = side.call(coordinator.acquire, "r")
@@ -104,5 +114,5 @@ def test_coordinators_without_a_common_table_do_not_know_each_other(side: Side) 
 
 
 def test_time_does_not_run_backwards() -> None:
-    with pytest.raises(ValueError, match="backwards"):
+    with pytest.raises(ValueError, match="forwards"):
         ManualClock().advance(-1)

@@ -12,12 +12,16 @@ import redis.asyncio
 
 from fencing import (
     AsyncFencedLock,
+    AsyncMemoryCoordinator,
     AsyncRedisCoordinator,
     Fence,
     FencedLock,
+    LeaseLost,
+    MemoryCoordinator,
     RedisCoordinator,
 )
 from fencing.kernel.effects import Claim, run
+from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 
 CLIENT = redis.Redis(host="127.0.0.1", port=1)
@@ -52,7 +56,14 @@ def refused(error: type[Exception], says: str, function: Callable[..., Any], *ar
         ({"guards": [object()]}, TypeError, "it has no claim(); make one"),
         ({"guards": [MemoryGuard]}, TypeError, "MemoryGuard is no guard, but a class"),
         ({"renew": 1}, TypeError, "True or False"),
-        ({"tll": 10}, TypeError, "'tll' is no option of a lock; these are: ttl, guards, renew"),
+        ({"tll": 10}, TypeError, "ttl, guards, renew, max_lifetime, owner; did you mean 'ttl'?"),
+        (
+            {"timeout": 10},
+            TypeError,
+            "how long to wait for it is said in hold(timeout=...)",
+        ),
+        ({"renew": False, "max_lifetime": 60}, ValueError, "give max_lifetime=None with it"),
+        ({"ttl": 20, "max_lifetime": 15}, ValueError, "at least the ttl (20 s), not 15; give both"),
         ({"owner": 7}, TypeError, "owner is a str"),
         ({"owner": ""}, ValueError, "1 to 200 printable"),
         ({"owner": "two\nlines"}, ValueError, "1 to 200 printable"),
@@ -69,7 +80,8 @@ def test_settings(
 @both
 def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
     refused(TypeError, "clock_floor is True or False", coordinator, client, clock_floor=1)
-    refused(TypeError, "'clock_floor' is no option of a lock", lock, client, "r", clock_floor=False)
+    refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
+    refused(TypeError, f"{coordinator.__name__}, which are: clock_floor, ttl", coordinator, client, clock_flor=True)
 
 
 @both
@@ -145,3 +157,30 @@ def test_adopting_what_is_no_fence_of_this_lock() -> None:
         lock.adopt,
         Fence("other", 1, "a" * 22),
     )
+    with MemoryCoordinator().hold("r") as lease:
+        refused(TypeError, "give what its detach() returns", lock.adopt, lease)
+
+
+@pytest.mark.parametrize("kind", [MemoryCoordinator, AsyncMemoryCoordinator])
+def test_what_a_memory_coordinator_takes(kind: Any) -> None:
+    refused(TypeError, "table is a LockTable, not list", kind, [MemoryGuard()])
+    refused(TypeError, "clock is a function that returns seconds", kind, clock=5)
+    refused(TypeError, "such as ManualClock()", kind, clock=ManualClock)
+    refused(TypeError, "did you mean 'clock'?", kind, clok=ManualClock())
+    refused(TypeError, "a number of seconds, not str", ManualClock().advance, "1")
+
+
+def test_what_a_lease_calls_when_it_is_lost() -> None:
+    async def called(error: Any) -> None: ...
+
+    with MemoryCoordinator().hold("r") as lease:
+        refused(TypeError, "on_lost takes a function, not NoneType", lease.on_lost, None)
+        refused(TypeError, "on_lost takes a function, not an async function", lease.on_lost, called)
+
+
+def test_a_lease_that_was_released_is_not_entered_again() -> None:
+    lease = MemoryCoordinator().acquire("r")
+    with lease:
+        pass
+    with pytest.raises(LeaseLost, match="was released"), lease:
+        raise AssertionError("without a lock")
