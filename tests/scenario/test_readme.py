@@ -16,7 +16,7 @@ from storage_guards import SQLAlchemyGuard
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, *sorted(ROOT.glob("docs/*.md")), ROOT / "examples" / "README.md", ROOT / "CHANGELOG.md"]
+PAGES = [README, *sorted(ROOT.glob("docs/**/*.md")), ROOT / "examples" / "README.md", ROOT / "CHANGELOG.md"]
 
 
 def example(redis_url: str, database_url: str) -> str:
