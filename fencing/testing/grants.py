@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 from fencing.kernel.errors import (
+    CoordinatorUnavailable,
+    FencingError,
     LeaseLost,
     NotAcquired,
 )
