@@ -70,7 +70,7 @@ class LockTable:
     def _mint(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int:
         held = self._held.get(resource)
         if held is not None and held.token == token:  # the same request again
-            held.until = now + ttl
+            held.until = max(held.until, now + ttl)
             return held.number
         self._last = next_number(resource, last=self._last, floor=floor, clock_us=0)
         self._held[resource] = _Held(token, self._last, owner, now, now + ttl)
@@ -82,7 +82,7 @@ class LockTable:
             held = self._held.get(resource)
             renewed.append(held is not None and held.token == token)
             if held is not None and held.token == token:
-                held.until = now + ttl
+                held.until = max(held.until, now + ttl)  # of two renewals the later moment counts
         return renewed
 
     def _release(self, now: float, resource: str, token: str) -> bool:

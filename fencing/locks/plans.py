@@ -45,8 +45,6 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
 
     Raises: NotAcquired; CoordinatorUnavailable, GuardUnavailable and MarkImplausible, after the lock was given back.
     """
-    if backend.closed:
-        raise RuntimeError("this coordinator was closed; make a new one")
     started = now = backend.clock()
     give_up = started + timeout
     by = give_up if 0 < timeout < math.inf else None
@@ -57,6 +55,8 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
     place: Place | None = None
     try:
         while True:
+            if backend.closed:
+                raise RuntimeError("this coordinator was closed; make a new one")
             deadline = _deadline(backend, settings, by)
             try:
                 if queue is None:

@@ -10,8 +10,6 @@ import asyncio
 import socket
 from typing import Any
 
-import redis
-
 SEEN = ("5.0.1", "6.4", "7.1", "8.1")
 """The versions of redis-py in which all of these were found to be right, unless a function names others."""
 
@@ -72,14 +70,6 @@ def limit_connecting(connection: Any, seconds: float) -> None:
     but by the system.
     """
     connection.socket_timeout = connection.socket_connect_timeout = seconds
-
-
-def timed_out(error: redis.ConnectionError) -> bool:
-    """Return whether a connection failed because a time-out that the kernel keeps is over.
-
-    The system's BlockingIOError is the error's ``__context__``. Without it, the connection would count as broken.
-    """
-    return isinstance(error.__context__, BlockingIOError)
 
 
 def close_copy(connection: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisServer
-from fencing import CoordinatorUnavailable
+from fencing import CoordinatorUnavailable, RedisCoordinator
+from fencing.redis import quirks
 from tests.conftest import RedisFactory
 from tests.scenario.conftest import Side
+from tests.support import wait_until
 
 SLACK = 1.0  # what a busy machine may add
 
@@ -88,22 +91,24 @@ def test_a_silent_server_is_noticed_by_many_threads_at_once(side: Side, server: 
     assert max(side.race([attempt] * 40)) < 0.3 + 2 * SLACK, "also for those who wait for a connection"
 
 
-def test_a_timer_that_ticks_faster_than_the_time_out_does_not_put_it_off(server: RedisServer) -> None:
-    """Each signal makes the kernel count a wait anew, so then the kernel's count is not relied on."""
+@pytest.mark.parametrize("source", ["timer", "another process"])
+def test_signals_that_come_faster_than_the_time_out_do_not_put_it_off(server: RedisServer, source: str) -> None:
+    """Where the kernel keeps a time-out, each signal makes it count anew."""
     program = f"""
 import signal, time, redis
 from fencing import CoordinatorUnavailable, RedisCoordinator
 coordinator = RedisCoordinator(redis.Redis.from_url({server.url!r}), ttl=1.5)
 coordinator.acquire("warm").release()
+signal.signal(signal.SIGALRM, lambda *_: None)
 print("ready", flush=True)
 input()
-signal.signal(signal.SIGALRM, lambda *_: None)
-signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+if {source == "timer"}:
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
 started = time.monotonic()
 try:
     coordinator.acquire("r", timeout=0.5)
 except CoordinatorUnavailable:
-    print(time.monotonic() - started)
+    print(time.monotonic() - started, flush=True)
 """
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -113,7 +118,50 @@ except CoordinatorUnavailable:
         try:
             assert process.stdout.readline() == "ready\n"
             server.freeze()
-            said, _ = process.communicate("go\n", timeout=20)
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            give_up = time.monotonic() + 20
+            while process.poll() is None and time.monotonic() < give_up:
+                if source != "timer":
+                    process.send_signal(signal.SIGALRM)
+                time.sleep(0.05)
+            said = process.stdout.readline() if process.poll() is not None else "nothing"
         finally:
             process.kill()
+    assert said != "nothing"
     assert 0.4 < float(said) < 0.5 + SLACK
+
+
+def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(
+    fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fresh_redis()
+    with RedisCoordinator(server.client(), ttl=60) as coordinator:
+        coordinator.acquire("warm").release()
+        real = socket_of(coordinator)
+
+        class Interrupted:
+            """The socket, whose user presses Ctrl-C just as a request has gone out."""
+
+            sent = 0
+
+            def sendall(self, data: bytes) -> None:
+                real.sendall(data)
+                self.sent += 1
+                if self.sent == 1:
+                    raise KeyboardInterrupt
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(real, name)
+
+        interrupted = Interrupted()
+        monkeypatch.setattr(quirks, "socket_of", lambda connection: interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.acquire("r", timeout=5)
+        monkeypatch.undo()
+        wait_until(lambda: coordinator.holder("r") is None)
+
+
+def socket_of(coordinator: RedisCoordinator) -> Any:
+    """Of the connection that is used next."""
+    return quirks.socket_of(coordinator._connections._free[-1].connection)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from fencing import AsyncMemoryCoordinator, LeaseLost, LockTable, MemoryCoordinator, NotAcquired
+from fencing.locks.holding import Grant
 from fencing.testing import Contract, ManualClock
 
 
@@ -116,3 +118,31 @@ def test_coordinators_without_a_common_table_do_not_know_each_other(side: Side) 
 def test_time_does_not_run_backwards() -> None:
     with pytest.raises(ValueError, match="forwards"):
         ManualClock().advance(-1)
+
+
+def test_a_closed_coordinator_grants_nothing_to_who_waits(side: Side) -> None:
+    lease = side.call(side.coordinator().acquire, "r")
+    other = side.coordinator()
+
+    def close() -> None:
+        time.sleep(0.05)  # so that mostly it waits by then; right either way
+        side.call(other.close)
+        side.call(lease.release)
+
+    error, _ = side.race([lambda: side.expect(RuntimeError, other.acquire, "r", timeout=30), close])
+    assert "make a new one" in str(error)
+
+
+def test_a_renewal_that_was_overtaken_does_not_shorten_the_lease() -> None:
+    clock, table = ManualClock(), LockTable()
+    coordinator = MemoryCoordinator(table, clock=clock, ttl=10, renew=False)
+    lease = coordinator.acquire("r")
+    clock.advance(5)
+    lease.renew()
+    plan = coordinator.plan_renew([Grant(lease.fence, 0.0)], coordinator.settings, deadline=clock() + 1)
+    request = plan.send(None)
+    table.ask(request, now=clock() - 3)  # its clock was read before the other one's
+    holder = coordinator.holder("r")
+    assert holder is not None
+    assert holder.remaining == 10
+    lease.release()

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import os
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,9 @@ import pytest
 import redis
 import redis.asyncio
 import redis.sentinel
-from redis._parsers import _RESP2Parser
 
 from examples.servers import RedisServer
 from fencing.redis import quirks
-from fencing.redis.client import limit_waits
 from fencing.redis.connection_factory import ConnectionFactory
 
 Connection: Any = redis.Connection  # untyped
@@ -73,26 +70,6 @@ def test_connecting_to_a_server_that_says_nothing_is_bounded() -> None:
         with pytest.raises(redis.TimeoutError):
             connection.connect()
         connection.disconnect()
-
-
-@pytest.mark.parametrize("parser", [None, _RESP2Parser])
-def test_a_time_out_that_the_kernel_keeps(any_redis: RedisServer, parser: Any) -> None:
-    connection = Connection(any_redis.host, any_redis.port, **({"parser_class": parser} if parser else {}))
-    connection.connect()
-    sock = quirks.socket_of(connection)
-    assert sock is not None
-    limit_waits(sock, 0.05, by_kernel=True)
-    started = time.monotonic()
-    with pytest.raises(redis.ConnectionError) as caught:
-        connection.read_response(disconnect_on_error=False)
-    assert quirks.timed_out(caught.value)
-    assert 0.04 < time.monotonic() - started < 1
-    connection.send_command("PING")
-    assert connection.read_response() == b"PONG", "it is in order"
-    any_redis.client().client_kill_filter(_type="normal", skipme=True)
-    with pytest.raises(redis.ConnectionError) as broken:
-        connection.read_response()
-    assert not quirks.timed_out(broken.value)
 
 
 def test_the_transport_is_where_it_was(any_redis: RedisServer) -> None:
