@@ -46,7 +46,7 @@ G = TypeVar("G")
 
 
 def check_guards(guards: Iterable[G], *, asynchronous: bool) -> tuple[G, ...]:
-    """The guards as a tuple; TypeError where one is none, or is of the other colour."""
+    """The guards as a tuple; TypeError where one is none, or is async where a sync one is needed, or the reverse."""
     if isinstance(guards, (str, bytes)) or not isinstance(guards, Iterable):
         raise TypeError(f"guards is a list of guards, not {type(guards).__name__}; write guards=[guard]")
     checked = tuple(guards)

@@ -2,8 +2,8 @@
 
 A suite is a class of ``test_…`` methods with plain asserts; pytest collects a subclass named ``Test…``. Each
 operation of what is tested goes through :meth:`Contract.call`, which runs a coroutine to its end on a loop in a
-thread of its own and passes a plain result through. So the same test body, threads that race included, drives both
-colours.
+thread of its own and passes a plain result through. So the same test body, threads that race included, drives sync and
+async code.
 """
 
 from __future__ import annotations
