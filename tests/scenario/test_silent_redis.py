@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -132,36 +134,27 @@ except CoordinatorUnavailable:
     assert 0.4 < float(said) < 0.5 + SLACK
 
 
-def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(
-    fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Interrupted(socket.socket):
+    """A socket whose user presses Ctrl-C just as the first request has gone out, whoever sends it."""
+
+    sent = 0
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        super().sendall(data, flags)
+        self.sent += 1
+        if self.sent == 1:
+            raise KeyboardInterrupt
+
+
+def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(fresh_redis: RedisFactory) -> None:
     server = fresh_redis()
     with RedisCoordinator(server.client(), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
-        real = socket_of(coordinator)
-
-        class Interrupted:
-            """The socket, whose user presses Ctrl-C just as a request has gone out."""
-
-            sent = 0
-
-            def sendall(self, data: bytes) -> None:
-                real.sendall(data)
-                self.sent += 1
-                if self.sent == 1:
-                    raise KeyboardInterrupt
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(real, name)
-
-        interrupted = Interrupted()
-        monkeypatch.setattr(quirks, "socket_of", lambda connection: interrupted)
+        connection = coordinator._connections._free[-1].connection  # which is used next
+        real = quirks.socket_of(connection)
+        assert real is not None
+        connection._sock = Interrupted(fileno=os.dup(real.fileno()))
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r", timeout=5)
-        monkeypatch.undo()
         wait_until(lambda: coordinator.holder("r") is None)
-
-
-def socket_of(coordinator: RedisCoordinator) -> Any:
-    """Of the connection that is used next."""
-    return quirks.socket_of(coordinator._connections._free[-1].connection)
+        real.close()

@@ -147,6 +147,14 @@ def test_one_attempt_takes_at_most_a_third_of_the_ttl(steps: Stepper) -> None:
     assert [effect.timeout for effect in steps.effects if isinstance(effect, Call)] == pytest.approx([10 / 3, 10 / 3])
 
 
+def test_the_failure_that_had_the_most_time_is_told(steps: Stepper) -> None:
+    """A last attempt, cut short by the deadline, would hide that the server's certificate was refused."""
+    refused, cut_short = NoReply(ConnectionError("refused"), may_have_run=False), no_reply()
+    plan = steps.redis.plan_release(HELD.fence, SETTINGS, deadline=1001)
+    with pytest.raises(CoordinatorUnavailable, match="refused"):
+        steps.run(plan, (0.99, refused), (0.02, cut_short))
+
+
 def test_only_the_last_attempt_is_withdrawn(steps: Stepper) -> None:
     plan = steps.redis.plan_acquire("r", "t" * 22, SETTINGS, floor=0, deadline=1000 + 2 * 10 / 3)
     with pytest.raises(CoordinatorUnavailable):
