@@ -15,9 +15,10 @@ SEEN = ("5.0.1", "6.4", "7.1", "8.1")
 
 
 def socket_of(connection: Any) -> socket.socket | None:
-    """Return the socket of an open connection, to set its time-outs; None: this redis-py has it elsewhere.
+    """Return the socket of an open connection, to write to it, read from it and set its time-outs.
 
-    It is ``_sock``. Without it, a connection keeps the time-outs it was opened with.
+    It is ``_sock``. Without it (None), redis-py writes and reads, with the time-outs
+    that the connection was opened with.
     """
     sock = getattr(connection, "_sock", None)
     return sock if isinstance(sock, socket.socket) else None
