@@ -56,7 +56,7 @@ check: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_layers.py
+	$(BIN)/python -m pytest -q tests/structure/test_layers.py
 
 # The wheel is what users get: built, installed where the sources are out of reach, and put through tests and type checkers.
 wheel: .venv/.dev
@@ -68,7 +68,7 @@ wheel: .venv/.dev
 	@cd .wheel/away && ../venv/bin/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
 	cd .wheel/away && ../venv/bin/mypy --strict tests/typing/user_program.py
 	cd .wheel/away && ../venv/bin/pyright --pythonpath ../venv/bin/python tests/typing/user_program.py
-	cd .wheel/away && ../venv/bin/python -m pytest -q $(SPREAD) tests/contract $(ARGS)
+	cd .wheel/away && ../venv/bin/python -m pytest -q $(SPREAD) tests/*/test_contract*.py $(ARGS)
 
 # Azurite: Azure's Blob Storage. s3rver: an S3 that ignores conditions.
 node: .node/.installed

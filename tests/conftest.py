@@ -10,36 +10,42 @@ otherwise several processes share them, each with servers of its own.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import NoReturn, Protocol
 
 import pytest
 
 from examples.servers import (
+    ObjectServer,
+    PostgresServer,
+    RedisServer,
+    S3Server,
+    ServerError,
+    find_postgres_binaries,
+    find_redis_binaries,
+    find_s3,
+    start_postgres,
+    start_redis,
+    start_s3,
+)
+from examples.servers import docker as docker_servers
+from fencing.redis import quirks, resp
+from fencing.redis.connection_factory import ConnectionFactory
+from tests.support.servers import (
     AzureServer,
     GCSServer,
     HttpProxy,
     MariaDBServer,
-    ObjectServer,
-    PostgresServer,
     Proxy,
-    RedisServer,
-    S3Server,
-    ServerError,
     find_azurite,
     find_mariadb_binary,
-    find_postgres_binaries,
-    find_redis_binaries,
-    find_s3,
     find_s3rver,
     start_azure,
     start_gcs,
     start_mariadb,
-    start_postgres,
-    start_redis,
-    start_s3,
     start_s3rver,
 )
-from examples.servers import docker as docker_servers
+from tests.support.sides import Account, Side, with_python_parser
 
 REDIS_SERIES = ("8", "7", "6.2")  # newest first
 
@@ -263,3 +269,35 @@ def http_proxy() -> Iterator[HttpProxyFactory]:
             return stack.enter_context(HttpProxy(server.host, server.port))
 
         yield make
+
+
+@pytest.fixture(params=["sync", "async"])
+def side(request: pytest.FixtureRequest) -> Iterator[Side]:
+    side = Side(request.param == "async")
+    yield side
+    for coordinator in side.made:
+        side.call(coordinator.close)
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def account(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Account]:
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres_url")
+    else:
+        url = f"sqlite:///{tmp_path / 'account.sqlite'}"
+    account = Account(side, url)
+    yield account
+    account.close()
+
+
+@pytest.fixture(params=["as installed", "no hiredis", "another redis-py"])
+def way_to_redis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How connections are written to and read, and given time-outs."""
+    way: str = request.param
+    if way == "no hiredis":
+        monkeypatch.setattr(resp, "hiredis", None)
+        monkeypatch.setattr(ConnectionFactory, "make", with_python_parser(ConnectionFactory.make))
+    elif way == "another redis-py":  # which keeps its sockets and streams elsewhere
+        for name in ("socket_of", "transport_of"):
+            monkeypatch.setattr(quirks, name, lambda connection: None)
+    return way

@@ -12,7 +12,6 @@ import redis
 
 from examples.servers import docker
 from examples.servers.local import ExternalHost, Host, LocalProcess, ServerError, new_directory
-from examples.servers.proxy import Proxy
 from examples.servers.server import Server, first_answer, version_of
 
 URL_VARIABLE = "FENCING_REDIS_URL"
@@ -39,9 +38,9 @@ class RedisServer(Server):
         super().__init__(url, host, source, port=6379)
         self.url = url
 
-    def client(self, *, via: Proxy | None = None, **options: Any) -> redis.Redis:
-        """A new client, through a proxy if one is given; `options` as for `redis.Redis.from_url`."""
-        return redis.Redis.from_url(self.url if via is None else via.url(self.url), **options)
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a new client; `options` as for `redis.Redis.from_url`."""
+        return redis.Redis.from_url(self.url, **options)
 
     def freeze(self) -> None:
         """Stop the process where it is (SIGSTOP): connections stay up, nothing answers."""

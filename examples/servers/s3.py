@@ -1,7 +1,4 @@
-"""An S3: moto's, in a process of its own, with conditional puts that really exclude each other.
-
-And s3rver, from npm: a real server of the many that speak S3 and ignore the conditions.
-"""
+"""An S3: moto's, in a process of its own, with conditional puts that really exclude each other."""
 
 import importlib.util
 import os
@@ -10,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from examples.servers.local import LocalProcess, ServerError, new_directory
-from examples.servers.npm import find_npm_program
 from examples.servers.objects import ObjectServer, put
 
 if TYPE_CHECKING:
@@ -18,9 +14,8 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "examples.servers.s3_app"
-S3RVER_VARIABLE = "FENCING_S3RVER"
 _REGION = "us-east-1"
-_KEY = "S3RVER"  # s3rver knows no other; moto takes any
+_KEY = "S3RVER"  # the only one that s3rver knows; moto takes any
 
 
 class S3Server(ObjectServer):
@@ -64,27 +59,3 @@ def start_s3(*, serialised: bool = True, pause: float | None = None) -> S3Server
         environment={**os.environ, "PYTHONPATH": str(_ROOT), "TMPDIR": str(directory)},
     )
     return S3Server(f"http://127.0.0.1:{process.port}", process, f"moto, {mode}")
-
-
-def find_s3rver() -> Path | None:
-    """s3rver; what FENCING_S3RVER names comes first."""
-    return find_npm_program(S3RVER_VARIABLE, "s3rver")
-
-
-def start_s3rver() -> S3Server:
-    """Start an S3 that ignores If-Match and If-None-Match; raises ServerError when it is nowhere to be found."""
-    program = find_s3rver()
-    if program is None:
-        raise ServerError(f"no s3rver: run `make node`, or put s3rver on PATH or into {S3RVER_VARIABLE}")
-    directory = new_directory()
-    process = LocalProcess(
-        command=lambda port: [
-            *(str(program), "--directory", str(directory / "data"), "--address", "127.0.0.1", "--port", str(port)),
-            *("--silent", "--no-vhost-buckets", "--allow-mismatched-signatures"),
-        ],
-        directory=directory,
-        data=directory / "data",
-        ready=lambda process: "S3rver listening" in process.log,
-        clashed=lambda log: "EADDRINUSE" in log,
-    )
-    return S3Server(f"http://127.0.0.1:{process.port}", process, f"s3rver: {program}")

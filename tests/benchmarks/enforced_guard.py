@@ -15,7 +15,7 @@ import psycopg
 from examples.servers import start_postgres
 from fencing import Fence
 from storage_guards import PsycopgGuard
-from tests.enforced import Roles, dsn, two_roles
+from tests.support.enforced import Roles, dsn, two_roles
 
 ROUNDS, TIMES, ROWS = 9, 200, 1000
 MINE = Fence("orders:1", 1, "a" * 22)

@@ -9,9 +9,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from examples.servers import find_mariadb_binary, find_postgres_binaries, find_redis_binaries
+from examples.servers import find_postgres_binaries, find_redis_binaries
 from tests.benchmarks.contenders import versions
 from tests.benchmarks.measure import percentile
+from tests.support.servers import find_mariadb_binary
 
 __all__ = ["describe", "noise"]
 

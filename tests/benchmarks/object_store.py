@@ -19,11 +19,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from examples.servers import HttpProxy, S3Server, start_s3
+from examples.servers import S3Server, start_s3
 from fencing import Fence
 from storage_guards import ObjectStoreGuard
 from tests.benchmarks.measure import ratios, spread_of, turns
-from tests.request_counts import RequestCounts
+from tests.support.request_counts import RequestCounts
+from tests.support.servers import HttpProxy
 
 ROUNDS = 150
 LONGEST = 40.0

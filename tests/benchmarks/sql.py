@@ -18,11 +18,12 @@ import psycopg
 from psycopg_pool import ConnectionPool
 from sqlalchemy import Engine, create_engine, text
 
-from examples.servers import find_mariadb_binary, start_mariadb, start_postgres
+from examples.servers import start_postgres
 from fencing import Fence
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
 from tests.benchmarks.measure import ratios, turns
 from tests.benchmarks.parts import Run
+from tests.support.servers import find_mariadb_binary, start_mariadb
 
 PLAIN = "plain"
 WARM_UP = 30

@@ -8,9 +8,10 @@ import obstore
 import pytest
 from obstore.exceptions import PreconditionError
 
-from examples.servers import AzureServer, ServerError, find_azurite, npm, start_azure
-from tests.servers.object_checks import content, version
+from examples.servers import ServerError
 from tests.support import wait_until
+from tests.support.object_checks import content, version
+from tests.support.servers import AzureServer, find_azurite, npm, start_azure
 
 
 def test_the_same_bytes_have_a_new_etag(azure_server: AzureServer) -> None:

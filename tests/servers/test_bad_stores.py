@@ -8,10 +8,11 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, PreconditionError
 
-from examples.servers import GCSServer, HttpProxy, ObjectServer, Request, S3Server
+from examples.servers import ObjectServer, S3Server
 from tests.conftest import HttpProxyFactory
-from tests.servers.object_checks import at_once, content, version
 from tests.support import wait_until
+from tests.support.object_checks import at_once, content, version
+from tests.support.servers import GCSServer, HttpProxy, Request
 
 if TYPE_CHECKING:
     from obstore import PutMode

@@ -12,8 +12,8 @@ import obstore
 import pytest
 from obstore.exceptions import NotModifiedError, PreconditionError
 
-from examples.servers import GCSServer, start_gcs
 from tests.support import wait_until
+from tests.support.servers import GCSServer, start_gcs
 
 GENERATION = "x-goog-if-generation-match"
 METAGENERATION = "x-goog-if-metageneration-match"

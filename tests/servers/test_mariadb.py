@@ -7,7 +7,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from examples.servers import MariaDBServer, ServerError, mariadb, start_mariadb
+from examples.servers import ServerError
+from tests.support.servers import MariaDBServer, mariadb, start_mariadb
 
 
 def _query(url: str, statement: str) -> object:

@@ -6,7 +6,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
 from examples.servers import ObjectServer, S3Server
 from tests.conftest import ProxyFactory
-from tests.servers.object_checks import CLIENTS, at_once, content, version
+from tests.support.object_checks import CLIENTS, at_once, content, version
 
 ROUNDS = 5
 

@@ -6,9 +6,10 @@ import psycopg
 import pytest
 import redis
 
-from examples.servers import PostgresServer, Proxy, RedisServer
+from examples.servers import PostgresServer, RedisServer
 from tests.conftest import ProxyFactory
 from tests.support import wait_until
+from tests.support.servers import Proxy
 
 
 @pytest.fixture
@@ -18,7 +19,7 @@ def redis_proxy(proxy: ProxyFactory, any_redis: RedisServer) -> Proxy:
 
 @pytest.fixture
 def through(any_redis: RedisServer, redis_proxy: Proxy) -> redis.Redis:
-    return any_redis.client(via=redis_proxy, socket_timeout=5, retry=None)
+    return redis.Redis.from_url(redis_proxy.url(any_redis.url), socket_timeout=5, retry=None)
 
 
 def test_a_lost_reply_was_carried_out(any_redis: RedisServer, redis_proxy: Proxy, through: redis.Redis) -> None:
@@ -56,7 +57,7 @@ def test_silence_delays(any_redis: RedisServer, redis_proxy: Proxy, through: red
     redis_proxy.silence()
     late = threading.Thread(target=through.incr, args=("counter",))
     late.start()
-    hasty = any_redis.client(via=redis_proxy, socket_timeout=0.1, retry=None)
+    hasty = redis.Redis.from_url(redis_proxy.url(any_redis.url), socket_timeout=0.1, retry=None)
     with pytest.raises(redis.TimeoutError):
         hasty.ping()
     hasty.close()
@@ -96,7 +97,7 @@ def test_refuse_and_restore(redis_proxy: Proxy, through: redis.Redis) -> None:
 def test_what_a_predicate_raises_comes_out(any_redis: RedisServer) -> None:
     proxy = Proxy(any_redis.host, any_redis.port)
     proxy.drop_reply_when(lambda request: bool(1 / 0))
-    with any_redis.client(via=proxy, retry=None) as client, pytest.raises(redis.ConnectionError):
+    with redis.Redis.from_url(proxy.url(any_redis.url), retry=None) as client, pytest.raises(redis.ConnectionError):
         client.ping()
     with pytest.raises(ZeroDivisionError):
         proxy.close()
@@ -105,7 +106,10 @@ def test_what_a_predicate_raises_comes_out(any_redis: RedisServer) -> None:
 
 def test_closing_ends_the_thread_and_the_connections(any_redis: RedisServer) -> None:
     before = threading.active_count()
-    with Proxy(any_redis.host, any_redis.port) as proxy, any_redis.client(via=proxy, retry=None) as client:
+    with (
+        Proxy(any_redis.host, any_redis.port) as proxy,
+        redis.Redis.from_url(proxy.url(any_redis.url), retry=None) as client,
+    ):
         client.ping()
         assert threading.active_count() == before + 1
         proxy.close()

@@ -10,8 +10,8 @@ import pytest
 from obstore.exceptions import AlreadyExistsError
 
 from examples.servers import S3Server, ServerError, start_s3
-from tests.servers.object_checks import at_once
 from tests.support import wait_until
+from tests.support.object_checks import at_once
 
 
 def test_the_same_bytes_bring_an_old_etag_back(s3_server: S3Server) -> None:

@@ -1,0 +1,177 @@
+"""What goes wrong on the way to a real object store, obstore's own repetitions and time-outs included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+
+from examples.servers.objects import ObjectServer
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from tests.support.servers.http_proxy import HttpProxy
+from tests.support.servers.http_rules import Request
+from tests.support.sides import Side
+
+R = "orders:1"
+A, B = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
+
+
+def puts_a_pointer(request: Request) -> bool:
+    return request.method == "PUT" and unquote(request.path).partition("?")[0].endswith("/pointer.json")
+
+
+class Line:
+    """A guard behind a proxy, and one beside it, on one bucket."""
+
+    def __init__(self, side: Side, server: ObjectServer, proxy: HttpProxy, **options: Any) -> None:
+        self.side, self.proxy = side, proxy
+        bucket = server.new_bucket()
+        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
+        self.guard = kind(server.store(bucket=bucket, via=proxy, **options), timeout=2.0)
+        self.beside = ObjectStoreGuard(server.store(bucket=bucket))
+        self.call(self.guard.verify)
+        self.call(self.guard.claim, A)
+
+    def call(self, method: Any, *args: Any, **options: Any) -> Any:
+        return self.side.call(method, *args, **options)
+
+    def impatient(self) -> None:
+        """From now on, what is not answered is given up soon. The probe took its time."""
+        self.guard._timeout = 0.6
+
+    def publish(self) -> Any:
+        return self.call(self.guard.publish, A, {"x": b"new"})
+
+    @property
+    def current(self) -> bytes | None:
+        current = self.beside.read(R)
+        return None if current is None else current.read("x")
+
+
+@pytest.fixture
+def line(side: Side, object_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy]) -> Line:
+    return Line(side, object_server, http_proxy(object_server))
+
+
+@pytest.mark.parametrize("fault", ["reply", "request", "412 though done", "409", "503", "503 though done", "late"])
+def test_one_fault_is_found_out(line: Line, fault: str) -> None:
+    if fault == "reply":
+        rule = line.proxy.drop_reply_when(puts_a_pointer)
+    elif fault == "request":
+        rule = line.proxy.drop_request_when(puts_a_pointer)
+    elif fault == "late":
+        rule = line.proxy.hold_when(puts_a_pointer, times=1)
+    else:
+        rule = line.proxy.answer_when(puts_a_pointer, int(fault[:3]), carried_out="done" in fault)
+    line.publish()
+    assert rule.fired == 1
+    assert line.current == b"new"
+    mark = line.beside.mark(R)
+    assert mark is not None
+    assert mark.seq == 1, "it happened once"
+    if fault == "late":
+        line.beside.publish(A, {"x": b"later"})
+        line.proxy.restore()
+        assert rule.wait_landed(10)  # type: ignore[attr-defined]
+        assert rule.statuses[0] >= 400  # type: ignore[attr-defined]
+        assert line.current == b"later"
+
+
+def test_a_late_put_never_lands_once_landed_has_said_so(line: Line) -> None:
+    line.impatient()
+    hold = line.proxy.hold_when(puts_a_pointer, times=None)
+    error = line.side.expect(OutcomeUnknown, line.publish)
+    assert line.beside.landed(error) is False
+    line.proxy.restore()
+    assert hold.wait_landed(10, times=hold.fired)
+    assert all(status >= 400 for status in hold.statuses)
+    assert line.current is None
+    assert line.call(line.guard.landed, error) is False
+
+
+def test_a_silent_store_is_given_up_in_time_and_asked_no_more(line: Line) -> None:
+    """obstore would go on for three minutes, by its defaults."""
+    line.impatient()
+    hold = line.proxy.hold_when(lambda _: True, times=None)
+    started = time.monotonic()
+    line.side.expect(GuardUnavailable, line.guard.read, R)
+    line.side.expect(GuardUnavailable, line.guard.claim, B, timeout=0.2)
+    assert time.monotonic() - started < 15
+    asked = hold.fired
+    time.sleep(0.5)  # nothing can be waited for: that there are no more requests is the point
+    assert hold.fired == asked
+    line.proxy.restore()
+    assert line.current is None
+
+
+def test_a_store_that_only_fails_is_unavailable(line: Line) -> None:
+    line.impatient()
+    line.proxy.answer_when(lambda _: True, 503, times=None)
+    started = time.monotonic()
+    line.side.expect(GuardUnavailable, line.publish)
+    assert time.monotonic() - started < 15
+
+
+def test_who_has_no_permission_is_told_so(line: Line) -> None:
+    line.proxy.answer_when(lambda request: request.method == "PUT", 403, times=None)
+    error = line.side.expect(GuardNotEnforceable, line.publish)
+    assert "refused" in str(error)
+    assert line.current is None
+
+
+def test_a_refusal_after_a_lost_request_leaves_that_open(line: Line) -> None:
+    """The credentials end between two attempts; of the first nothing is known."""
+    line.impatient()
+    hold = line.proxy.hold_when(puts_a_pointer, times=1)
+    line.proxy.answer_when(puts_a_pointer, 403, times=None)
+    error = line.side.expect(OutcomeUnknown, line.publish)
+    line.proxy.restore()
+    assert hold.wait_landed(10)
+    assert line.current == b"new"
+    assert line.beside.landed(error) is True
+
+
+@pytest.mark.parametrize("then", [401, 403])
+def test_a_refusal_of_obstores_own_repetition_is_none(line: Line, then: int) -> None:
+    """The first attempt was carried out and answered 503; obstore repeated it, and that was refused."""
+    line.proxy.answer_when(puts_a_pointer, 503, carried_out=True)
+    line.proxy.answer_when(puts_a_pointer, then)
+    line.publish()
+    assert line.current == b"new"
+
+
+def test_names_that_sound_like_errors(line: Line) -> None:
+    """obstore's texts have the key in them."""
+    for name in ("NoSuchBucket", "ContainerNotFound"):
+        assert line.call(line.guard.get, f"{name}.csv") is None
+        mine = Fence(name, 1, "a" * 22)
+        line.call(line.guard.publish, mine, {name: b"1"}, claim=True)
+        assert line.call(line.guard.read, name) is not None
+
+
+def test_an_upload_that_breaks_off_publishes_nothing(line: Line) -> None:
+    data = [bytes(2**20)] * 20
+    line.proxy.answer_when(lambda request: len(request.body) > 2**20, 403, times=None)
+    line.side.expect(GuardNotEnforceable, lambda: line.call(line.guard.publish, A, {"x": data}))
+    assert line.current is None
+
+
+def test_obstores_own_time_out_may_be_shorter(
+    side: Side, object_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy]
+) -> None:
+    line = Line(
+        side,
+        object_server,
+        http_proxy(object_server),
+        client_options={"timeout": timedelta(milliseconds=300)},
+        retry_config={"max_retries": 0},
+    )
+    rule = line.proxy.hold_when(puts_a_pointer, times=1)
+    line.publish()
+    assert rule.fired == 1
+    assert line.current == b"new"

@@ -1,0 +1,247 @@
+"""Writing an object in place: what it promises, and what not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from obstore.exceptions import GenericError
+from obstore.store import MemoryStore
+
+from examples.servers.objects import ObjectServer
+from fencing import Fence, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
+from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards.objects.in_place import MOST_IN_PLACE
+from tests.support.object_faults import FaultyStore
+from tests.support.sides import Side
+
+R, KEY = "orders:1", "reports/today.csv"
+A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
+
+
+class Desk:
+    def __init__(self, side: Side, store: Any, **options: Any) -> None:
+        self.side, self.store = side, store
+        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
+        self.guard = kind(store, **options)
+        self.beside = ObjectStoreGuard(getattr(store, "inner", store))
+
+    def call(self, method: Any, *args: Any, **options: Any) -> Any:
+        return self.side.call(method, *args, **options)
+
+    def write(self, fence: Fence, body: bytes, **options: Any) -> Any:
+        return self.call(self.guard.write, fence, KEY, body, **options)
+
+    def refused(self, error: type[Exception], fence: Fence, **options: Any) -> Any:
+        before = self.beside.get(KEY)
+        raised = self.side.expect(error, lambda: self.write(fence, b"refused", **options))
+        assert self.beside.get(KEY) == before
+        return raised
+
+    @property
+    def data(self) -> bytes | None:
+        stored = self.call(self.guard.get, KEY)
+        return None if stored is None else bytes(stored.data)
+
+
+@pytest.fixture
+def http(side: Side, object_server: ObjectServer) -> Desk:
+    return Desk(side, object_server.store())
+
+
+def test_who_writes_is_checked(http: Desk) -> None:
+    assert http.data is None
+    http.refused(UnclaimedFence, A)
+    http.call(http.guard.claim, A)
+    http.write(A, b"1")
+    http.write(A, b"2")
+    assert http.data == b"2"
+    stored = http.call(http.guard.get, KEY)
+    assert stored.mark.is_of(A)
+    http.call(http.guard.claim, B)
+    http.refused(StaleFence, A)
+    http.refused(StaleFence, A, claim=True)
+    http.write(B, b"3")
+    assert http.data == b"3"
+    http.write(Fence(R, 3, "c" * 22), b"4", claim=True)
+    assert http.data == b"4"
+    assert bytes(http.store.get(KEY).bytes()) == b"4", "for everyone, under this key"
+
+
+def test_replacing_what_was_read(http: Desk) -> None:
+    http.call(http.guard.claim, A)
+    http.write(A, b"1", replacing=None)
+    http.refused(StaleRead, A, replacing=None)
+    read = http.call(http.guard.get, KEY)
+    written = http.write(A, read.data + b"2", replacing=read)
+    assert http.refused(StaleRead, A, replacing=read).key == KEY
+    http.write(A, b"3", replacing=written)
+    assert http.data == b"3"
+    http.store.delete(KEY)
+    http.refused(StaleRead, A, replacing=http.beside.get(KEY) or written)
+
+
+def test_what_was_read_before_somebody_wrote_past_the_guard(http: Desk) -> None:
+    http.call(http.guard.claim, A)
+    http.store.put(KEY, b"by hand")
+    read = http.call(http.guard.get, KEY)
+    assert read.mark is None
+    http.store.put(KEY, b"by hand again")
+    http.refused(StaleRead, A, replacing=read)
+    http.write(A, b"1")
+    assert http.data == b"1"
+
+
+def test_racing_increments_lose_nothing(http: Desk) -> None:
+    http.call(http.guard.claim, A)
+    http.write(A, b"0")
+
+    def increment() -> int:
+        done = 0
+        for _ in range(8):
+            read = http.call(http.guard.get, KEY)
+            try:
+                http.write(A, b"%d" % (int(read.data) + 1), replacing=read)
+                done += 1
+            except StaleRead:
+                pass
+        return done
+
+    assert sum(http.side.race([increment] * 3)) == int(http.data or b"")
+
+
+def test_a_newer_write_in_the_object_stops_an_older_one_whose_check_is_old(side: Side) -> None:
+    """A has passed the check at the pointer; B claims and writes; then A looks at the object."""
+
+    class Between(MemoryStore):
+        armed = False
+
+        async def get_async(self, path: str, **options: Any) -> Any:
+            if path == KEY and Between.armed:
+                Between.armed = False
+                await AsyncObjectStoreGuard(store).write(B, KEY, b"by B", claim=True)
+            return await super().get_async(path, **options)
+
+    store = Between()
+    desk = Desk(side, store)
+    desk.call(desk.guard.claim, A)
+    desk.write(A, b"by A")
+    Between.armed = True
+    side.expect(StaleFence, lambda: desk.write(A, b"late"))
+    assert desk.data == b"by B"
+
+
+def test_arguments(side: Side) -> None:
+    desk = Desk(side, MemoryStore())
+    desk.call(desk.guard.claim, A)
+    too_big = side.expect(ValueError, desk.guard.write, A, KEY, bytes(MOST_IN_PLACE + 1))
+    assert "publish" in str(too_big)
+    for body in ("text", 7, None, ["x"]):
+        side.expect(TypeError, desk.guard.write, A, KEY, body)
+    for key in ("", "fencing/x", "a//b", "../x", "/x", "x" * 1025):
+        side.expect(ValueError, desk.guard.write, A, key, b"")
+        side.expect(ValueError, desk.guard.get, key)
+    side.expect(TypeError, desk.guard.write, A, 7, b"")
+    desk.refused(TypeError, A, replacing=b"1")
+    other = desk.call(desk.guard.write, A, "other", b"")
+    desk.refused(ValueError, A, replacing=other)
+    desk.store.put("big", bytes(MOST_IN_PLACE + 1))
+    side.expect(ValueError, desk.guard.get, "big")
+
+
+# Lost replies
+
+
+def unknown(desk: Desk, fault: str, **options: Any) -> OutcomeUnknown:
+    desk.store.about = KEY
+    desk.store.faults.append(fault)
+    desk.store.deaf_after_fault = True
+    error = desk.side.expect(OutcomeUnknown, lambda: desk.write(A, b"new", **options))
+    desk.store.deaf = desk.store.deaf_after_fault = False
+    assert error.key == KEY
+    return error
+
+
+@pytest.fixture
+def faulty(side: Side) -> Desk:
+    desk = Desk(side, FaultyStore(), timeout=0.5)
+    desk.call(desk.guard.verify)
+    desk.beside.claim(A)
+    desk.beside.write(A, KEY, b"old")
+    return desk
+
+
+@pytest.mark.parametrize("fault", ["reply lost", "refused though done", "silent though done"])
+def test_one_lost_reply_is_found_out(faulty: Desk, fault: str) -> None:
+    faulty.store.about = KEY
+    faulty.store.faults.append(fault)
+    faulty.write(A, b"new", replacing=faulty.beside.get(KEY))
+    assert faulty.data == b"new"
+
+
+def test_who_goes_on_from_a_write_that_was_written_over_reads_again(http: Desk) -> None:
+    """Its reply was lost, and by the time the object was looked at somebody had written again."""
+
+    class Between:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(http.store, name)
+
+        async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+            result = await http.store.put_async(path, file, **options)
+            if path == KEY and armed:
+                armed.clear()
+                await AsyncObjectStoreGuard(http.store).write(B, KEY, b"by B", claim=True)
+                raise GenericError("the reply was lost")
+            return result
+
+    armed: list[bool] = []
+    http.call(http.guard.claim, A)
+    http.guard._io.store = Between()
+    armed.append(True)
+    written = http.write(A, b"by A")
+    assert http.data == b"by B"
+    http.call(http.guard.claim, C)
+    http.side.expect(StaleRead, lambda: http.write(C, b"from A's", replacing=written))
+    assert http.data == b"by B"
+
+
+def test_a_store_that_refuses_all_the_time_leaves_the_outcome_open(faulty: Desk) -> None:
+    """A 409 says that another put is in the way: perhaps obstore's own first attempt."""
+    faulty.store.about = KEY
+    faulty.store.faults.extend(["refused"] * 1000)
+    error = faulty.side.expect(OutcomeUnknown, lambda: faulty.write(A, b"new"))
+    faulty.store.faults.clear()
+    assert faulty.call(faulty.guard.landed, error) is None
+    faulty.store.faults.extend(["refused"] * 3)
+    faulty.write(A, b"new")
+    assert faulty.data == b"new"
+
+
+def test_it_landed(faulty: Desk) -> None:
+    error = unknown(faulty, "reply lost")
+    assert faulty.call(faulty.guard.landed, error) is True
+    faulty.beside.write(B, KEY, b"newer", claim=True)
+    assert faulty.call(faulty.guard.landed, error) is True
+
+
+def test_whether_it_will_land_is_not_known_until_somebody_writes(faulty: Desk) -> None:
+    error = unknown(faulty, "late")
+    assert faulty.call(faulty.guard.landed, error) is None
+    faulty.beside.write(A, KEY, b"newer")
+    assert faulty.call(faulty.guard.landed, error) is False
+    assert faulty.side.call(faulty.store.land) == [False]
+    assert faulty.data == b"newer"
+
+
+def test_it_lands_late(faulty: Desk) -> None:
+    error = unknown(faulty, "late", replacing=faulty.beside.get(KEY))
+    assert faulty.side.call(faulty.store.land) == [True]
+    assert faulty.call(faulty.guard.landed, error) is True
+
+
+def test_where_versions_return_landed_never_says_no(faulty: Desk) -> None:
+    error = unknown(faulty, "late")
+    faulty.beside.write(A, KEY, b"newer")
+    report = faulty.call(faulty.guard.verify)
+    object.__setattr__(report, "versions_return", True)
+    assert faulty.call(faulty.guard.landed, error) is None

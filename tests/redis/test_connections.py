@@ -1,0 +1,358 @@
+"""The coordinator's own connections: derived from the client's settings, few, and none of the client's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import socket
+import subprocess
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+from redis.credentials import CredentialProvider
+
+from examples.servers import RedisServer
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
+from fencing.redis.calls import release_call
+from fencing.redis.client import MAX_CONNECTIONS, Connections
+from fencing.redis.client_async import _Request
+from tests.conftest import RedisFactory
+from tests.support import wait_until
+from tests.support.sides import Side
+
+
+def use(side: Side, coordinator: object) -> None:
+    lease = side.call(coordinator.acquire, "r", timeout=5)  # type: ignore[attr-defined]
+    side.call(lease.renew)
+    assert side.call(lease.release) is True
+
+
+def test_scripts_are_loaded_again_after_script_flush(side: Side, redis_server: RedisServer) -> None:
+    coordinator = side.coordinator(redis_server.url)
+    client = redis_server.client()
+    for _ in range(2):
+        client.script_flush()
+        use(side, coordinator)
+        lease = side.call(coordinator.acquire, "r")
+        client.script_flush()
+        side.call(lease.renew)
+        client.script_flush()
+        assert side.call(lease.release) is True
+
+
+def test_a_killed_connection_is_replaced(side: Side, redis_server: RedisServer) -> None:
+    coordinator = side.coordinator(redis_server.url)
+    use(side, coordinator)
+    lease = side.call(coordinator.acquire, "r")
+    client = redis_server.client()
+    client.client_kill_filter(_type="normal", skipme=True)
+    side.call(lease.renew)
+    assert side.call(lease.release) is True
+
+
+def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reply that comes late is nobody's, and not the next call's."""
+    server = fresh_redis()
+    client = server.client()
+    with RedisCoordinator(server.client(), ttl=30) as coordinator:
+        coordinator.acquire("warm").release()
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        server.freeze()
+        with monkeypatch.context() as patch:
+            patch.setattr(Connections, "_abandon", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                coordinator.acquire("r", timeout=0.2)
+        server.thaw()
+        wait_until(lambda: client.get("r") is not None)
+        assert coordinator.lock("free").holder() is None
+
+
+def test_a_server_with_too_many_clients_is_asked_again(side: Side, fresh_redis: RedisFactory) -> None:
+    """Its refusal comes in the place of the first reply, where redis-py says nothing as it connects."""
+    server = fresh_redis()
+    admin = server.client()
+    names = inspect.signature(redis.connection.AbstractConnection).parameters
+    silent = ["driver_info"] if "driver_info" in names else ["lib_name", "lib_version"]
+    coordinator = side.coordinator(side.client(server.url, **dict.fromkeys(silent)))
+    admin.config_set("maxclients", 1)
+    with pytest.raises(CoordinatorUnavailable, match="no answer"):
+        side.call(coordinator.acquire, "r", timeout=0.3)
+    admin.config_set("maxclients", 1000)
+    use(side, coordinator)
+
+
+def test_a_restarted_server_is_found_again(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    coordinator = side.coordinator(server.url)
+    lease = side.call(coordinator.acquire, "r")
+    server.restart(keep_data=False)
+    side.expect(LeaseLost, lease.renew)
+    following = side.call(coordinator.acquire, "r", timeout=5)
+    assert following.fence.number > lease.fence.number, "the clock floor outlives the data"
+    side.call(following.release)
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+@pytest.mark.parametrize("database", [0, 3])
+def test_protocol_and_database_are_the_clients(
+    side: Side, redis_server: RedisServer, protocol: int, database: int
+) -> None:
+    client = side.client(redis_server.url, protocol=protocol, db=database, decode_responses=True, client_name="app")
+    coordinator = side.coordinator(client)
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert redis_server.client(db=database).get("r") == lease.fence.token.encode()
+    side.call(lease.release)
+    admin = redis_server.client()
+    assert "app" in {each["name"] for each in admin.client_list(_type="normal")}
+
+
+def test_password_and_acl_user(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis(extra_args=["--requirepass", "pass word"])
+    use(side, side.coordinator(server.url))
+    admin = server.client()
+    admin.acl_setuser(
+        "worker", enabled=True, passwords=["+secret"], keys=["*"], commands=[f"+{name}" for name in NEEDED]
+    )
+    client = side.client(f"redis://worker:secret@{server.host}:{server.port}")
+    use(side, side.coordinator(client))
+    assert "worker" in {each["user"] for each in admin.client_list(_type="normal")}
+
+
+class Rotating(CredentialProvider):
+    """A password that changes, as tokens of a cloud's identity service do."""
+
+    password = "first"
+
+    def get_credentials(self) -> tuple[str, str]:
+        return ("worker", self.password)
+
+
+def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis()
+    admin = server.client()
+    rights: dict[str, Any] = {"enabled": True, "keys": ["*"], "categories": ["+@all"]}
+    admin.acl_setuser("worker", passwords=["+first"], **rights)
+    provider = Rotating()
+    coordinator = side.coordinator(side.client(server.url, credential_provider=provider), ttl=60)
+    use(side, coordinator)
+    admin.acl_setuser("worker", reset_passwords=True, passwords=["+second"], **rights)
+    provider.password = "second"
+
+    def of_worker() -> set[str]:
+        return {each["id"] for each in admin.client_list(_type="normal") if each["user"] == "worker"}
+
+    before = of_worker()
+    assert before
+    use(side, coordinator)
+    assert of_worker() == before, "what is connected stays so"
+    for each in before:
+        admin.client_kill_filter(_id=each)
+    use(side, coordinator)
+    assert of_worker()
+    assert not of_worker() & before
+    admin.acl_setuser("default", enabled=True, passwords=["+now needed"], keys=["*"], categories=["+@all"])
+    side.call(_log_out, coordinator)
+    use(side, coordinator)
+
+
+def _log_out(coordinator: Any) -> Any:
+    """What a server does to a connection whose credentials have expired."""
+    connections = coordinator._connections
+    if hasattr(connections, "_free"):
+        connection = connections._free[-1].connection
+        connection.send_command("RESET")
+        return connection.read_response()
+    [line] = connections._loops.values()
+    now = time.monotonic()
+    line._waiting.append(_Request(release_call("r", "t" * 22), None, now, now + 10))  # whose reply RESET's is
+    return line._connection.send_command("RESET")
+
+
+NEEDED = (
+    *("evalsha", "eval", "get", "set", "del", "incrby", "pttl", "pexpire", "time"),
+    *("zcard", "zadd", "zrem", "zrange", "zrevrange", "zrank", "zscore", "sadd", "srem", "sismember"),
+    *("publish", "subscribe", "ping"),
+)
+
+
+def test_refused_credentials_say_so_at_once(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis(extra_args=["--requirepass", "right"])
+    for url in (f"redis://:wrong@{server.host}:{server.port}", f"redis://{server.host}:{server.port}"):
+        error = side.expect(CoordinatorUnavailable, side.coordinator(url, ttl=60).acquire, "r", timeout=30)
+        assert "credentials" in str(error) or "NOAUTH" in str(error)
+        assert "username and password" in str(error) or "Authentication required" in str(error)
+
+
+def test_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    make_certificate = (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
+        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    )
+    subprocess.run(make_certificate.split(), cwd=tmp_path, check=True, capture_output=True)
+    certificate = str(tmp_path / "cert.pem")
+    port = ["--tls-port", "{port}", "--port", "0", "--tls-auth-clients", "no"]
+    files = ["--tls-cert-file", certificate, "--tls-key-file", str(tmp_path / "key.pem")]
+    server = fresh_redis(version="7", extra_args=[*port, *files, "--tls-ca-cert-file", certificate])
+    use(side, side.coordinator(side.client(server.url, ssl_ca_certs=certificate)))
+    distrusting = side.coordinator(side.client(server.url), ttl=10)
+    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=2)
+    assert "certificate verify failed" in str(error)
+
+
+def test_unix_socket(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    path = tmp_path / "redis.sock"
+    fresh_redis(extra_args=["--unixsocket", str(path)])
+    coordinator = side.coordinator(side.client(f"unix://{path}"))
+    use(side, coordinator)
+    assert coordinator.address == str(path)
+
+
+def test_a_single_connection_client_keeps_its_connection(side: Side, any_redis: RedisServer) -> None:
+    client = side.client(any_redis.url, single_connection_client=True)
+    use(side, side.coordinator(client))
+    assert side.call(client.ping) is True
+    side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_the_clients_pool_is_left_alone(side: Side, any_redis: RedisServer) -> None:
+    client = side.client(any_redis.url, max_connections=1)
+    coordinator = side.coordinator(client)
+    held = side.call(coordinator.acquire, "r")
+    errors = side.race([lambda: side.expect(Exception, coordinator.acquire, "r", timeout=0.2)] * 40)
+    assert {type(error).__name__ for error in errors} == {"NotAcquired"}
+    assert side.call(client.ping) is True
+    assert side.call(held.release) is True
+    connected = len(any_redis.client().client_list(_type="normal"))
+    assert connected <= MAX_CONNECTIONS + 3
+    side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    one, two = FencedLock(client, "a"), FencedLock(client, "b", ttl=3)
+    assert one.coordinator is two.coordinator
+    assert FencedLock(any_redis.client(), "a").coordinator is not one.coordinator
+    with two.hold(timeout=0) as lease:
+        assert 2 < lease.remaining() <= 3
+    one.coordinator.close()
+
+
+def test_no_server_at_the_address() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and does not listen
+        port = unused.getsockname()[1]
+        with pytest.raises(CoordinatorUnavailable) as caught:
+            FencedLock(redis.Redis("127.0.0.1", port), "r", ttl=1).acquire(timeout=0.1)
+    assert "Connection refused; is it running, and is this its address?" in str(caught.value)
+    assert caught.value.address == f"127.0.0.1:{port}"
+
+
+def test_a_shared_coordinator_that_was_closed_is_replaced(any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    FencedLock(client, "r").coordinator.close()
+    lock = FencedLock(client, "r")
+    with lock.hold(timeout=5) as lease:
+        assert lease.held
+    lock.coordinator.close()
+
+
+def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:
+    """A worker that calls asyncio.run for each job, with one coordinator."""
+    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
+
+    async def job() -> None:
+        async with coordinator.hold("r", timeout=5):
+            pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # asyncio's, of connections that outlive their loop
+        for _ in range(20):
+            asyncio.run(job())
+        assert len(coordinator._connections._loops) == 1
+        asyncio.run(coordinator.close())
+        assert not coordinator._connections._loops
+        gc.collect()
+    wait_until(lambda: len(any_redis.client().client_list(_type="normal")) < 8)
+
+
+def test_a_closed_coordinator_says_so(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url)
+    use(side, coordinator)
+    side.call(coordinator.close)
+    side.call(coordinator.close)
+    error = side.expect(RuntimeError, coordinator.acquire, "r")
+    assert "closed" in str(error)
+
+
+def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: RedisServer) -> None:
+    client = redis_server.client()
+    client.rpush("r", "a list")
+    error = side.expect(CoordinatorUnavailable, side.coordinator(redis_server.url).acquire, "r", timeout=5)
+    assert "WRONGTYPE" in str(error)
+    assert "nothing was changed; the key of that name holds other data: choose another" in str(error)
+    assert client.lrange("r", 0, -1) == [b"a list"]
+    assert client.keys() == [b"r"], "every check comes before the first write"
+
+
+@pytest.mark.parametrize("value", ["not a number", "-3", "1e15"])
+def test_a_broken_counter_is_named_and_left(side: Side, redis_server: RedisServer, value: str) -> None:
+    coordinator = side.coordinator(redis_server.url)
+    use(side, coordinator)
+    client = redis_server.client()
+    [counter] = client.keys("fencing:1:*:counter")
+    client.set(counter, value)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
+    assert "counter" in str(error)
+    assert client.keys() == [counter]
+    assert client.get(counter) == value.encode()
+
+
+def test_numbers_are_exact_up_to_the_last_and_then_refused(side: Side, redis_server: RedisServer) -> None:
+    """A Lua number returned as such would come as …992, …992, …992 here: a double, and three equal fences."""
+    coordinator = side.coordinator(redis_server.url)
+    use(side, coordinator)
+    client = redis_server.client()
+    [counter] = client.keys("fencing:1:*:counter")
+    client.set(counter, 2**53 - 4)
+    numbers = []
+    for _ in range(3):
+        lease = side.call(coordinator.acquire, "r")
+        numbers.append(lease.fence.number)
+        side.call(lease.release)
+    assert numbers == [2**53 - 3, 2**53 - 2, 2**53 - 1]
+    error = side.expect(Exception, coordinator.acquire, "r")
+    assert type(error).__name__ == "MarkImplausible"
+    assert client.get(counter) == str(2**53 - 1).encode()
+    assert client.get("r") is None
+
+
+def test_foreign_holders_and_our_locks_exclude_each_other(side: Side, redis_server: RedisServer) -> None:
+    """The key and its value are those of redis-py's own Lock, so old and new workers can run side by side."""
+    client = redis_server.client()
+    coordinator = side.coordinator(redis_server.url)
+    foreign = client.lock("r", timeout=5)
+    assert foreign.acquire(blocking=False)
+    assert side.call(coordinator.try_acquire, "r") is None
+    holder = side.call(coordinator.lock("r").holder)
+    assert (holder.owner, holder.number, holder.held_for) == (None, None, None)
+    assert 0 < holder.remaining <= 5
+    foreign.release()
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert not client.lock("r", timeout=5).acquire(blocking=False)
+    with pytest.raises(redis.exceptions.LockError):
+        foreign.release()
+    side.call(lease.release)
+    endless = client.lock("r")  # redis-py's default: no ttl
+    assert endless.acquire(blocking=False)
+    assert side.call(coordinator.lock("r").holder).remaining is None
+    assert side.call(coordinator.try_acquire, "r") is None
+    endless.release()

@@ -1,0 +1,65 @@
+"""Redis is flushed, or a failover goes back in time, while the database keeps its marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing import LeaseLost, MarkImplausible, StaleFence
+from fencing.kernel.fence import MAX_NUMBER
+from tests.support.sides import Account, Side
+
+
+@pytest.mark.parametrize("clock_floor", [True, False], ids=["clock-floor", "no-clock-floor"])
+def test_the_first_new_holder_repairs_the_counter(
+    side: Side, any_redis: RedisServer, account: Account, clock_floor: bool
+) -> None:
+    client = any_redis.client()
+    coordinator = side.coordinator(any_redis.url, guards=[account.guard], clock_floor=clock_floor)
+    for number in range(5):
+        lease = side.call(coordinator.acquire, "r")
+        account.write(lease, number)
+        side.call(lease.release)
+    before = lease.fence.number
+    client.flushall()
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert lease.fence.number > before, "above the mark that the database kept"
+    account.write(lease, account.balance + 1)
+    side.call(lease.release)
+    following = side.call(side.coordinator(any_redis.url, clock_floor=clock_floor).acquire, "r")
+    assert following.fence.number > lease.fence.number, "and the counter is repaired, not just this fence"
+    side.call(following.release)
+    assert account.balance == 5
+
+
+def test_two_holders_at_once(side: Side, any_redis: RedisServer, account: Account) -> None:
+    """Both believe in their lease; the newer claim decides, whoever writes first."""
+    coordinator = side.coordinator(any_redis.url, guards=[account.guard], clock_floor=False)
+    a = side.call(coordinator.acquire, "r")
+    any_redis.client().flushall()
+    b = side.call(coordinator.acquire, "r", timeout=5)
+    assert a.held, "the premise: two leases"
+    assert b.held
+    side.expect(StaleFence, account.write, a, 1)
+    account.write(b, 10)
+    side.expect(StaleFence, account.write, a, 1)
+    assert account.balance == 10
+    error = side.expect(LeaseLost, a.renew)
+    assert error.reason == "gone"
+    assert side.call(a.release) is False
+    side.call(b.renew)
+    assert side.call(b.release) is True
+
+
+def test_a_poisoned_mark_is_reported_and_poisons_no_counter(
+    side: Side, any_redis: RedisServer, account: Account
+) -> None:
+    coordinator = side.coordinator(any_redis.url, guards=[account.guard])
+    side.call(side.call(coordinator.acquire, "r").release)
+    account.sql("UPDATE fencing_marks SET number = :number WHERE resource = 'r'", number=MAX_NUMBER)
+    error = side.expect(MarkImplausible, coordinator.acquire, "r", timeout=5)
+    assert (error.resource, error.number) == ("r", MAX_NUMBER)
+    assert side.call(coordinator.lock("r").holder) is None
+    other = side.call(side.coordinator(any_redis.url).acquire, "r")
+    assert other.fence.number < error.ceiling
+    side.call(other.release)

@@ -1,0 +1,119 @@
+"""After a fork the child opens connections of its own, and the lease stays the parent's."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import traceback
+from collections.abc import Callable
+
+import pytest
+import redis.asyncio
+
+from examples.servers import RedisServer
+from fencing import AsyncRedisCoordinator, LeaseLost, RedisCoordinator
+from fencing.kernel.admission import as_fence
+from tests.support.waiters import Queue
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """Run the check in a forked child; it fails here if it failed there."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            try:
+                check()
+            except BaseException:  # noqa: BLE001 - the child reports whatever it was
+                os.write(writer, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    assert not text, text
+
+
+def test_the_childs_copy_of_a_lease_is_not_held_and_its_release_does_nothing(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        lease = coordinator.acquire("r")
+
+        def check() -> None:
+            assert not lease.held
+            assert lease.ended == "forked"
+            assert lease.release() is False
+            for use in (lease.ensure_held, lease.renew, lease.detach, lambda: as_fence(lease)):
+                try:
+                    use()
+                except LeaseLost as error:
+                    assert error.reason == "forked"
+                else:
+                    raise AssertionError(f"{use} went through")
+
+        in_child(check)
+        assert lease.held
+        lease.renew()
+        assert lease.release() is True
+
+
+def test_the_child_uses_the_coordinator_on_connections_of_its_own(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        for _ in range(3):
+            coordinator.acquire("warm").release()
+        parents = {each["id"] for each in any_redis.client().client_list(_type="normal")}
+
+        def check() -> None:
+            with coordinator.hold("child", timeout=5) as lease:
+                holder = coordinator.lock("child").holder()
+                assert holder is not None
+                assert holder.owner is not None
+                assert holder.owner.endswith(f":{os.getpid()}")
+                now = {each["id"] for each in any_redis.client().client_list(_type="normal")}
+                assert now - parents, "a new connection"
+                assert lease.held
+
+        in_child(check)
+        for _ in range(3):
+            coordinator.acquire("warm").release()  # the parent's connections are in order
+
+
+def test_a_fork_while_every_connection_is_in_use(any_redis: RedisServer) -> None:
+    with RedisCoordinator(any_redis.client()) as coordinator:
+        coordinator._connections._free.clear()
+
+        def check() -> None:
+            assert coordinator.acquire("r", timeout=5).release() is True
+
+        in_child(check)
+
+
+def test_a_child_with_a_loop_of_its_own_does_not_deafen_the_parents(any_redis: RedisServer) -> None:
+    """The selector of the parent's loop is the child's as well: an epoll on Linux."""
+    admin = any_redis.client()
+
+    def connected() -> set[str]:
+        return {each["id"] for kind in ("normal", "pubsub") for each in admin.client_list(_type=kind)}
+
+    async def main() -> None:
+        async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=60) as coordinator:
+            holder = await coordinator.acquire("r")
+            waiting = asyncio.ensure_future(coordinator.acquire("r"))
+            await asyncio.to_thread(Queue(any_redis).has, 1)
+            before = connected()
+
+            async def job() -> None:
+                async with coordinator.hold("child", timeout=5):
+                    gc.collect()
+                gc.collect()
+
+            in_child(lambda: asyncio.run(job()))
+            await holder.release()
+            await (await asyncio.wait_for(waiting, 5)).release()
+            assert before <= connected(), "the parent's connections are in order"
+
+    asyncio.run(main())

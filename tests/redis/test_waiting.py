@@ -1,0 +1,392 @@
+"""Waiting for a lock: in order, without asking again and again, on one connection, and leaving nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from examples.servers import RedisServer
+from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
+from fencing.redis import listener
+from fencing.redis.listener import Heartbeat
+from fencing.redis.scripts import ACQUIRE
+from tests.conftest import ProxyFactory, RedisFactory
+from tests.redis.test_lost_replies import asks_for
+from tests.support import wait_until
+from tests.support.sides import Side
+from tests.support.waiters import KEYS, Queue, Waiter, process
+
+
+def commands(server: RedisServer, name: str) -> int:
+    """How often clients, or scripts, have sent it."""
+    return int(server.client().info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
+
+
+def test_waiters_are_served_in_the_order_they_came(redis_server: RedisServer) -> None:
+    """Threads, tasks, and other processes, mixed."""
+    queue, threads, tasks = Queue(redis_server), Side(False), Side(True)
+    coordinators = [threads.coordinator(redis_server.url), tasks.coordinator(redis_server.url)]
+    with process(redis_server, "sync") as one, process(redis_server, "async") as other:
+        # They are on their way as soon as they have started; so both queue first, in either order.
+        holder = threads.coordinator(redis_server.url).acquire("r")
+        queue.has(2)
+        waiters = []
+        for number, side in enumerate([threads, tasks, tasks, threads, threads, tasks]):
+            waiters.append(Waiter(side, coordinators[side.asynchronous]))
+            queue.has(3 + number)
+        holder.release()
+        moments = [waiter.join().granted_at for waiter in waiters]
+        first = sorted([one.granted_at(), other.granted_at()])
+    assert [*first, *moments] == sorted([*first, *moments])
+    numbers = [waiter.lease.fence.number for waiter in waiters]
+    assert numbers == sorted(set(numbers))
+    assert not queue.left_behind()
+    for side in (threads, tasks):
+        for coordinator in side.made:
+            side.call(coordinator.close)
+
+
+def test_who_comes_later_does_not_overtake(side: Side, redis_server: RedisServer) -> None:
+    queue = Queue(redis_server)
+    holder = side.call(side.coordinator(redis_server.url).acquire, "r")
+    waiter = Waiter(side, side.coordinator(redis_server.url), hold=0.5)
+    queue.has(1)
+    queue.client.delete("r")  # free, though nobody has been told
+    assert side.call(side.coordinator(redis_server.url).try_acquire, "r") is None
+    waiter.join()
+    assert waiter.granted_at > 0
+    assert side.call(holder.release) is False
+
+
+def test_nobody_asks_while_the_lock_is_held(side: Side, any_redis: RedisServer) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(8)]
+    queue.has(8)
+    before = commands(any_redis, "evalsha")
+    time.sleep(1)  # time in which nothing is to happen
+    assert commands(any_redis, "evalsha") == before
+    side.call(holder.release)
+    for waiter in waiters:
+        assert waiter.join().error is None
+
+
+@pytest.mark.parametrize("count", [2, 8, 32])
+def test_a_grant_takes_three_commands_and_all_get_as_much(side: Side, any_redis: RedisServer, count: int) -> None:
+    coordinator = side.coordinator(any_redis.url)
+    rounds = itertools.count()
+    grants = [0] * count
+    most = 40 * count
+
+    def work(index: int) -> None:
+        while next(rounds) < most:
+            lease = side.call(coordinator.acquire, "r")
+            grants[index] += 1
+            time.sleep(0.001)
+            side.call(lease.release)
+
+    holder = side.call(coordinator.acquire, "r")
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    Queue(any_redis).has(count)
+    before = commands(any_redis, "evalsha") - count
+    side.call(holder.release)
+    for thread in threads:
+        thread.join()
+    asked = (commands(any_redis, "evalsha") - before) / sum(grants)
+    fairness = sum(grants) ** 2 / (count * sum(each**2 for each in grants))
+    print(f"{count} waiters: {asked:.2f} commands a grant, Jain's index {fairness:.3f}")
+    assert sum(grants) == most
+    assert asked <= 3.2
+    assert fairness >= 0.95
+    assert not Queue(any_redis).left_behind()
+
+
+def test_all_wait_on_one_connection_and_none_of_the_clients(side: Side, any_redis: RedisServer) -> None:
+    admin = any_redis.client()
+    client = side.client(any_redis.url, max_connections=1, client_name="app")
+    coordinator = side.coordinator(client)
+    holder = side.call(coordinator.acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(40)]
+    Queue(any_redis).has(40)
+    listeners = [each for each in admin.client_list(_type="pubsub") if each["name"] == "app"]
+    assert len(listeners) == 1
+    assert side.call(client.ping) is True
+    side.call(holder.release)
+    for waiter in waiters:
+        assert waiter.join().error is None
+    wait_until(lambda: not admin.client_list(_type="pubsub"), 3 * Heartbeat.LINGER_SECONDS)
+    side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_short_waits_in_a_row_share_a_connection(
+    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts as used although nobody waits whenever the hub looks."""
+    monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 1.5)
+    coordinator = side.coordinator(any_redis.url)
+    queue = Queue(any_redis)
+    before = commands(any_redis, "subscribe")
+    for _ in range(10):
+        holder = side.call(coordinator.acquire, "r")
+        waiter = Waiter(side, coordinator)
+        queue.has(1)
+        side.call(holder.release)
+        assert waiter.join().error is None
+        time.sleep(0.35)
+    assert commands(any_redis, "subscribe") == before + 1
+
+
+def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> None:
+    coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
+    queue = Queue(any_redis)
+
+    async def job() -> None:
+        holder = await coordinator.acquire("r")
+        waiting = asyncio.create_task(coordinator.acquire("r", timeout=30))
+        await asyncio.get_running_loop().run_in_executor(None, queue.has, 1)
+        await holder.release()
+        await (await waiting).release()
+
+    for _ in range(3):
+        asyncio.run(job())
+    assert not queue.left_behind()
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.3])
+def test_who_gives_up_leaves_the_queue_at_once(side: Side, any_redis: RedisServer, timeout: float) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, owner="me")
+    holder = side.call(coordinator.acquire, "r")
+    side.expect(NotAcquired, coordinator.acquire, "r", timeout=1.0)  # the connection on which it is told is open now
+    started = time.monotonic()
+    error = side.expect(NotAcquired, coordinator.acquire, "r", timeout=timeout)
+    assert (error.reason, error.owner) == ("held", "me")
+    assert timeout <= error.waited
+    assert time.monotonic() - started < timeout + 5
+    assert len(queue) == 0
+    side.call(holder.release)
+    assert not queue.left_behind()
+
+
+def test_giving_up_at_the_moment_of_the_grant_leaves_no_lock_behind(side: Side, any_redis: RedisServer) -> None:
+    """Time-outs and releases at the same moments, many times: whoever gave up was not left with the lock."""
+    queue = Queue(any_redis)
+    coordinators = [side.coordinator(any_redis.url, ttl=60) for _ in range(3)]
+    granted, gave_up = [], []
+
+    def work(index: int) -> None:
+        for number in range(40):
+            try:
+                lease = side.call(coordinators[index].acquire, "r", timeout=0.001 * (1 + (number + index) % 5))
+            except (NotAcquired, CoordinatorUnavailable):
+                gave_up.append(number)  # the time was up, before the lock came, or before any reply did
+                continue
+            granted.append(number)
+            time.sleep(0.002)  # it is held as long as the others wait
+            side.call(lease.release)
+
+    side.race([lambda index=index: work(index) for index in (0, 0, 1, 1, 2, 2)])  # type: ignore[misc]
+    assert granted
+    assert gave_up
+    wait_until(lambda: not queue.left_behind(), 10)  # an offer that was let go by is remembered for 2.5 s
+
+
+def test_cancelled_waiters_leave_at_once_and_the_others_go_on(any_redis: RedisServer) -> None:
+    queue = Queue(any_redis)
+
+    async def main() -> None:
+        async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=60) as coordinator:
+            holder = await coordinator.acquire("r")
+            tasks = []
+            for number in range(10):
+                tasks.append(asyncio.create_task(coordinator.acquire("r")))
+                await asyncio.get_running_loop().run_in_executor(None, queue.has, number + 1)
+            for task in tasks[:9]:
+                task.cancel()
+            await asyncio.wait(tasks[:9])
+            assert len(queue) == 1
+            await holder.release()
+            await (await asyncio.wait_for(tasks[9], 10)).release()
+
+    asyncio.run(main())
+    assert not queue.left_behind()
+
+
+def test_an_interrupted_thread_leaves_the_queue(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue(any_redis)
+    with RedisCoordinator(any_redis.client(), ttl=60) as coordinator:
+        holder = coordinator.acquire("r")
+
+        def interrupt(self: Any, seconds: float) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(listener._ThreadWaiter, "wait", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            coordinator.acquire("r")
+        assert len(queue) == 0
+        holder.release()
+    assert not queue.left_behind()
+
+
+def test_an_offer_that_nobody_waits_for_is_declined_at_once(side: Side, any_redis: RedisServer) -> None:
+    """The withdrawal got lost, say: the entry is there, the hub is there, the waiter is not."""
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    waiting = Waiter(side, coordinator)
+    queue.has(1)
+    [entry] = queue.entries()
+    hub = entry.split()[0]
+    queue.client.zadd(KEYS.queue, {hub + b" " + b"g" * 22: 1.0})
+    released_at = time.monotonic()
+    side.call(holder.release)
+    waiting.join()
+    print(f"declined, and granted to the next, within {1000 * (waiting.granted_at - released_at):.1f} ms")
+    assert waiting.granted_at - released_at < 0.2, "less than the offer would have lasted"
+
+
+def test_a_forced_release_hands_the_lock_on(side: Side, any_redis: RedisServer) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=60))
+    queue.has(1)
+    forced_at = time.monotonic()
+    forced = side.call(coordinator.lock("r").force_release)
+    assert waiter.join().granted_at - forced_at < 1
+    assert waiter.lease.fence.number > forced.fence.number > holder.fence.number
+    assert side.call(holder.release) is False
+    assert not queue.left_behind()
+
+
+def test_the_queue_vanishes_by_itself(side: Side, any_redis: RedisServer) -> None:
+    coordinator, queue = side.coordinator(any_redis.url), Queue(any_redis)
+    holder = side.call(coordinator.acquire, "r")
+    waiter = Waiter(side, coordinator)
+    queue.has(1)
+    assert 0 < queue.client.pttl(KEYS.queue) <= 30_000
+    side.call(holder.release)
+    waiter.join()
+    assert not queue.left_behind()
+
+
+def test_claims_come_after_the_grant_is_confirmed(side: Side, any_redis: RedisServer) -> None:
+    seen = []
+    client = any_redis.client()
+
+    class Watching:
+        def claim(self, *holders: Any, timeout: float | None = None) -> None:
+            record = client.get(KEYS.holder)
+            seen.append((client.get("r"), record.split()[2] if record else None, client.pttl("r") > 1000))
+
+        def mark(self, resource: str) -> None: ...
+        def landed(self, outcome: Any, timeout: float | None = None) -> None: ...
+
+    class AsyncWatching(Watching):
+        async def claim(self, *holders: Any, timeout: float | None = None) -> None:  # type: ignore[override]
+            super().claim(*holders, timeout=timeout)
+
+        async def mark(self, resource: str) -> None: ...  # type: ignore[override]
+        async def landed(self, outcome: Any, timeout: float | None = None) -> None: ...  # type: ignore[override]
+
+    guard = AsyncWatching() if side.asynchronous else Watching()
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    waiter = Waiter(side, side.coordinator(any_redis.url, guards=[guard]))
+    Queue(any_redis).has(1)
+    side.call(holder.release)
+    waiter.join()
+    token = waiter.lease.fence.token.encode()
+    assert seen == [(token, token, True)]
+
+
+def test_a_lost_reply_while_queueing_keeps_the_place(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through, queue = proxy(any_redis), Queue(any_redis)
+    coordinator = side.coordinator(through.url(any_redis.url))
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    first = Waiter(side, coordinator)
+    queue.has(1)
+    loss = through.drop_reply_when(lambda request: asks_for(ACQUIRE, request))  # the connection breaks with it
+    waiter = Waiter(side, coordinator)
+    queue.has(2)
+    wait_until(lambda: loss.fired == 1)
+    side.call(holder.release)
+    assert first.join().granted_at <= waiter.join().granted_at
+    assert not queue.left_behind()
+
+
+def test_waiting_needs_the_right_to_listen_and_says_which(side: Side, fresh_redis: RedisFactory) -> None:
+    server = fresh_redis(version="7")
+    admin: Any = server.client()
+    admin.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"], channels=[])
+    admin.execute_command("ACL", "SETUSER", "worker", "resetchannels")
+    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}", ttl=1)
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
+    assert "&fencing:1:wake:*" in str(error)
+    assert side.call(coordinator.try_acquire, "r") is None
+    waiter = Waiter(side, side.coordinator(server.url))
+    Queue(server).has(1)
+    assert side.call(lease.release) is True, "though it may not tell anybody"
+    assert waiter.join().error is None, "who waits looks, at the latest when the lease would have ended"
+    admin.execute_command("ACL", "SETUSER", "worker", "&fencing:1:wake:*")
+    lease = side.call(coordinator.acquire, "r", timeout=5)
+    waiter = Waiter(side, coordinator)
+    Queue(server).has(1)
+    side.call(lease.release)
+    assert waiter.join().error is None
+
+
+def test_closing_the_coordinator_sends_its_waiters_away(side: Side, any_redis: RedisServer) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url)
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(3)]
+    queue.has(3)
+    side.call(coordinator.close)
+    for waiter in waiters:
+        assert isinstance(waiter.join().error, RuntimeError)
+    wait_until(lambda: not queue.client.client_list(_type="pubsub"))
+    following = Waiter(side, side.coordinator(any_redis.url))
+    released_at = time.monotonic()
+    side.call(holder.release)
+    assert following.join().granted_at - released_at < 0.2, "their places went to nobody"
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_the_clients_own_settings_do_not_matter(side: Side, redis_server: RedisServer, protocol: int) -> None:
+    client = side.client(redis_server.url, protocol=protocol, db=3, decode_responses=True, health_check_interval=1)
+    coordinator = side.coordinator(client)
+    holder = side.call(coordinator.acquire, "r")
+    waiters = [Waiter(side, coordinator) for _ in range(3)]
+    deep: Any = redis_server.client(db=3)
+    wait_until(lambda: deep.zcard(KEYS.queue) == 3)
+    released_at = time.monotonic()
+    side.call(holder.release)
+    assert max(waiter.join().granted_at for waiter in waiters) - released_at < 1
+    side.call(client.aclose if side.asynchronous else client.close)
+
+
+def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url)
+    names = [f"r {number}" for number in range(10)]
+    leases = [side.call(coordinator.acquire, name) for name in names]
+    got: list[str] = []
+
+    def work(name: str) -> None:
+        lease = side.call(coordinator.acquire, name)
+        got.append(lease.fence.resource)
+        side.call(lease.release)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: sum(b":queue:" in key for key in any_redis.client().scan_iter()) == len(names), 10)
+    for lease in leases:
+        side.call(lease.release)
+    for thread in threads:
+        thread.join(20)
+    assert sorted(got) == sorted(names)

@@ -1,0 +1,243 @@
+"""``advance``: the check in a transaction of the caller's own, with an ORM session or a plain connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from tests.support.sql_ways import asyncio_url
+
+MINE = Fence("orders:1", 5, "a" * 22)
+NEWER = Fence("orders:1", 6, "b" * 22)
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    total: Mapped[int]
+
+
+@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(f"{request.param}_url"))
+    return f"sqlite:///{tmp_path}/data.db"
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = create_engine(url)
+    Base.metadata.create_all(engine)
+    with Session(engine) as session, session.begin():
+        session.add(Order(id=1, total=0))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def guard(engine: Engine) -> SQLAlchemyGuard:
+    guard = SQLAlchemyGuard(engine, timeout=1.0)
+    guard.create_tables()
+    return guard
+
+
+def total(engine: Engine) -> Any:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT total FROM orders")).scalar_one()
+
+
+def add_elsewhere(engine: Engine, amount: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE orders SET total = total + :amount"), {"amount": amount})
+
+
+def test_objects_read_before_the_claim_are_read_again(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    """The identity map would return what it has seen; a write from it would undo the other's."""
+    with Session(engine, expire_on_commit=False) as session:
+        order = session.get_one(Order, 1)
+        session.commit()
+        add_elsewhere(engine, 10)
+        guard.claim(MINE)
+        guard.advance(session, MINE)
+        assert order.total == 10
+        order.total += 1
+        session.commit()
+    assert total(engine) == 11
+
+
+def test_it_checks_and_locks_and_never_commits(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    guard.claim(MINE)
+    with engine.connect() as connection:
+        guard.advance(connection, MINE)
+        connection.execute(text("UPDATE orders SET total = 7"))
+        with pytest.raises(GuardUnavailable):
+            guard.claim(NEWER, timeout=0.05)
+        connection.rollback()
+    assert total(engine) == 0
+    mark = guard.mark("orders:1")
+    assert mark is not None
+    assert mark.seq == 0
+    with engine.begin() as connection:
+        guard.advance(connection, MINE)
+        connection.execute(text("UPDATE orders SET total = 7"))
+    assert total(engine) == 7
+
+
+def test_a_connection_that_has_begun_nothing(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    """The transaction that the check begins is SQLAlchemy's, and ends when the caller says so."""
+    guard.claim(MINE)
+    with engine.connect() as connection:
+        guard.advance(connection, MINE)
+        assert connection.in_transaction()
+        connection.rollback()
+        guard.claim(NEWER)
+        with pytest.raises(StaleFence):
+            guard.advance(connection, MINE)
+        connection.rollback()
+        guard.advance(connection, NEWER)
+        connection.execute(text("UPDATE orders SET total = 7"))
+        connection.commit()
+    assert total(engine) == 7
+
+
+def test_after_a_check_that_failed(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    guard.claim(MINE)
+    with engine.connect() as connection:
+        with engine.connect() as other:
+            other.execute(text("UPDATE fencing_marks SET seq = seq"))
+            with pytest.raises(GuardUnavailable):
+                guard.advance(connection, MINE)
+        connection.rollback()
+        guard.advance(connection, MINE)
+
+
+def test_a_connection_of_another_driver(postgres_url: str) -> None:
+    with_psycopg = create_engine(postgres_url)
+    SQLAlchemyGuard(with_psycopg).create_tables()
+    SQLAlchemyGuard(with_psycopg).claim(MINE)
+
+    async def scenario() -> None:
+        guards_own, other = create_async_engine(postgres_url), create_async_engine(with_asyncpg)
+        async_guard = AsyncSQLAlchemyGuard(guards_own)
+        async with other.begin() as connection:
+            await async_guard.advance(connection, MINE)
+        await guards_own.dispose()
+        await other.dispose()
+
+    with_asyncpg = postgres_url.replace("+psycopg", "+asyncpg")
+    asyncio.run(scenario())
+    mark = SQLAlchemyGuard(with_psycopg).mark("orders:1")
+    assert mark is not None
+    assert mark.seq == 1
+    with_psycopg.dispose()
+
+
+def test_the_rule_is_the_same(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    with engine.begin() as connection, pytest.raises(UnclaimedFence):
+        guard.advance(connection, MINE)
+    guard.claim(NEWER)
+    with Session(engine) as session, pytest.raises(StaleFence):
+        guard.advance(session, MINE)
+
+
+def test_a_nested_transaction_is_refused(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    guard.claim(MINE)
+    with engine.begin() as connection, connection.begin_nested(), pytest.raises(ValueError, match="savepoint"):
+        guard.advance(connection, MINE)
+    with (
+        Session(engine) as session,
+        session.begin(),
+        session.begin_nested(),
+        pytest.raises(ValueError, match="savepoint"),
+    ):
+        guard.advance(session, MINE)
+    with engine.begin() as connection, connection.begin_nested():
+        joined = Session(connection, join_transaction_mode="create_savepoint")
+        with joined, pytest.raises(ValueError, match="savepoint"):
+            guard.advance(joined, MINE)
+
+
+@pytest.mark.parametrize("change", ["new", "dirty", "deleted"])
+def test_unflushed_changes_are_refused(engine: Engine, guard: SQLAlchemyGuard, change: str) -> None:
+    guard.claim(MINE)
+    with Session(engine) as session:
+        order = session.get_one(Order, 1)
+        if change == "new":
+            session.add(Order(id=2, total=0))
+        elif change == "dirty":
+            order.total = 5
+        else:
+            session.delete(order)
+        with pytest.raises(ValueError, match="unflushed"):
+            guard.advance(session, MINE)
+
+
+def test_autocommit_is_refused(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    guard.claim(MINE)
+    with engine.connect() as connection:
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(GuardNotEnforceable, match="AUTOCOMMIT"):
+            guard.advance(connection, MINE)
+
+
+def test_another_kind_of_database_is_refused(guard: SQLAlchemyGuard, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = create_engine("sqlite://")
+    monkeypatch.setattr(other.dialect, "name", "other")
+    with Session(other) as session, pytest.raises(ValueError, match="other"):
+        guard.advance(session, MINE)
+
+
+def test_with_asyncio(engine: Engine, guard: SQLAlchemyGuard, url: str) -> None:
+    guard.claim(MINE)
+
+    async def scenario() -> None:
+        asynchronous = create_async_engine(asyncio_url(url))
+        async_guard = AsyncSQLAlchemyGuard(asynchronous)
+        async with AsyncSession(asynchronous, expire_on_commit=False) as session:
+            order = await session.get_one(Order, 1)
+            await session.commit()
+            await asyncio.to_thread(add_elsewhere, engine, 10)
+            await async_guard.advance(session, MINE)
+            await session.refresh(order)
+            order.total += 1
+            await session.commit()
+        async with asynchronous.begin() as connection:
+            await async_guard.advance(connection, MINE)
+            with pytest.raises(TypeError, match="Connection or a Session"):
+                guard.advance(connection, MINE)  # type: ignore[arg-type]
+            with pytest.raises(TypeError, match="AsyncConnection or AsyncSession"):
+                await async_guard.advance(connection.sync_connection, MINE)  # type: ignore[arg-type]
+        await asynchronous.dispose()
+
+    asyncio.run(scenario())
+    assert total(engine) == 11
+
+
+def test_a_session_on_a_guarded_connection(engine: Engine, guard: SQLAlchemyGuard) -> None:
+    """As docs/sql.md has it; a refused check leaves the data alone."""
+    guard.claim(MINE)
+    with guard.begin(MINE) as connection, Session(connection) as session, session.begin():
+        session.get_one(Order, 1).total += 1
+    assert total(engine) == 1
+    guard.claim(NEWER)
+    with (
+        pytest.raises(StaleFence),
+        guard.begin(MINE) as connection,
+        Session(connection) as session,
+        session.begin(),
+    ):
+        session.get_one(Order, 1).total += 1
+    assert total(engine) == 1

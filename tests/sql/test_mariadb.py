@@ -1,0 +1,447 @@
+"""What is different on MariaDB, and would break a guard that did not know it."""
+
+# ruff: noqa: PT012 - what raises is a guarded block, and the statements in it are the story
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.orm import Session
+
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, StaleFence
+from fencing.kernel.admission import admit_claim, admit_write
+from fencing.kernel.fence import MAX_NUMBER
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from storage_guards.sqlalchemy.mysql import MySQLMarks
+from storage_guards.testing import AWKWARD_ENDS
+from tests.sql.test_guard import RESOURCE, TOKENS
+from tests.sql.test_guard import _outcome as outcome
+from tests.sql.test_guard import _set_mark as set_mark
+from tests.support import wait_until
+from tests.support.sql_ways import asyncio_url
+
+MINE = Fence("orders:1", 5, "a" * 22)
+NEWER = Fence("orders:1", 6, "b" * 22)
+OTHER = Fence("orders:2", 5, "c" * 22)
+READ = text("SELECT total FROM orders WHERE id = 1")
+ADD = text("UPDATE orders SET total = total + 1 WHERE id = 1")
+
+
+class Shop:
+    """A table of data, the guard beside it, and more engines on the same database."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engines: list[Engine] = []
+        self.engine = self.connect()
+        self.guard = SQLAlchemyGuard(self.engine)
+        self.guard.create_tables()
+        self.sql("CREATE TABLE orders (id INTEGER PRIMARY KEY, total INTEGER NOT NULL)")
+        self.sql("INSERT INTO orders VALUES (1, 0)")
+
+    def connect(self, **settings: Any) -> Engine:
+        self.engines.append(create_engine(self.url, **settings))
+        return self.engines[-1]
+
+    def sql(self, statement: str) -> Any:
+        with self.engine.begin() as connection:
+            result = connection.execute(text(statement))
+            return result.scalar() if result.returns_rows else None
+
+    @property
+    def total(self) -> int:
+        return int(self.sql("SELECT total FROM orders WHERE id = 1"))
+
+
+@pytest.fixture
+def shop(mariadb_url: str) -> Iterator[Shop]:
+    shop = Shop(mariadb_url)
+    yield shop
+    for engine in shop.engines:
+        engine.dispose()
+
+
+# Names are exact, whatever the session
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        "sql_mode = 'NO_BACKSLASH_ESCAPES'",
+        "sql_mode = 'ANSI'",
+        "sql_mode = 'SIMULTANEOUS_ASSIGNMENT'",
+        "sql_mode = ''",
+        "NAMES latin1",
+        "NAMES utf8mb4 COLLATE utf8mb4_general_ci",
+        "@nothing = 0, a client of another character set",
+    ],
+)
+def test_names_are_exact_in_every_session(shop: Shop, session: str) -> None:
+    session, _, other_client = session.partition(", a client")
+    engine = shop.connect(**{"connect_args": {"charset": "latin1"}} if other_client else {})
+    event.listen(engine, "connect", lambda connection, _: connection.cursor().execute(f"SET {session}"))
+    guard = SQLAlchemyGuard(engine)
+    fences = [Fence(f"x{end}", number, "a" * 22) for number, end in enumerate(AWKWARD_ENDS, 1)]
+    for one in fences:
+        guard.claim(one)
+        guard.write(one, ADD)
+    for one in fences:
+        assert guard.mark(one.resource) == shop.guard.mark(one.resource) == Mark(one.number, one.token, 1)
+        with pytest.raises(StaleFence):
+            guard.claim(Fence(one.resource, one.number, "A" * 22))
+
+
+# Snapshots
+
+
+def read_at_begin(engine: Engine) -> None:
+    event.listen(engine, "begin", lambda connection: connection.execute(READ).all())
+
+
+@pytest.mark.parametrize("level", ["READ COMMITTED", "REPEATABLE READ"])
+def test_a_select_before_the_claim_does_not_make_later_reads_old(shop: Shop, level: str) -> None:
+    """REPEATABLE READ, MariaDB's default, would go on reading what the first SELECT saw."""
+    shop.guard.claim(MINE)
+    engine = shop.connect(isolation_level=level)
+    has_read = threading.Event()
+    read_at_begin(engine)
+    event.listen(engine, "begin", lambda _: has_read.set())
+    guard = SQLAlchemyGuard(engine)
+
+    def add_late() -> None:
+        with guard.begin(NEWER, claim=True) as connection:
+            total = connection.execute(READ).scalar_one()
+            connection.execute(text("UPDATE orders SET total = :total WHERE id = 1"), {"total": total + 10})
+
+    with ThreadPoolExecutor() as pool:
+        with shop.guard.begin(MINE) as connection:
+            late = pool.submit(add_late)
+            assert has_read.wait(10)
+            connection.execute(ADD)
+        late.result()
+    assert shop.total == 11, "the newer holder read before its claim, and an acknowledged update was lost"
+
+
+@pytest.mark.parametrize(
+    ("level", "expected"),
+    [("READ COMMITTED", "READ COMMITTED"), ("REPEATABLE READ", "READ COMMITTED"), ("SERIALIZABLE", "SERIALIZABLE")],
+)
+def test_the_levels_of_the_guards_transactions_and_of_others(shop: Shop, level: str, expected: str) -> None:
+    engine = shop.connect(isolation_level=level, pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    now = text(
+        "SELECT trx_isolation_level FROM information_schema.innodb_trx WHERE trx_mysql_thread_id=CONNECTION_ID()"
+    )
+
+    def check(connection: Connection, expected: str) -> None:
+        connection.execute(ADD)
+        # What information_schema says here is old until it was left alone for a tenth of a second.
+        wait_until(lambda: connection.execute(now).scalar() == expected, interval=0.15)
+
+    with guard.begin(MINE, claim=True) as connection:
+        check(connection, expected)
+    with engine.begin() as connection:
+        check(connection, level)
+
+
+def test_a_transaction_that_began_before_the_guards(shop: Shop) -> None:
+    engine = shop.connect()
+
+    def read(connection: Any, *_: Any) -> None:
+        connection.cursor().execute("SELECT * FROM orders")
+
+    event.listen(engine, "checkout", read)
+    with pytest.raises(GuardNotEnforceable, match="before the guard began its own"):
+        SQLAlchemyGuard(engine).claim(MINE)
+
+
+@pytest.mark.parametrize("snapshot_isolation", ["OFF", "ON"])
+@pytest.mark.parametrize("past", ["claim", "write"])
+def test_advance_in_a_transaction_with_an_old_snapshot(shop: Shop, past: str, snapshot_isolation: str) -> None:
+    """Under REPEATABLE READ a locking check sees the newest mark, and the reads after it do not: without an error, or
+    with 1020 where innodb_snapshot_isolation is on."""
+    shop.guard.claim(MINE)
+    holder = MINE
+    with Session(shop.connect(isolation_level="REPEATABLE READ")) as session:
+        session.execute(text(f"SET SESSION innodb_snapshot_isolation = {snapshot_isolation}"))
+        assert session.execute(READ).scalar_one() == 0
+        shop.guard.write(MINE, ADD)
+        if past == "claim":
+            shop.guard.claim(holder := NEWER)
+        with pytest.raises(GuardUnavailable):
+            shop.guard.advance(session, holder)
+        session.rollback()
+        shop.guard.advance(session, holder)
+        assert session.execute(READ).scalar_one() == 1
+        session.rollback()
+
+
+def test_a_superseded_holder_with_an_old_snapshot_is_stale(shop: Shop) -> None:
+    """What is read back must be what is there, not what the snapshot has: so it is read with a lock."""
+    shop.guard.claim(MINE)
+    with shop.connect(isolation_level="REPEATABLE READ").connect() as connection:
+        connection.execute(READ)
+        shop.guard.claim(NEWER)
+        with pytest.raises(StaleFence):
+            shop.guard.advance(connection, MINE)
+
+
+# Transactions that end by themselves, and errors that do not end them
+
+
+def test_a_statement_that_commits_implicitly(shop: Shop) -> None:
+    shop.guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="commits implicitly"), shop.guard.begin(MINE) as connection:
+        connection.execute(ADD)
+        connection.execute(text("CREATE TABLE another (id INTEGER)"))
+    with pytest.raises(GuardNotEnforceable, match="commits implicitly"), shop.guard.begin(MINE) as connection:
+        total = connection.execute(READ).scalar_one()
+        connection.execute(text("ALTER TABLE another ADD COLUMN more INTEGER"))
+        shop.guard.claim(NEWER)
+        shop.guard.write(NEWER, ADD)
+        connection.execute(text("UPDATE orders SET total = :total WHERE id = 1"), {"total": total + 10})
+    assert shop.total == 2, "what was written after the implicit commit was undone"
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE TABLE orders", "CALL commit_inside()", "COMMIT"])
+def test_a_write_that_commits_implicitly(shop: Shop, statement: str) -> None:
+    shop.sql("CREATE PROCEDURE commit_inside() BEGIN COMMIT; UPDATE orders SET total = 100; END")
+    shop.guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="commits implicitly"):
+        shop.guard.write(MINE, text(statement))
+    assert shop.sql("SELECT MAX(total) FROM orders") in (0, None)
+
+
+def test_several_statements_in_one_write_of_a_driver_that_takes_them(shop: Shop) -> None:
+    shop.guard.claim(MINE)
+
+    async def scenario() -> None:
+        engine = create_async_engine(asyncio_url(shop.url))
+        with pytest.raises((GuardNotEnforceable, DBAPIError)):
+            await AsyncSQLAlchemyGuard(engine).write(MINE, text("COMMIT; UPDATE orders SET total = 7"))
+        await engine.dispose()
+
+    asyncio.run(scenario())
+    assert shop.total == 0
+
+
+def test_a_deadlock_whose_error_was_swallowed(shop: Shop) -> None:
+    """1213 ends the whole transaction, and the next statement begins another one, unchecked."""
+    shop.guard.claim(MINE)
+    shop.sql("CREATE TABLE stock (id INTEGER PRIMARY KEY, n INTEGER)")
+    shop.sql("INSERT INTO stock SELECT seq, 0 FROM seq_1_to_100")
+    with (
+        ThreadPoolExecutor() as pool,
+        shop.engine.connect() as other,
+        pytest.raises(GuardNotEnforceable, match="not sound"),
+        shop.guard.begin(MINE) as connection,
+    ):
+        connection.execute(ADD)
+        other.execute(text("UPDATE stock SET n = 1"))  # has changed more, so it is not the one to be undone
+        waiting = pool.submit(other.execute, ADD)
+        wait_until(lambda: shop.sql("SELECT COUNT(*) FROM information_schema.innodb_lock_waits"))
+        with pytest.raises(OperationalError, match="1213"):
+            connection.execute(text("UPDATE stock SET n = 2 WHERE id = 1"))
+        waiting.result(10)
+        other.rollback()
+        shop.guard.claim(NEWER)
+        connection.execute(ADD)
+    assert shop.total == 0
+
+
+def test_a_lock_wait_timeout_ends_the_transaction(shop: Shop) -> None:
+    """1205 undoes only the statement: the locks, and the claim of the other mark, would stay."""
+    shop.guard.claim(OTHER)
+    impatient = SQLAlchemyGuard(shop.connect(), timeout=1.0)
+    newest = Fence("orders:2", 9, "d" * 22)
+    with shop.guard.begin(OTHER):
+        for _ in range(2):
+            with pytest.raises(GuardUnavailable):
+                impatient.claim(MINE, newest)
+            assert shop.guard.mark("orders:1") is None
+            shop.guard.claim(Fence("orders:3", 1, "e" * 22))
+    with shop.engine.connect() as blocker:
+        blocker.execute(ADD)
+        with pytest.raises(OperationalError, match="1205"), shop.guard.begin(MINE, claim=True) as connection:
+            connection.execute(text("INSERT INTO orders VALUES (2, 0)"))
+            connection.execute(text("SET SESSION innodb_lock_wait_timeout = 1"))
+            connection.execute(ADD)
+    assert shop.guard.mark("orders:1") is None
+    assert shop.sql("SELECT COUNT(*) FROM orders") == 1
+
+
+def test_first_claims_of_many_names_do_not_deadlock(shop: Shop) -> None:
+    """Above READ COMMITTED each would lock the gap in which the others insert."""
+    engine = shop.connect(isolation_level="REPEATABLE READ")
+    guard = SQLAlchemyGuard(engine)
+    start = threading.Barrier(4)
+
+    def claim(worker: int) -> None:
+        start.wait(10)
+        for number in range(40):
+            with guard.begin(Fence(f"new:{number}:{worker}", 1, "a" * 22), claim=True) as connection:
+                connection.execute(text("SELECT 1"))
+
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(claim, worker) for worker in range(4)]:
+            future.result()  # none was refused
+    assert shop.sql("SELECT COUNT(*) FROM fencing_marks WHERE number = 1") == 160
+
+
+# The table and its statements
+
+
+def test_the_statements_are_the_admission_rule(shop: Shop) -> None:
+    """Every mark, floor and fence of a small world."""
+    numbers = (1, 2, 3, MAX_NUMBER)
+    marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
+    fences = [Fence(RESOURCE, number, token) for number in numbers for token in TOKENS]
+    statements = MySQLMarks()
+    with shop.engine.connect() as connection:
+
+        def read() -> Mark | None:
+            return statements.read(connection, RESOURCE)
+
+        for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
+            set_mark(connection, mark, floor)
+            claimed = outcome(
+                lambda m=mine: statements.claim(connection, [m]) and statements.read(connection, RESOURCE)
+            )
+            assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
+            if isinstance(claimed, tuple):
+                assert read() == mark
+            set_mark(connection, mark, floor)
+            checked = outcome(
+                lambda m=mine: statements.check(connection, [m]) and statements.read(connection, RESOURCE)
+            )
+            assert checked == outcome(admit_write, mark, mine), (mark, mine)
+
+
+def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
+    """There was no mark to lock, and then there is the right one, but without this write in it."""
+    engine = shop.connect()
+
+    def claim(*arguments: Any) -> None:
+        if "UPDATE fencing_marks" in arguments[2]:
+            shop.guard.claim(MINE)
+
+    event.listen(engine, "after_cursor_execute", claim)
+    with pytest.raises(GuardUnavailable, match="at the same time"):
+        SQLAlchemyGuard(engine).write(MINE, ADD)
+    assert shop.total == 0
+
+
+def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -> None:
+    """Without rows; and a URL that begins with mariadb+."""
+    shop.sql("DROP TABLE fencing_marks")
+    engine = create_engine(shop.url.replace("mysql+", "mariadb+"))
+    guard = SQLAlchemyGuard(engine)
+    guard.metadata.create_all(engine)
+    guard.claim(MINE)
+    guard.create_tables()
+    assert guard.write(MINE, ADD) == guard.run(MINE, lambda connection: connection.execute(ADD).rowcount) == 1
+    with engine.connect() as connection:
+        shop.guard.advance(connection, MINE)
+    engine.dispose()
+    assert shop.total == 2
+    assert shop.sql("SELECT COUNT(*) FROM fencing_marks") == 2
+
+
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
+def test_a_table_without_transactions(shop: Shop, engine: str) -> None:
+    shop.guard.claim(MINE)
+    shop.sql(f"ALTER TABLE fencing_marks ENGINE = {engine}")
+    for use in (shop.guard.create_tables, lambda: shop.guard.claim(NEWER), lambda: shop.guard.write(MINE, ADD)):
+        with pytest.raises(GuardNotEnforceable, match="ENGINE = InnoDB"):
+            use()
+    with pytest.raises(GuardNotEnforceable), shop.guard.begin(NEWER, claim=True):
+        raise AssertionError("the block has run")
+    assert shop.total == 0
+
+
+def test_the_columns_are_binary(shop: Shop) -> None:
+    kinds = text(
+        "SELECT column_name, data_type FROM information_schema.columns "
+        "WHERE table_schema = DATABASE() AND table_name = 'fencing_marks'"
+    )
+    with shop.engine.connect() as connection:
+        found = {row.column_name: row.data_type for row in connection.execute(kinds)}
+    assert found["resource"] == found["token"] == found["recent_writes"] == "varbinary"
+
+
+@pytest.mark.parametrize("number", [0, -1, 2**53])
+def test_the_table_refuses_impossible_numbers(shop: Shop, number: int) -> None:
+    with pytest.raises(DBAPIError):
+        shop.sql(f"INSERT INTO fencing_marks (resource, number, token, seq) VALUES ('r', {number}, 'a', 0)")
+
+
+# Bounds
+
+BOUNDS = (
+    "innodb_lock_wait_timeout",
+    "lock_wait_timeout",
+    "net_write_timeout",
+    "net_read_timeout",
+    "idle_transaction_timeout",
+    "max_statement_time",
+)
+
+
+def test_connections_come_back_unchanged(shop: Shop) -> None:
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    event.listen(
+        engine, "connect", lambda connection, _: connection.cursor().execute("SET SESSION net_read_timeout = 77")
+    )
+    guard = SQLAlchemyGuard(engine, timeout=3.5)
+    show = text("SELECT " + ", ".join(f"@@SESSION.{name}" for name in (*BOUNDS, "tx_isolation")))
+
+    def settings() -> list[Any]:
+        with engine.connect() as connection:
+            return list(connection.execute(show).one())
+
+    before = settings()
+    assert before[3] == 77
+    shop.guard.claim(OTHER)
+    with guard.begin(MINE, claim=True) as connection:
+        assert list(connection.execute(show).one())[:6] == [4, 4, 4, 4, 4, 3.5]
+        guard.advance(connection, OTHER)
+        assert list(connection.execute(show).one())[:6] == [4, 4, 4, 4, 4, 3.5]
+    assert settings() == before
+    with pytest.raises(ZeroDivisionError), guard.begin(MINE):
+        raise ZeroDivisionError
+    with pytest.raises(StaleFence):
+        guard.claim(Fence("orders:1", 1, "a" * 22))
+    assert settings() == before
+    with shop.guard.begin(MINE), pytest.raises(GuardUnavailable):
+        guard.claim(NEWER, timeout=0.05)
+    assert settings() == before
+    with engine.connect() as connection:
+        guard.advance(connection, MINE)
+        assert list(connection.execute(show).one()) == before
+        connection.rollback()
+
+
+def test_a_statement_of_the_block_is_bounded(shop: Shop) -> None:
+    guard = SQLAlchemyGuard(shop.connect(), timeout=0.3)
+    with pytest.raises(OperationalError, match="1969"), guard.begin(MINE, claim=True) as connection:
+        connection.execute(text("SELECT SLEEP(20) FROM orders"))
+
+
+def test_a_killed_session_is_the_blocks_error_and_then_forgotten(shop: Shop) -> None:
+    shop.guard.claim(MINE)
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    with pytest.raises(OperationalError), guard.begin(MINE) as connection:
+        shop.sql(f"KILL {connection.execute(text('SELECT CONNECTION_ID()')).scalar_one()}")
+        connection.execute(ADD)
+    assert guard.write(MINE, ADD) == 1
+    assert shop.total == 1

@@ -1,0 +1,369 @@
+"""``prune``: marks go, and no stale claim comes in for it, on every database and with every guard."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
+from fencing.kernel.fence import MAX_NUMBER
+from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
+from storage_guards.sql import pruning as pruning_module
+from storage_guards.sql.outcome import FLOOR
+from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.psycopg_database import dsn_of
+from tests.support.sides import Side
+from tests.support.sql_ways import asyncio_url
+
+DAY = 86400.0
+ADD = "UPDATE orders SET total = total + 1"
+
+
+def fence(name: str, number: int) -> Fence:
+    return Fence(name, number, f"{number:022d}")
+
+
+class Shop:
+    """A guard of one kind; ``beside``, a plain guard of the same database for whoever else there is."""
+
+    def __init__(self, side: Side, url: str, kind: str) -> None:
+        self.side, self.url, self.kind = side, url, kind
+        self.direct: Engine = create_engine(url)
+        self.beside = SQLAlchemyGuard(self.direct, timeout=5.0)
+        self.beside.create_tables()
+        with self.direct.begin() as connection:
+            connection.execute(text("CREATE TABLE orders (total INTEGER NOT NULL)"))
+            connection.execute(text("INSERT INTO orders VALUES (0)"))
+        self.engine: Any = None
+        self.guard: Any
+        if kind == "psycopg":
+            self.guard = (AsyncPsycopgGuard if side.asynchronous else PsycopgGuard)(dsn_of(url), timeout=5.0)
+        else:
+            self.connect()
+
+    def connect(self, **settings: Any) -> None:
+        if self.side.asynchronous:
+            self.engine = create_async_engine(asyncio_url(self.url), **settings)
+            self.guard = AsyncSQLAlchemyGuard(self.engine, timeout=5.0)
+        else:
+            self.engine = create_engine(self.url, **settings)
+            self.guard = SQLAlchemyGuard(self.engine, timeout=5.0)
+
+    def prune(self, **options: Any) -> int:
+        return int(self.side.call(self.guard.prune, **options))
+
+    def claim(self, *fences: Fence) -> None:
+        self.beside.claim(*fences)
+
+    def floor(self) -> int:
+        with self.direct.connect() as connection:
+            key = f"UNHEX('{FLOOR.encode().hex()}')" if self.kind == "mariadb" else f"'{FLOOR}'"
+            return int(
+                connection.execute(text(f"SELECT number FROM fencing_marks WHERE resource = {key}")).scalar_one()
+            )
+
+    def grow_old(self, resource: str, seconds: int) -> None:
+        key = f"UNHEX('{resource.encode().hex()}')" if self.kind == "mariadb" else f"'{resource}'"
+        old = {
+            "mariadb": f"claimed_at - INTERVAL {seconds} SECOND",
+            "sqlite": f"datetime(claimed_at, '-{seconds} seconds')",
+        }.get(self.kind, f"claimed_at - interval '{seconds} seconds'")
+        with self.direct.begin() as connection:
+            connection.execute(text(f"UPDATE fencing_marks SET claimed_at = {old} WHERE resource = {key}"))
+
+    def close(self) -> None:
+        if self.engine is not None:
+            self.side.call(self.engine.dispose)
+        self.direct.dispose()
+
+
+@pytest.fixture(
+    params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough), "sqlite", "psycopg"],
+)
+def shop(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Shop]:
+    kind = request.param
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path}/data.db"
+    else:
+        url = request.getfixturevalue("mariadb_url" if kind == "mariadb" else "postgres_url")
+    shop = Shop(side, url, kind)
+    yield shop
+    shop.close()
+
+
+def test_marks_go_and_older_fences_stay_out(shop: Shop) -> None:
+    shop.claim(fence("a", 5), fence("b", 6), fence("c", 7))
+    assert shop.prune(below=7) == 2
+    assert [shop.beside.mark(name) is None for name in "abc"] == [True, True, False]
+    assert shop.floor() == 6
+    for late in (fence("a", 5), fence("b", 5), fence("new", 6)):
+        with pytest.raises(StaleFence) as refused:
+            shop.claim(late)
+        assert refused.value.floor == 6
+    with pytest.raises(UnclaimedFence):
+        shop.beside.write(fence("a", 5), text(ADD))
+    shop.beside.write(fence("c", 7), text(ADD))
+    shop.claim(fence("a", 7), fence("new", 8))
+    assert shop.prune(below=7) == 0
+
+
+def test_the_floor_is_no_higher_than_what_was_there(shop: Shop) -> None:
+    """Or one call would shut out everybody, for ever."""
+    shop.claim(fence("a", 5))
+    assert shop.prune(below=MAX_NUMBER) == 1
+    assert shop.floor() == 5
+    assert shop.prune(below=MAX_NUMBER) == 0
+    assert shop.floor() == 5
+    shop.claim(fence("a", 6))
+
+
+def test_it_never_falls(shop: Shop) -> None:
+    shop.claim(fence("a", 50))
+    shop.prune(below=51)
+    shop.claim(fence("b", 60))
+    assert shop.prune(below=10) == 0
+    assert shop.floor() == 50
+
+
+def test_marks_not_claimed_for_long(shop: Shop) -> None:
+    """A young mark stays, though its number is under the floor: it is there, and counts."""
+    shop.claim(fence("old", 9), fence("young", 4), fence("older", 5))
+    assert shop.prune(older_than=DAY) == 0
+    shop.grow_old("old", 2 * 86400)
+    shop.grow_old("older", 300 * 86400)
+    assert shop.prune(older_than=400 * DAY) == 0
+    assert shop.prune(older_than=DAY, below=9) == 1
+    assert shop.floor() == 5
+    assert shop.prune(older_than=DAY) == 1
+    assert shop.floor() == 9
+    shop.beside.write(fence("young", 4), text(ADD))
+    shop.claim(fence("young", 5))
+    with pytest.raises(StaleFence):
+        shop.claim(fence("old", 9))
+
+
+def test_more_marks_than_one_transaction_takes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pruning_module, "BATCH", 3)
+    names = [f"many:{number}'\\é " for number in range(1, 11)]
+    shop.claim(*(fence(name, number) for number, name in enumerate(names, 1)))
+    assert shop.prune(below=10) == 9
+    assert shop.floor() == 9
+    assert shop.beside.mark(names[-1]) is not None
+
+
+def test_what_is_no_limit_is_refused(shop: Shop) -> None:
+    no_limit: list[dict[str, Any]] = [{}, {"below": "5"}, {"older_than": "5"}, {"below": 5.0}]
+    for options in no_limit:
+        shop.side.expect(TypeError, shop.guard.prune, **options)
+    out_of_range: list[dict[str, Any]] = [{"below": 0}, {"older_than": 0}, {"older_than": float("inf")}]
+    for options in (*out_of_range, {"below": 2**53}):
+        shop.side.expect(ValueError, shop.guard.prune, **options)
+
+
+def test_without_the_floor_row_nothing_goes(shop: Shop) -> None:
+    shop.claim(fence("a", 5))
+    with shop.direct.begin() as connection:
+        connection.execute(text("DELETE FROM fencing_marks WHERE number = 0"))
+    shop.side.expect(GuardNotEnforceable, shop.guard.prune, below=9)
+    assert shop.beside.mark("a") is not None
+
+
+# Outcomes
+
+
+def test_landed_is_right_after_a_prune(shop: Shop) -> None:
+    """Of a write under a deleted mark it is not known; of one above the floor it is."""
+    shop.claim(fence("a", 5), fence("b", 6), fence("c", 9))
+
+    def unknown(of: Fence, *, landed: bool) -> OutcomeUnknown:
+        """What a lost reply would have left, of a write that was committed, or rolled back."""
+        error: list[OutcomeUnknown] = []
+        with pytest.raises(ZeroDivisionError) if not landed else nullcontext(), shop.beside.begin(of) as connection:
+            key = {"resource": of.resource.encode().hex() if shop.kind == "mariadb" else of.resource}
+            column = "CAST(recent_writes AS CHAR)" if shop.kind == "mariadb" else "recent_writes"
+            where = "UNHEX(:resource)" if shop.kind == "mariadb" else ":resource"
+            recent = connection.execute(text(f"SELECT {column} FROM fencing_marks WHERE resource = {where}"), key)
+            error.append(OutcomeUnknown(fence=of, seq=1, recent_writes=recent.scalar_one()))
+            if not landed:
+                raise ZeroDivisionError
+        return error[0]
+
+    happened, undone = unknown(fence("a", 5), landed=True), unknown(fence("b", 6), landed=False)
+    above = [unknown(fence("c", 9), landed=False), unknown(fence("c", 9), landed=True)]
+    landed = shop.side.call
+    assert [landed(shop.guard.landed, one) for one in (happened, undone, *above)] == [True, False, False, True]
+    assert shop.prune(below=7) == 2
+    assert [landed(shop.guard.landed, one) for one in (happened, undone, *above)] == [None, None, False, True]
+    shop.beside.write(fence("a", 8), text(ADD), claim=True)  # the mark begins anew
+    shop.beside.write(fence("b", 8), text(ADD), claim=True)
+    assert [landed(shop.guard.landed, one) for one in (happened, undone)] == [None, None]
+
+
+# Claims at the same time
+
+
+def test_it_waits_for_a_claim_on_an_absent_mark(shop: Shop) -> None:
+    """Which has read the floor: were it raised now, that claim would come in under it."""
+    shop.claim(fence("a", 7))
+    with ThreadPoolExecutor() as pool:
+        with shop.beside.begin(fence("new", 5), claim=True):
+            pruned = pool.submit(shop.prune, below=8)
+            until_locks_are_waited_for(shop.url)
+            assert not pruned.done()
+        assert pruned.result(10) in (1, 2)
+    assert shop.floor() == 7
+
+
+def test_a_claim_that_waits_for_it_sees_the_new_floor(shop: Shop) -> None:
+    shop.claim(fence("a", 7))
+    deleting, go_on = threading.Event(), threading.Event()
+    other = create_engine(shop.direct.url)
+    holder = SQLAlchemyGuard(other, timeout=5.0)
+
+    @event.listens_for(other, "before_cursor_execute")
+    def stop(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith("DELETE"):
+            deleting.set()
+            assert go_on.wait(10)
+
+    with ThreadPoolExecutor() as pool:
+        pruned = pool.submit(holder.prune, below=8)
+        assert deleting.wait(10)
+        late = pool.submit(shop.side.call, shop.guard.claim, fence("new", 6))
+        newer = pool.submit(shop.claim, fence("newer", 8))
+        until_locks_are_waited_for(shop.url, sessions=2)
+        assert not late.done()
+        go_on.set()
+        assert pruned.result(10) == 1
+        assert isinstance(late.exception(10), StaleFence)
+        newer.result(10)
+    other.dispose()
+
+
+def test_a_mark_that_rises_meanwhile_stays(shop: Shop) -> None:
+    """It was not there when the floor was raised, so it may be above it: deleted, it would let an older one in."""
+    if shop.kind == "sqlite":
+        pytest.skip("there is one writer at a time")
+    shop.claim(fence("a", 5), fence("b", 3))
+    other = create_engine(shop.direct.url)
+
+    @event.listens_for(other, "before_cursor_execute")
+    def claim_first(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if statement.startswith(("DELETE", "SELECT HEX")) and shop.beside.mark("b").number == 3:  # type: ignore[union-attr]
+            shop.claim(fence("b", 7))
+
+    assert SQLAlchemyGuard(other, timeout=5.0).prune(below=8) == 1
+    assert shop.floor() == 5
+    with pytest.raises(StaleFence):
+        shop.claim(fence("b", 6))
+    other.dispose()
+
+
+def test_an_autocommit_engine(shop: Shop) -> None:
+    if shop.kind == "psycopg":
+        pytest.skip("there the guard begins by itself")
+    shop.claim(fence("a", 5))
+    other = create_engine(shop.direct.url, isolation_level="AUTOCOMMIT")
+    with pytest.raises(GuardNotEnforceable, match="autocommit"):
+        SQLAlchemyGuard(other).prune(below=9)
+    assert shop.beside.mark("a") is not None
+    other.dispose()
+
+
+@pytest.mark.parametrize("level", [None, "SERIALIZABLE"])
+def test_it_does_not_wait_for_marks_in_use(shop: Shop, level: str | None) -> None:
+    """Whoever has them may be about to wait for the floor."""
+    if shop.kind == "sqlite":
+        pytest.skip("there is one writer at a time")
+    shop.claim(fence("used", 5), fence("unused", 6))
+    if level is not None and shop.engine is None:
+        pytest.skip("its transactions are READ COMMITTED")
+    if level is not None:
+        shop.side.call(shop.engine.dispose)
+        shop.connect(isolation_level=level)
+    with shop.beside.begin(fence("used", 5)):
+        started = time.monotonic()
+        assert shop.prune(below=9) == 1
+        assert time.monotonic() - started < 3
+        assert shop.floor() == 6
+    shop.beside.write(fence("used", 5), text(ADD))
+    assert shop.prune(below=9) == 1
+
+
+def test_claims_race_with_prunes(shop: Shop) -> None:
+    """Whatever was admitted before a claim began, for the same name, had a lower number."""
+    print("seed", seed := random.randrange(2**32))
+    names, enough, deadline = [f"r{n}" for n in range(4)], threading.Event(), time.monotonic() + 30.0
+    admitted: list[tuple[str, int, float, float]] = []
+    counter = iter(range(10, 10**9))
+    lock = threading.Lock()
+
+    def claims(chance: random.Random) -> None:
+        while not enough.is_set():
+            with lock:
+                newest = next(counter)
+            number = max(1, newest - chance.choice([0, 0, 3, 8]))
+            begun = time.monotonic()
+            name = chance.choice(names)
+            if shop.kind == "sqlite":
+                time.sleep(chance.uniform(0.005, 0.03))  # its lock is not fair
+            try:
+                shop.claim(Fence(name, number, f"{chance.getrandbits(80):022d}"[:25]))
+            except (StaleFence, GuardUnavailable):
+                continue
+            admitted.append((name, number, begun, time.monotonic()))
+
+    def prunes(chance: random.Random) -> int:
+        count = 0
+        while (count < 20 or len(admitted) < 40) and time.monotonic() < deadline:
+            with lock:
+                newest = next(counter)
+            try:
+                count += shop.prune(below=max(1, newest - chance.choice([0, 2, 4])))
+            except GuardUnavailable:
+                continue
+        return count
+
+    with ThreadPoolExecutor() as pool:
+        claiming = [pool.submit(claims, random.Random(seed + n)) for n in range(3)]
+        try:
+            pruned = prunes(random.Random(seed - 1))
+        finally:
+            enough.set()
+        for each in claiming:
+            each.result()
+    assert len(admitted) >= 20
+    assert pruned > 0
+    for name, number, begun, _ in admitted:
+        earlier = [other for same, other, _, ended in admitted if same == name and ended < begun]
+        assert number >= max(earlier, default=0), f"{name}: {number} was admitted after {max(earlier)}"
+
+
+def test_a_role_that_may_not_delete(postgres_url: str, side: Side) -> None:
+    shop = Shop(side, postgres_url, "psycopg")
+    shop.claim(fence("a", 5))
+    with psycopg.connect(dsn_of(postgres_url), autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS pruner")
+        connection.execute("CREATE ROLE pruner")
+        connection.execute("GRANT SELECT, INSERT, UPDATE ON fencing_marks TO pruner")
+    dsn = psycopg.conninfo.make_conninfo(dsn_of(postgres_url), options="-c role=pruner")
+    kind: Callable[..., Any] = AsyncPsycopgGuard if side.asynchronous else PsycopgGuard
+    error = side.expect(GuardNotEnforceable, kind(dsn).prune, below=9)
+    assert "permission denied" in str(error)
+    assert "use a role that has this right, or grant it" in str(error)
+    with psycopg.connect(dsn_of(postgres_url), autocommit=True) as connection:
+        connection.execute("DROP OWNED BY pruner")
+        connection.execute("DROP ROLE pruner")
+    assert shop.floor() == 0, "it is all or nothing"
+    shop.close()

@@ -1,0 +1,86 @@
+"""Sync and async behind one face, so that a story is written once and tested twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import redis
+import redis.asyncio
+import redis.asyncio.retry
+from redis._parsers import _AsyncRESP2Parser, _RESP2Parser
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from fencing import AsyncRedisCoordinator, RedisCoordinator
+from fencing.redis.connection_factory import ConnectionFactory
+from fencing.testing.contract import Contract
+from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+
+
+class Side(Contract):
+    """Makes coordinators, all sync or all async; ``call`` runs their methods, awaiting where that is needed."""
+
+    def __init__(self, asynchronous: bool) -> None:
+        self.asynchronous = asynchronous
+        self.made: list[Any] = []
+
+    def client(self, url: str, **options: Any) -> Any:
+        return (redis.asyncio.Redis if self.asynchronous else redis.Redis).from_url(url, **options)
+
+    def coordinator(self, url_or_client: Any, **settings: Any) -> Any:
+        client = self.client(url_or_client) if isinstance(url_or_client, str) else url_or_client
+        made = (AsyncRedisCoordinator if self.asynchronous else RedisCoordinator)(client, **settings)
+        self.made.append(made)
+        return made
+
+
+class Account:
+    """A balance in a real database, guarded and not, through a sync or an async guard."""
+
+    def __init__(self, side: Side, url: str) -> None:
+        self.side = side
+        self.engine: Any
+        self.guard: Any
+        if side.asynchronous:
+            self.engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+            self.guard = AsyncSQLAlchemyGuard(self.engine)
+        else:
+            self.engine = create_engine(url)
+            self.guard = SQLAlchemyGuard(self.engine)
+        side.call(self.guard.create_tables)
+        self._direct = create_engine(url, isolation_level="AUTOCOMMIT")
+        self.sql("CREATE TABLE account (name VARCHAR(512) PRIMARY KEY, balance INTEGER NOT NULL)")
+        self.sql("INSERT INTO account VALUES ('r', 0)")
+
+    def sql(self, statement: str, **values: Any) -> Any:
+        """One statement past the guard, committed; its first value, if it has one."""
+        with self._direct.connect() as connection:
+            result = connection.execute(text(statement), values)
+            return result.scalar() if result.returns_rows else result.rowcount
+
+    @property
+    def balance(self) -> int:
+        return int(self.sql("SELECT balance FROM account WHERE name = 'r'"))
+
+    def write(self, holder: Any, balance: int, **options: Any) -> int:
+        statement = text("UPDATE account SET balance = :balance WHERE name = 'r'")
+        return int(self.side.call(self.guard.write, holder, statement, {"balance": balance}, **options))
+
+    def mark(self, resource: str = "r") -> Any:
+        return self.side.call(self.guard.mark, resource)
+
+    def close(self) -> None:
+        self.side.call(self.engine.dispose)
+        self._direct.dispose()
+
+
+def with_python_parser(make: Callable[[ConnectionFactory], Any]) -> Callable[[ConnectionFactory], Any]:
+    """Connections that redis-py reads as it does where hiredis is not installed."""
+
+    def made(factory: ConnectionFactory) -> Any:
+        asynchronous = isinstance(factory.options["retry"], redis.asyncio.retry.Retry)
+        factory.options["parser_class"] = _AsyncRESP2Parser if asynchronous else _RESP2Parser
+        return make(factory)
+
+    return made
