@@ -31,6 +31,7 @@ from examples.servers import (
 from examples.servers import docker as docker_servers
 from fencing.redis import quirks, resp
 from fencing.redis.connection_factory import ConnectionFactory
+from tests.support.databases import Databases
 from tests.support.servers import (
     AzureServer,
     GCSServer,
@@ -173,12 +174,16 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def postgres_databases(postgres_server: PostgresServer) -> Databases:
+    return Databases(postgres_server)
+
+
 @pytest.fixture
-def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
-    """The SQLAlchemy URL of a database of the test's own."""
-    url = postgres_server.create_database()
-    yield url
-    postgres_server.drop_database(url)
+def postgres_url(postgres_databases: Databases) -> Iterator[str]:
+    """The SQLAlchemy URL of a database that is empty, and the test's own."""
+    with postgres_databases.one() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -241,12 +246,16 @@ def mariadb_server() -> Iterator[MariaDBServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def mariadb_databases(mariadb_server: MariaDBServer) -> Databases:
+    return Databases(mariadb_server)
+
+
 @pytest.fixture
-def mariadb_url(mariadb_server: MariaDBServer) -> Iterator[str]:
-    """The SQLAlchemy URL (with PyMySQL) of a database of the test's own."""
-    url = mariadb_server.create_database()
-    yield url
-    mariadb_server.drop_database(url)
+def mariadb_url(mariadb_databases: Databases) -> Iterator[str]:
+    """The SQLAlchemy URL (with PyMySQL) of a database that is empty, and the test's own."""
+    with mariadb_databases.one() as url:
+        yield url
 
 
 @pytest.fixture

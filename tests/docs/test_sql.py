@@ -118,7 +118,7 @@ def test_the_upkeep_that_is_shown(postgres_url: str, capsys: pytest.CaptureFixtu
 
 
 def test_the_guard_that_is_shown_is_the_one_that_is_tested() -> None:
-    sources = [ROOT / "examples" / "directory_guard.py", ROOT / "tests" / "contract" / "test_directory_guard.py"]
+    sources = [ROOT / "examples" / "directory_guard.py", ROOT / "tests" / "guards" / "test_directory_guard.py"]
     code = "\n".join(source.read_text("utf-8") for source in sources)
     shown = examples("writing-a-guard.md")
     assert len(shown) == 3
