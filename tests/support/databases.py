@@ -43,7 +43,8 @@ SELECT (SELECT count(*) FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname NO
   + (SELECT count(*) FROM pg_event_trigger)
   + (SELECT count(*) FROM pg_default_acl)
   + (SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database())
-  + (SELECT count(*) FROM pg_db_role_setting JOIN pg_database d ON d.oid = setdatabase WHERE datname = current_database())
+  + (SELECT count(*) FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+    WHERE d.datname = current_database())
 """
 _END_SESSIONS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
