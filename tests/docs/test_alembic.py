@@ -1,4 +1,4 @@
-"""The recipe of docs/databases.md, with the real Alembic: what it generates makes the table, and no more."""
+"""The recipe of docs/guards/databases.md, with the real Alembic: what it generates makes the table, and no more."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy import Engine, create_engine, inspect, text
 from fencing import Fence, StaleFence
 from storage_guards import SQLAlchemyGuard
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "databases.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guards" / "databases.md"
 MINE = Fence("orders:1", 5, "a" * 22)
 
 ENV = """

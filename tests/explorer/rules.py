@@ -1,4 +1,4 @@
-"""The rules of docs/safety.md, each switched off: what the explorer then has to find, and in how many steps.
+"""The rules of docs/internals/safety.md, each switched off, and the steps in which the explorer finds the violation.
 
 The seams are here alone: another function in the place of the kernel's rule, another program, another script, a plan
 that forgets a part. Nothing in the library can be switched off.
@@ -46,7 +46,7 @@ class Rule:
         scenario: with the rule off.
         violates: the property the explorer has to find violated.
         length: of the shortest trace it finds.
-        known: the length that a model of the protocol gave (docs/safety.md), where it did.
+        known: the length that a model of the protocol gave (docs/internals/safety.md), where it did.
         note: why the two differ, or what the trace shows.
     """
 

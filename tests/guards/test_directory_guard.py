@@ -1,4 +1,4 @@
-"""The worked example of docs/writing-a-guard.md passes the contract, and its locks outlast no process."""
+"""The worked example of docs/guards/your-own.md passes the contract, and its locks outlast no process."""
 
 from __future__ import annotations
 

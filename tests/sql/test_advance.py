@@ -227,7 +227,7 @@ def test_with_asyncio(engine: Engine, guard: SQLAlchemyGuard, url: str) -> None:
 
 
 def test_a_session_on_a_guarded_connection(engine: Engine, guard: SQLAlchemyGuard) -> None:
-    """As docs/sql.md has it; a refused check leaves the data alone."""
+    """As docs/guards/sqlalchemy.md has it; a refused check leaves the data alone."""
     guard.claim(MINE)
     with guard.begin(MINE) as connection, Session(connection) as session, session.begin():
         session.get_one(Order, 1).total += 1

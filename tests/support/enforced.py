@@ -48,7 +48,7 @@ class Roles(NamedTuple):
         return PsycopgGuard(dsn(self.app_url), **options)
 
     def past_the_trigger(self, table: Any, statement: Any, values: Any = ()) -> None:
-        """The operators' way round, as in docs/enforcement.md."""
+        """The operators' way round, as in docs/guards/enforcement.md."""
         with self.as_owner() as connection, connection.transaction():
             connection.execute(SQL("ALTER TABLE {} DISABLE TRIGGER fencing_enforced").format(SQL(table)))
             connection.execute(statement, values)
