@@ -25,7 +25,7 @@ def test_there_are_twenty_questions_and_more() -> None:
 
 
 def test_the_rooms_are_there() -> None:
-    rooms = re.findall(r"(?m)^\| ((?:`[a-z_/.]+`(?:, )?)+) \| ", PAGE.partition("## How sync")[0])
+    rooms = re.findall(r"(?m)^\| ((?:`[a-z_/.]+`(?:, )?)+) \| ", PAGE.partition("## Sync and async")[0])
     assert len(rooms) >= 8
     for path in re.findall(r"`([^`]+)`", " ".join(rooms)):
         assert (ROOT / path).exists(), path
