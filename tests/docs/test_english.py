@@ -18,7 +18,7 @@ LONGEST = 30
 LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 HTML = re.compile(r"<[^>]+>")
-ITEM = re.compile(r"\s*(?:[-*] |\d+\. )")
+ITEM = re.compile(r"^\s*(?:[-*] |\d+\. )")
 ARGUMENT = re.compile(r"\s+\*{0,2}\w[\w.]*(?: \([^)]*\))?:(?:\s|$)")
 HEADING = re.compile(r"\s*(?:#+ |\w+:$)")
 
