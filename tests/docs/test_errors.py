@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from examples.servers import PostgresServer, Proxy, RedisServer
+from examples.servers import PostgresServer, RedisServer
 from fencing import Fence, FencingError, GuardUnavailable, LeaseLost, NotAcquired, RedisCoordinator, StaleRead
 from fencing.kernel import errors
 from storage_guards import SQLAlchemyGuard
+from tests.support.servers import Proxy
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "guide" / "errors.md").read_text("utf-8")
 RETRY, TRY, ASK = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -1,6 +1,6 @@
 """The picture of the README: act two of the demo, drawn from a real run.
 
-    python -m tests.docs_pictures
+    python -m tests.docs.pictures
 
 It writes docs/images/act-2.svg. The picture has colours for light and for dark, and a ground of its own.
 """
@@ -22,7 +22,7 @@ from examples.drawing.markup import element, text
 from examples.drawing.picture import picture
 from examples.gc_pause.director import LANES
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PICTURE = ROOT / "docs" / "images" / "act-2.svg"
 ACT = "2"
 TITLE = "Act two of the demo: a lock and a check of writes alone still lose an update"
