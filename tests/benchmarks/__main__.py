@@ -1,7 +1,7 @@
 """The benchmark suite: `python -m tests.benchmarks [--quick] [--json FILE] [PART …]`, or `make bench ARGS="…"`.
 
 Without names, every part. What is found goes into FILE (bench.json), and `python -m tests.benchmarks report FILE` makes
-docs/benchmarks.md and its pictures of it. Ratios are what counts: absolute times are of this machine at this hour.
+docs/benchmarks.md and docs/benchmarks/ of it. Ratios are what counts: absolute times are of this machine at this hour.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from tests.benchmarks.machine import describe, noise
 from tests.benchmarks.parts import PARTS, PROGRAM_SECONDS, Figure, Run, load
-from tests.benchmarks.report import write_page
+from tests.benchmarks.report import write_pages
 from tests.benchmarks.tables import figure_rows, plain, scenarios, verdict_rows
-from tests.benchmarks.targets import TARGETS, judge
+from tests.benchmarks.targets import TARGETS, assess
 
 
 def main() -> None:
     if sys.argv[1:2] == ["report"]:
-        written = write_page(json.loads(Path(*sys.argv[2:3] or ["bench.json"]).read_text("utf-8")))
+        written = write_pages(json.loads(Path(*sys.argv[2:3] or ["bench.json"]).read_text("utf-8")))
         print("\n".join(map(str, written)))
         return
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
@@ -81,7 +81,7 @@ def _program(run: Run) -> str:
 def summary(results: dict[str, Any]) -> str:
     """The targets, and whatever failed."""
     figures = {name: [Figure(**figure) for figure in part["figures"]] for name, part in results["parts"].items()}
-    verdicts = [judge(target, figures) for target in TARGETS]
+    verdicts = [assess(target, figures) for target in TARGETS]
     wanted = [verdict for verdict in verdicts if any(place[0] in figures for place in verdict.target.places)]
     lines = []
     if wanted:

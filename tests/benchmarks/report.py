@@ -1,7 +1,11 @@
-"""docs/benchmarks.md and its pictures, of what a run has found. Nothing on that page is typed by hand."""
+"""docs/benchmarks.md, docs/benchmarks/numbers.md and the charts, made of what a run has found.
+
+Nothing on these pages is typed by hand. The run itself is kept beside them, in docs/benchmarks/results.json.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,77 +15,78 @@ from tests.benchmarks.contenders import OURS, REDIS_PY, THREADS
 from tests.benchmarks.failures import TTL
 from tests.benchmarks.failures import WHAT as UNTIL_THE_NEXT
 from tests.benchmarks.parts import PARTS, Figure
-from tests.benchmarks.tables import figure_rows, markdown, number, scenarios, verdict_rows
-from tests.benchmarks.targets import TARGETS, judge
+from tests.benchmarks.ratios import Figures, figures_of, ratios_page, where
+from tests.benchmarks.tables import figure_rows, markdown, scenarios, verdict_rows
+from tests.benchmarks.targets import TARGETS, assess
 
-__all__ = ["page", "pictures", "write_page"]
+__all__ = ["numbers_page", "pictures", "write_pages"]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FOLDER = "benchmarks"
 
-Figures = Mapping[str, Sequence[Figure]]
+HEAD = """# All numbers
 
-HEAD = """# Benchmarks
+All figures of one run, on one machine. [Benchmarks](../benchmarks.md) has the ratios that matter, and how they were
+measured.
 
-Made by `make bench` and `python -m tests.benchmarks report`; the numbers are of one run, on one machine, at one hour.
+Each figure is a median, with the 10th and the 90th percentile in brackets. Absolute times depend on the machine.
+Compare ratios, and only within one table.
 
-**Not promised:** any absolute time. What can be compared are ratios, within a table: contenders ran turn about, and a
-ratio is that of neighbours. Each figure is a median, in brackets the 10th and the 90th percentile.
-
-- *One core*: client and server share one processor, so that nothing has to be woken on another one and nothing runs
-  beside. *All cores*: as the system likes it; the same figures, more noise.
-- *raw*: a blocking socket (for asyncio: a protocol) that sends the very bytes this library sends.
-- Every lock expires after the same time, and only ours renews itself and mints fences. All share one client in a
-  process, with a pool that is large enough for everybody.
-- *Hand-off*: from the moment the holder begins to release until the next one has the lock, be it the same one: short
-  where the releaser takes the lock again at once, and then the *longest wait* is long. *Idle round trip*: one command
-  over a raw connection on which nothing happened for a millisecond. *Commands*: what clients send, counted with MONITOR
-  in a window of its own.
-- *Fairness (Jain)*: 1 if all got the lock equally often, 1/n if one got it every time.
+- *One core*: client and server share one processor. *All cores*: the system places them; this has more noise.
+- *raw*: a blocking socket (for asyncio: a protocol) that sends the same bytes as this library.
+- All locks have the same time-out. Only this library renews itself and mints fences. All locks of a process share one
+  client, with a pool that is large enough.
+- *Hand-off*: from the start of a release to the next grant, also to the same worker. It is short if the releaser takes
+  the lock again at once. Then the *longest wait* is long.
+- *Idle round trip*: one command over a raw connection that was idle for a millisecond.
+- *Commands*: the commands that clients send, counted with MONITOR in a separate window.
+- *Fairness (Jain)*: 1 if all get the lock equally often, 1/n if one of n gets it every time.
 """
 
 TEXTS = {
-    "pair": "A round is a batch of pairs of each contender; with threads, each has a lock of its own.",
-    "tasks": "The same with asyncio. With many tasks the time is that of all of them over the number of pairs.",
-    "contended": "A closed loop: everybody takes the lock, holds it for 1 ms, frees it, and wants it again.",
-    "failures": "A holder and two waiters, a process each. The first waiter is killed or frozen before the release; or "
-    f"the holder is killed. The ttl is {TTL} s.",
-    "renewal": "A cycle is the time in which every lease is renewed once, a third of its ttl.",
-    "processes": "Pairs of several processes at once, each with its own lock; all of them together.",
-    "live": "A second server with ten locks is the neighbour. A name was *ever locked* if its lock is gone: what stays "
-    "is what has no expiry, divided by the names. It has a ceiling, however many names there are: one key for each of "
+    "pair": "A round is a batch of pairs of each contender. With threads, each thread has a lock of its own.",
+    "tasks": "The same with asyncio. With many tasks, the time is that of all tasks, divided by the number of pairs.",
+    "contended": "A closed loop: each worker takes the lock, holds it for 1 ms, frees it, and wants it again.",
+    "failures": "A holder and two waiters, one process each. The first waiter is killed or frozen before the release, "
+    f"or the holder is killed. The ttl is {TTL} s.",
+    "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl.",
+    "processes": "Pairs of several processes at once, each with its own lock. The figure counts all together.",
+    "live": "A second server with ten locks is the neighbour. A name was *ever locked* if its lock is gone. What stays "
+    "has no expiry, and is divided by the names. However many names there are, at most one key stays for each of the "
     "16,384 slots.",
     "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",
-    "enforced_guard": "The same writes on a database that enforces, and on one that does not; no fsync.",
-    "object_store": "Guarded writes against plain puts.",
+    "enforced_guard": "The same writes on a database that enforces, and on one that does not. `fsync` is off.",
+    "object_store": "Guarded writes, compared with plain puts.",
     "redlock": "A quorum of independent servers.",
 }
 
 
-def write_page(results: Mapping[str, Any], docs: Path = DOCS) -> list[Path]:
-    """Write the page and its pictures; returns the files."""
-    drawn = pictures(_figures(results))
-    folder = docs / FOLDER
-    folder.mkdir(exist_ok=True)
-    written = [docs / "benchmarks.md"]
-    for name, picture in drawn.items():
-        written.append(folder / f"{name}.svg")
-        written[-1].write_text(picture + "\n", "utf-8")
-    written[0].write_text(page(results, drawn), "utf-8")
-    return written
+def write_pages(results: Mapping[str, Any], docs: Path = DOCS) -> list[Path]:
+    """Write the two pages, the charts and the run; return the files."""
+    drawn = pictures(figures_of(results))
+    files = {
+        docs / "benchmarks.md": ratios_page(results, drawn),
+        docs / FOLDER / "numbers.md": numbers_page(results, drawn),
+        docs / FOLDER / "results.json": json.dumps(results, ensure_ascii=False).replace("}, {", "},\n{") + "\n",
+        **{docs / FOLDER / f"{name}.svg": f"{picture}\n" for name, picture in drawn.items()},
+    }
+    (docs / FOLDER).mkdir(exist_ok=True)
+    for file, content in files.items():
+        file.write_text(content, "utf-8")
+    return list(files)
 
 
-def page(results: Mapping[str, Any], drawn: Mapping[str, str]) -> str:
-    """The page as Markdown."""
-    figures = _figures(results)
-    verdicts = [judge(target, figures) for target in TARGETS]
+def numbers_page(results: Mapping[str, Any], drawn: Mapping[str, str]) -> str:
+    """Return the page of all numbers as Markdown."""
+    figures = figures_of(results)
+    verdicts = [assess(target, figures) for target in TARGETS]
     met = sum(verdict.met for verdict in verdicts)
-    blocks = [HEAD.rstrip(), _where(results)]
-    blocks += [f"## Targets\n\n{met} of {len(TARGETS)} met; the median decides.", markdown(verdict_rows(verdicts))]
+    blocks = [HEAD.rstrip(), f"## Where\n\n{where(results)}"]
+    blocks += [f"## Targets\n\n{met} of {len(TARGETS)} met. The median decides.", markdown(verdict_rows(verdicts))]
     for name, part in results["parts"].items():
         blocks.append(f"## {name}: {PARTS[name]}\n\n{TEXTS[name]}")
         if name in drawn:
-            blocks.append(f"![{PARTS[name]}]({FOLDER}/{name}.svg)")
+            blocks.append(f"![{PARTS[name]}]({name}.svg)")
         for scenario in scenarios(figures[name]):
             blocks.append(f"**{scenario}**\n\n{markdown(figure_rows(figures[name], scenario))}")
         if part["text"]:
@@ -91,34 +96,9 @@ def page(results: Mapping[str, Any], drawn: Mapping[str, str]) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _where(results: Mapping[str, Any]) -> str:
-    """The machine, the versions, the noise."""
-    machine = results["machine"]
-    noises = [noise for part in results["parts"].values() for noise in part["noise"]]
-    loads, spins = ([noise[kind] for noise in noises] for kind in ("load", "spin"))
-    others = {**machine["servers"], **machine["packages"]}
-    text = (
-        f"## Where\n\n{machine['processor']}, {machine['cores']} cores, {machine['system']}, {machine['python']}, "
-        f"{machine['date']}. " + ", ".join(f"{name} {version}" for name, version in others.items()) + "."
-    )
-    if noises:
-        text += (
-            f"\n\nNoise: the load average was {number(min(loads))} to {number(max(loads))} before and after parts. The "
-            f"same short computation took {number(min(spins))} to {number(max(spins))} times as long at its 90th "
-            "percentile as at its 10th (1.0 is a quiet machine)."
-        )
-    if results["quick"]:
-        text += "\n\n**A quick run**, with few rounds: it shows that everything works, and little else."
-    return text
-
-
 def pictures(figures: Figures) -> dict[str, str]:
-    """An SVG for each part that has something to draw."""
+    """Return an SVG for each part that has something to draw."""
     return {name: picture for name, draw in _DRAWN.items() if (picture := draw(figures.get(name, ())))}
-
-
-def _figures(results: Mapping[str, Any]) -> dict[str, list[Figure]]:
-    return {name: [Figure(**figure) for figure in part["figures"]] for name, part in results["parts"].items()}
 
 
 def _one_line(said: str) -> str:
@@ -126,7 +106,7 @@ def _one_line(said: str) -> str:
 
 
 def _groups(figures: Sequence[Figure], what: str, ours: str = OURS) -> list[Group]:
-    """A group for each scenario, a bar for each contender."""
+    """Return a group for each scenario, with a bar for each contender."""
     groups = []
     for scenario in scenarios(figures):
         its = [figure for figure in figures if figure.scenario == scenario and figure.what == what]
@@ -160,12 +140,10 @@ def _contended(figures: Sequence[Figure]) -> str:
     panels = [
         Panel("hand-off, 99th percentile, µs", series("hand-off p99, µs")),
         Panel("fairness (Jain)", series("fairness (Jain)"), logarithmic=False, mark=0.98),
-        Panel("commands a grant", series("commands a grant"), mark=3.2),
-        Panel("grants a second", series("grants/s"), logarithmic=False),
+        Panel("commands per grant", series("commands a grant"), mark=3.2),
+        Panel("grants per second", series("grants/s"), logarithmic=False),
     ]
-    return (
-        lines("Waiting for one lock, by the number of threads that want it", counts, panels) if panels[0].series else ""
-    )
+    return lines("Contention for one lock, by the number of threads", counts, panels) if panels[0].series else ""
 
 
 def _live(figures: Sequence[Figure]) -> str:
@@ -174,17 +152,21 @@ def _live(figures: Sequence[Figure]) -> str:
         for figure in figures
         if figure.what.startswith("x with")
     }
-    panel = Panel("a pair's time, of that with ten", {OURS: ratio}, logarithmic=False, mark=1.15)
+    panel = Panel("time of a pair, compared with ten locks", {OURS: ratio}, logarithmic=False, mark=1.15)
     return lines("Many live locks in Redis", list(ratio), [panel]) if ratio else ""
 
 
 _DRAWN: Mapping[str, Callable[[Sequence[Figure]], str]] = {
-    "pair": _bars("Acquire and release: time, of redis-py Lock's", f"x {REDIS_PY}", "x", 1.0, REDIS_PY),
-    "tasks": _bars("Acquire and release with asyncio: time, of redis-py Lock's", f"x {REDIS_PY}", "x", 1.0, REDIS_PY),
+    "pair": _bars("Acquire and release: time, compared with redis-py's Lock", f"x {REDIS_PY}", "x", 1.0, REDIS_PY),
+    "tasks": _bars(
+        "Acquire and release with asyncio: time, compared with redis-py's Lock", f"x {REDIS_PY}", "x", 1.0, REDIS_PY
+    ),
     "contended": _contended,
-    "failures": _bars("Until the next one has the lock", UNTIL_THE_NEXT, "ms"),
-    "renewal": _bars("Renewing: client CPU a cycle", "client CPU a cycle, ms", "ms"),
-    "processes": _bars("Pairs a second of several processes, of redis-py Lock's", f"x {REDIS_PY}", "x", 1.0, REDIS_PY),
+    "failures": _bars("Until the next waiter has the lock", UNTIL_THE_NEXT, "ms"),
+    "renewal": _bars("Renewal: client CPU per cycle", "client CPU a cycle, ms", "ms"),
+    "processes": _bars(
+        "Pairs per second of several processes, compared with redis-py's Lock", f"x {REDIS_PY}", "x", 1.0, REDIS_PY
+    ),
     "live": _live,
-    "sql": _bars("Guarded writes: time, of the plain ones'", "x plain", "x", 1.0, "plain", ours="guard.write"),
+    "sql": _bars("Guarded writes: time, compared with plain ones", "x plain", "x", 1.0, "plain", ours="guard.write"),
 }

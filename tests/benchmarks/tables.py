@@ -1,4 +1,4 @@
-"""Figures as tables: for the terminal, and in Markdown. Pure."""
+"""Figures as tables, for the terminal and in Markdown. No I/O."""
 
 from __future__ import annotations
 
@@ -6,22 +6,32 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tests.benchmarks.parts import Figure
-from tests.benchmarks.targets import Verdict
+from tests.benchmarks.targets import Target, Verdict
 
-__all__ = ["figure_rows", "figure_text", "markdown", "number", "plain", "scenarios", "verdict_rows"]
+__all__ = [
+    "Row",
+    "figure_rows",
+    "figure_text",
+    "markdown",
+    "missed_rows",
+    "number",
+    "plain",
+    "scenarios",
+    "verdict_rows",
+]
 
 Row = Sequence[str]
 
 
 def number(value: float) -> str:
-    """Three digits that count, or more where they stand before the point, with separators between thousands."""
+    """Return three significant digits, or all digits before the point, with separators between thousands."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     return f"{value:,.{min(max(0, 2 - math.floor(math.log10(abs(value)))), 4)}f}"
 
 
 def figure_text(figure: Figure | None, unit: str = "") -> str:
-    """The median, and from where to where it varied, if it did."""
+    """Return the median, and its spread if it has one."""
     if figure is None:
         return "-"
     text = f"{number(figure.median)}{f' {unit}' if unit and unit != 'x' else ''}"
@@ -31,12 +41,12 @@ def figure_text(figure: Figure | None, unit: str = "") -> str:
 
 
 def scenarios(figures: Iterable[Figure]) -> list[str]:
-    """Their names, in the order of their first figure."""
+    """Return the names of the scenarios, in the order of their first figure."""
     return list(dict.fromkeys(figure.scenario for figure in figures))
 
 
 def figure_rows(figures: Sequence[Figure], scenario: str) -> list[Row]:
-    """A scenario as a table: a row for each contender, a column for each thing measured; the first row is the head."""
+    """Return a scenario as a table: a row for each contender, a column for each measure. The first row is the head."""
     mine = [figure for figure in figures if figure.scenario == scenario]
     columns = list(dict.fromkeys(figure.what for figure in mine))
     cells = {(figure.of, figure.what): figure for figure in mine}
@@ -50,16 +60,30 @@ def verdict_rows(verdicts: Sequence[Verdict]) -> list[Row]:
     rows: list[Row] = [["", "target", "measured", "all cores", ""]]
     for verdict in verdicts:
         target = verdict.target
-        sign = "≥" if target.at_least else "≤"
-        limit = f"{sign} {'x ' if target.unit == 'x' else ''}{number(target.limit)}"
-        limit += f" {target.unit}" if target.unit not in ("", "x") else ""
         beside = figure_text(verdict.beside, target.unit) if target.beside else ""
-        rows.append([target.what, limit, figure_text(verdict.figure, target.unit), beside, verdict.said])
+        rows.append([target.what, _limit_text(target), figure_text(verdict.figure, target.unit), beside, verdict.said])
     return rows
 
 
+def missed_rows(verdicts: Sequence[Verdict]) -> list[Row]:
+    rows: list[Row] = [["missed", "target", "measured"]]
+    for verdict in verdicts:
+        target, figure = verdict.target, verdict.figure
+        value = "-" if figure is None else _with_unit(figure.median, target.unit)
+        rows.append([target.what, _limit_text(target), value])
+    return rows
+
+
+def _limit_text(target: Target) -> str:
+    return f"{'≥' if target.at_least else '≤'} {_with_unit(target.limit, target.unit)}"
+
+
+def _with_unit(value: float, unit: str) -> str:
+    return f"x {number(value)}" if unit == "x" else f"{number(value)} {unit}".rstrip()
+
+
 def plain(rows: Sequence[Row]) -> str:
-    """Columns of equal width, for a terminal."""
+    """Return columns of equal width, for a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

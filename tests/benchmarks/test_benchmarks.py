@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import xml.etree.ElementTree as Xml
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +15,11 @@ from tests.benchmarks.closed_loop import Grant
 from tests.benchmarks.contended import fairness, hand_offs, longest_wait, numbers_of
 from tests.benchmarks.measure import Spread, jain, percentile, ratios, shares_above, spread_of, turns
 from tests.benchmarks.parts import PARTS, Figure, Run
+from tests.benchmarks.ratios import ratios_page
 from tests.benchmarks.raw import _commands
-from tests.benchmarks.report import TEXTS, page, pictures
+from tests.benchmarks.report import DOCS, TEXTS, numbers_page, pictures, write_pages
 from tests.benchmarks.tables import figure_rows, figure_text, markdown, number, plain, verdict_rows
-from tests.benchmarks.targets import TARGETS, Target, judge
+from tests.benchmarks.targets import TARGETS, Target, assess
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -154,19 +157,19 @@ def test_a_scenario_is_a_table_in_the_order_of_its_figures() -> None:
 
 def test_the_worst_of_a_targets_figures_decides() -> None:
     target = Target("t", 1.0, (("p", "here", "ours", "time"), ("p", "there", "ours", "time")))
-    met = judge(target, {"p": [figure(0.5), figure(1.0, "there")]})
+    met = assess(target, {"p": [figure(0.5), figure(1.0, "there")]})
     assert (met.met, met.said) == (True, "met")
-    missed = judge(target, {"p": [figure(0.5), figure(1.5, "there")]})
+    missed = assess(target, {"p": [figure(0.5), figure(1.5, "there")]})
     assert (missed.met, missed.said) == (False, "missed by 50% (there)")
-    least = judge(Target("t", 1.0, target.places, at_least=True), {"p": [figure(0.75), figure(1.5, "there")]})
+    least = assess(Target("t", 1.0, target.places, at_least=True), {"p": [figure(0.75), figure(1.5, "there")]})
     assert (least.met, least.said) == (False, "missed by 25% (here)")
 
 
 def test_a_target_that_was_not_measured_is_not_met() -> None:
     target = Target("t", 1.0, (("p", "here", "ours", "time"), ("p", "there", "ours", "time")))
-    nothing = judge(target, {})
+    nothing = assess(target, {})
     assert (nothing.met, nothing.said, nothing.figure) == (False, "not measured", None)
-    half = judge(target, {"p": [figure(0.5)]})
+    half = assess(target, {"p": [figure(0.5)]})
     assert (half.met, half.said) == (False, "1 of 2 not measured")
     assert verdict_rows([nothing])[1][0] == "t", "it is in the table all the same"
 
@@ -232,10 +235,38 @@ def test_a_page_is_made_of_the_results_alone() -> None:
     }
     drawn = pictures({"pair": pair})
     assert drawn.keys() == {"pair"}
-    text = page(results, drawn)
+    text = numbers_page(results, drawn)
     assert "| fencing | 0.300 (0.270 … 0.330) |" in text
-    assert "](benchmarks/pair.svg)" in text
+    assert "](pair.svg)" in text
     assert "Failed: *here*, theirs: it \\| hangs for ever" in text
     assert "**A quick run**" in text
     assert "```text\nsaid by itself\n```" in text
     assert text.count("not measured") == len(TARGETS) - 1
+
+
+def test_the_page_of_ratios_says_what_was_measured_and_what_was_not() -> None:
+    figures = [
+        figure(0.9, "one thread, one core, with hiredis", "fencing", "x redis-py Lock"),
+        figure(4.0, "one thread, one core, with hiredis", "pottery", "x redis-py Lock"),
+    ]
+    machine = {"processor": "p", "cores": 2, "system": "s", "python": "3", "date": "d", "servers": {}, "packages": {}}
+    printed = "put 1 KiB  1 ms  1 put\npublish 1 KiB   8.2 ms   2.5 ms cpu   x 4.77 (4.45 … 5.13)  2 get, 2 put\n"
+    parts = {
+        "pair": {**Run("pair", quick=True, figures=figures).result(), "noise": [], "text": ""},
+        "object_store": {"figures": [], "failures": [], "noise": [], "text": printed},
+    }
+    text = ratios_page({"machine": machine, "quick": True, "parts": parts}, {})
+    assert "| one thread | x 0.90 | - | x 4.00 | - | - |" in text
+    assert "| publish 1 KiB | x 4.77 |" in text
+    assert "x 0.90 of the time of redis-py Lock, and (not measured) with 64 asyncio tasks" in text
+    assert "| acquire and release, one thread: time, compared with redis-py's Lock | ≤ x 0.400 | x 0.900 |" in text
+    assert "## Contention" not in text, "a section without a figure is left out"
+
+
+def test_the_pages_are_those_of_the_recorded_run(tmp_path: Path) -> None:
+    results = json.loads((DOCS / "benchmarks" / "results.json").read_text("utf-8"))
+    for file in write_pages(results, tmp_path):
+        committed = DOCS / file.relative_to(tmp_path)
+        assert file.read_text("utf-8") == committed.read_text("utf-8"), (
+            f"python -m tests.benchmarks report makes {file}"
+        )
