@@ -1,4 +1,4 @@
-"""Figures as SVG pictures: bars with their spread, and lines. Their colours are for light and for dark. Pure."""
+"""Figures as SVG pictures: bars with their spread, and lines. They have colours for light and for dark. No I/O."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines over the same ``xs``; each series has a value for some of them. ``mark``: a dashed line, at a target."""
+    """Lines over the same ``xs``; each series has a value for some of them. ``mark`` is a dashed line at a target."""
 
     title: str
     series: dict[str, dict[int, float]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Panel:
 
 
 def bars(title: str, groups: Sequence[Group], *, unit: str, mark: float | None = None, marked: str = "") -> str:
-    """Horizontal bars on a logarithmic scale, each with its spread; ``mark`` is a dashed line across them."""
+    """Return horizontal bars on a logarithmic scale, each with its spread. ``mark`` is a dashed line across them."""
     all_bars = [bar for group in groups for bar in group.bars]
     values = [value for bar in all_bars for value in (bar.low, bar.median, bar.high) if value > 0]
     values += [] if mark is None else [mark]
@@ -106,7 +106,7 @@ def bars(title: str, groups: Sequence[Group], *, unit: str, mark: float | None =
 
 
 def lines(title: str, xs: Sequence[int], panels: Sequence[Panel]) -> str:
-    """Panels one below the other, over the same numbers, which stand at equal distances."""
+    """Return panels one below the other, over the same numbers at equal distances."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series))
     drawn = [_legend(names, HEAD + 12)]
     y = float(HEAD) + 30
@@ -167,7 +167,7 @@ def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) ->
 
 
 def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
-    """Logarithmic; what lies below its low end is put there."""
+    """Return a logarithmic scale; a value below its low end is drawn there."""
     span = math.log(high / low) or 1.0
     return lambda value: start + (end - start) * max(0.0, math.log(max(value, low) / low)) / span
 
@@ -177,7 +177,7 @@ def _linear(low: float, high: float, start: float, end: float) -> Callable[[floa
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten between two values; with their doubles and halves, where there are fewer than two."""
+    """Return the powers of ten between two values, with 2 and 5 times each if there are fewer than two."""
     powers = [10.0**power for power in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)]
     fine = [power * step for power in powers for step in (1, 2, 5)]
     inside = [tick for tick in powers if low <= tick <= high]

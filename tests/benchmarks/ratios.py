@@ -328,9 +328,10 @@ def _size(figures: Figures) -> str:
 def _targets(verdicts: Sequence[Verdict]) -> str:
     met = sum(verdict.met for verdict in verdicts)
     missed = [verdict for verdict in verdicts if not verdict.met and verdict.figure is not None]
+    measured = sum(verdict.figure is not None for verdict in verdicts)
     open_ = [verdict.target.what for verdict in verdicts if verdict.figure is None]
     text = (
-        f"We set {len(verdicts)} targets for ourselves, and {met} are met. "
+        f"We set {len(verdicts)} targets for ourselves. {measured} were measured, and {met} of them are met. "
         "[All of them](benchmarks/numbers.md#targets) are with the numbers."
     )
     table = f"These are missed:\n\n{markdown(missed_rows(missed))}" if missed else "None is missed."
