@@ -62,7 +62,9 @@ def blocks_of_docstring(text: str) -> Iterator[str]:
             block = []
         if line.strip():
             block.append(ITEM.sub("", line))
-        literal = line.endswith("::")
+        if literal := line.endswith("::"):
+            yield "\n".join(block)
+            block = []
     yield "\n".join(block)
 
 
@@ -107,3 +109,4 @@ def test_a_long_sentence_is_found_and_code_is_one_word() -> None:
     assert too_long(blocks_of_docstring(f"Return it.\n\n    Args:\n        one: {long}\n"))
     assert not too_long(blocks_of_page(f"```\n{long}\n```\n\n`{long}` is code.\n- {'word ' * 20}\n- {'word ' * 20}"))
     assert not too_long(blocks_of_docstring(f"The tree::\n\n    {long}\n\nAnd `` {long}``."))
+    assert not too_long(blocks_of_docstring(f"{'word ' * 20}::\n\n    code\n\n{'word ' * 20}"))
