@@ -45,6 +45,18 @@ def test_each_page_is_reached_from_the_reading_order() -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("folder", ["fencing", "storage_guards", "examples", "tests"])
+def test_each_page_that_code_names_is_there(folder: str) -> None:
+    missing = {
+        f"{file.relative_to(ROOT)}: {page}"
+        for pattern in ("*.py", "*.lua")
+        for file in sorted((ROOT / folder).rglob(pattern))
+        for page in re.findall(r"(?<![\w/])docs/[\w/-]+\.md", file.read_text("utf-8"))
+        if not (ROOT / page).exists()
+    }
+    assert not missing
+
+
 def test_anchors_are_those_of_github(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Lost replies: `landed`\n\n## MariaDB, MySQL\n```\n# no heading\n```\n")
