@@ -111,11 +111,13 @@ def where(results: Mapping[str, Any]) -> str:
     """Return the machine, the versions and the noise."""
     machine = results["machine"]
     noises = [noise for part in results["parts"].values() for noise in part["noise"]]
-    versions = {**machine["servers"], **machine["packages"]}
     lines = [
         f"- **Machine:** {', '.join(str(machine[name]) for name in ('processor', 'system', 'python', 'date'))}.",
         f"- **Cores:** {machine['cores']}.",
-        "- **Versions:** " + ", ".join(f"{name} {version}" for name, version in versions.items()) + ".",
+        *(
+            f"- **{kind.capitalize()}:** {', '.join(f'{name} {version}' for name, version in machine[kind].items())}."
+            for kind in ("servers", "packages")
+        ),
     ]
     if noises:
         loads, spins = ([noise[kind] for noise in noises] for kind in ("load", "spin"))
