@@ -21,13 +21,13 @@ LEAST_LEASE_SECONDS = 1.0
 """What a lease near its end still gets: whether it may write is the mark's decision, not the clock's."""
 
 
-def check_timeout(timeout: object, what: str = "timeout") -> float:
+def check_timeout(timeout: object, name: str = "timeout") -> float:
     """Return ``timeout`` as seconds if it is a finite number above 0; TypeError or ValueError otherwise."""
-    seconds = _number(timeout, what)
+    seconds = _number(timeout, name)
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{what} is a finite number of seconds above 0, not {timeout}: every wait has a bound")
+        raise ValueError(f"{name} is a finite number of seconds above 0, not {timeout}: every wait has a bound")
     if seconds > MOST_SECONDS:
-        raise ValueError(f"{what} is at most {MOST_SECONDS} seconds (2**31 - 1 milliseconds), not {timeout}")
+        raise ValueError(f"{name} is at most {MOST_SECONDS} seconds (2**31 - 1 milliseconds), not {timeout}")
     return seconds
 
 
@@ -68,9 +68,9 @@ def check_unknown(error: object) -> OutcomeUnknown:
     raise TypeError(f"landed takes an OutcomeUnknown, not {type(error).__name__}{hint}")
 
 
-def _number(value: object, what: str) -> float:
+def _number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__}")
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
     if math.isnan(value):
-        raise ValueError(f"{what} is a number of seconds, not NaN")
+        raise ValueError(f"{name} is a number of seconds, not NaN")
     return float(value)

@@ -44,7 +44,7 @@ class _Memory:
         yield data
         self._marks, self._data = marks, dict(data)
 
-    def _locked(self, fences: list[Fence], seconds: float) -> GuardUnavailable:
+    def _unavailable(self, fences: list[Fence], seconds: float) -> GuardUnavailable:
         resource = fences[0].resource
         return GuardUnavailable(
             f"the memory guard stayed locked by another transaction for {seconds:.3g} s, so the mark of {resource!r} "
@@ -116,7 +116,7 @@ class MemoryGuard(_Memory):
     @contextmanager
     def _exclusive(self, fences: list[Fence], seconds: float) -> Iterator[None]:
         if not self._lock.acquire(timeout=seconds):
-            raise self._locked(fences, seconds)
+            raise self._unavailable(fences, seconds)
         try:
             yield
         finally:
@@ -164,7 +164,7 @@ class AsyncMemoryGuard(_Memory):
             async with asyncio.timeout(seconds):  # wait_for could swallow a cancellation as the lock is granted
                 await self._lock.acquire()
         except TimeoutError:
-            raise self._locked(fences, seconds) from None
+            raise self._unavailable(fences, seconds) from None
         try:
             yield
         finally:

@@ -54,7 +54,7 @@ class ObjectGuard:
     def _deadline(self, timeout: float | None, holders: Sequence[Fence | HasFence] = ()) -> Deadline:
         return Deadline(wait_seconds(holders, self._timeout, timeout))
 
-    def _keep(self, report: ProbeReport) -> ProbeReport:
+    def _store_report(self, report: ProbeReport) -> ProbeReport:
         self._io.form = report.etag_form
         self._report = report
         return report

@@ -42,7 +42,7 @@ def size_of(body: Any) -> int | None:
     return None
 
 
-def pieces(body: Any) -> Iterator[bytes | memoryview]:
+def read_pieces(body: Any) -> Iterator[bytes | memoryview]:
     """Read a body in pieces of about a mebibyte."""
     view = _view(body)
     if view is not None:
@@ -62,12 +62,12 @@ def pieces(body: Any) -> Iterator[bytes | memoryview]:
             yield bytes(gathered)
 
 
-async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
-    """Read as :func:`pieces` does; files in a thread, a sync iterable in this one."""
+async def read_pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
+    """Read as :func:`read_pieces` does; files in a thread, a sync iterable in this one."""
     if isinstance(body, os.PathLike):
         file = await asyncio.to_thread(open, body, "rb")
         try:
-            async for piece in pieces_async(file):
+            async for piece in read_pieces_async(file):
                 yield piece
         finally:
             await asyncio.to_thread(file.close)
@@ -82,7 +82,7 @@ async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
         if gathered:
             yield bytes(gathered)
     else:
-        for piece in pieces(body):
+        for piece in read_pieces(body):
             yield piece
 
 

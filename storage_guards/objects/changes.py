@@ -82,7 +82,7 @@ def unavailable(scope: Scope, error: BaseException, then: str = "nothing was wri
 # Reading
 
 
-def plan_look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
+def plan_inspect(scope: Scope, deadline: Deadline) -> Plan[Seen]:
     """Read the pointer, with the condition that it still is so; Lost where the store does not say."""
     found = yield Get(scope.directory.pointer, MAX_POINTER_BYTES, deadline.part())
     if found is None:
@@ -97,7 +97,7 @@ def plan_look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
 def plan_read(scope: Scope) -> Plan[Pointer | None]:
     """Read the pointer."""
     try:
-        return (yield from plan_look(scope, scope.deadline())).pointer
+        return (yield from plan_inspect(scope, scope.deadline())).pointer
     except Lost as error:
         raise unavailable(scope, error, "retry") from error
 
@@ -145,7 +145,7 @@ def plan_put(
                     raise
                 raise unknown() from error  # this attempt was refused; nothing is known of those before
             try:
-                now = yield from plan_look(scope, deadline)
+                now = yield from plan_inspect(scope, deadline)
             except Lost as error:
                 why = error
             except GuardNotEnforceable as error:
@@ -176,7 +176,7 @@ def plan_change(
     deadline = scope.deadline()
     for attempt in range(ROUNDS):
         try:
-            seen = yield from plan_look(scope, deadline)
+            seen = yield from plan_inspect(scope, deadline)
         except Lost as error:
             raise unavailable(scope, error) from error
         wanted = decide(seen.pointer)

@@ -24,18 +24,18 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "con
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 
-def map_error(error: Exception, what: str) -> Conflict | Lost | GuardNotEnforceable:
+def map_error(error: Exception, action: str) -> Conflict | Lost | GuardNotEnforceable:
     """Translate an error of obstore's, but for FileNotFoundError, which means something else to each request."""
     if isinstance(error, (AlreadyExistsError, PreconditionError)):
         return Conflict(brief(error))
     if isinstance(error, _DENIED):
         return GuardNotEnforceable(
-            f"{what}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
+            f"{action}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
             f"valid credentials: {brief(error)}"
         )
     if isinstance(error, (NotSupportedError, NotImplementedError)):
-        return GuardNotEnforceable(f"{what}: this store cannot do it: {brief(error)}")
-    return Lost(f"{what}: {brief(error)}")
+        return GuardNotEnforceable(f"{action}: this store cannot do it: {brief(error)}")
+    return Lost(f"{action}: {brief(error)}")
 
 
 def require_bucket(error: FileNotFoundError, *keys: str) -> None:

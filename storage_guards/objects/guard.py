@@ -13,7 +13,7 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.bodies import pieces, size_of
+from storage_guards.objects.bodies import read_pieces, size_of
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
@@ -78,7 +78,7 @@ class ObjectStoreGuard(ObjectGuard):
                 raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
             try:
                 if self._report is None:
-                    return self._keep(self._run(self._plan_probe(seconds)))
+                    return self._store_report(self._run(self._plan_probe(seconds)))
             finally:
                 self._verifying.release()
         return self._report
@@ -309,7 +309,7 @@ class ObjectStoreGuard(ObjectGuard):
     def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
             case OpenBody(body):
-                return pieces(body), size_of(body)
+                return read_pieces(body), size_of(body)
             case Next(Generator() as body):
                 return next(body, None)
             case Close(Generator() as body):

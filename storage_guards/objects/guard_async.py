@@ -13,7 +13,7 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.bodies import pieces_async, size_of
+from storage_guards.objects.bodies import read_pieces_async, size_of
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.plans import ANYTHING, Anything
@@ -54,7 +54,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
         await asyncio.wait([task], timeout=seconds + PROBE_GRACE)  # not cancelled with this one of its waiters
         if not task.done():
             raise GuardUnavailable(f"another task's probe of the object store took over {seconds:.3g} s; retry")
-        return self._keep(task.result())
+        return self._store_report(task.result())
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """See :meth:`ObjectStoreGuard.claim`."""
@@ -149,7 +149,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
     async def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
             case OpenBody(body):
-                return pieces_async(body), size_of(body)
+                return read_pieces_async(body), size_of(body)
             case Next(AsyncGenerator() as body):
                 return await anext(body, None)
             case Close(AsyncGenerator() as body):

@@ -30,7 +30,7 @@ MOST_IN_PLACE = 8 * 2**20
 MARK = "fencingmark"
 WRITES = "fencingwrites"
 
-WRITTEN_OVER = Version(None, None)
+OVERWRITTEN = Version(None, None)
 """The version of an object that was replaced before its version could be asked for. A write on top of it is refused."""
 
 _MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})")
@@ -86,7 +86,7 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
     """Put the object, if the mark is the fence's and the object is what it is to replace."""
     if claim:
         yield from plan_claim(scope, fence)
-    if isinstance(replacing, StoredObject) and replacing.version == WRITTEN_OVER:
+    if isinstance(replacing, StoredObject) and replacing.version == OVERWRITTEN:
         raise StaleRead(resource=scope.resource, key=key)
     deadline = scope.deadline()
     id_ = new_id()
@@ -151,7 +151,7 @@ def _plan_put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadli
                 break
             there = () if now is None else _writes(now)
             if writes[0] in there:
-                return now.version if writes[0] == there[0] else WRITTEN_OVER
+                return now.version if writes[0] == there[0] else OVERWRITTEN
             if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
                 return None
             if isinstance(why, Lost) or deadline.over:

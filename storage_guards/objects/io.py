@@ -141,7 +141,7 @@ class ObjectIO:
         return await _bounded(read(), request.seconds, f"reading {request.key}")
 
     async def _put(self, request: Put) -> Version:
-        what = f"storing {request.key}"
+        action = f"storing {request.key}"
         put = self.store.put_async(
             request.key,
             request.data,
@@ -150,26 +150,26 @@ class ObjectIO:
             use_multipart=False,
         )
         try:
-            result = await _bounded(put, request.seconds, what)
+            result = await _bounded(put, request.seconds, action)
         except FileNotFoundError as error:
             require_bucket(error, request.key)
             if request.condition not in (None, CREATE):
                 raise Conflict(brief(error)) from error
             if not is_first_attempt(error):
-                raise Lost(f"{what}: {brief(error)}") from error
+                raise Lost(f"{action}: {brief(error)}") from error
             # Nothing needs to be there.
-            raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {brief(error)}") from error
+            raise GuardNotEnforceable(f"{action}: not found: is there such a bucket? {brief(error)}") from error
         except GuardNotEnforceable as error:
             if is_denied(error.__cause__) and not is_first_attempt(error.__cause__):
-                raise Lost(f"{what}: {error}") from error
+                raise Lost(f"{action}: {error}") from error
             raise
         except Conflict as error:
             if request.condition is None:  # it had none: something else was in the way
-                raise Lost(f"{what}: {error}") from error
+                raise Lost(f"{action}: {error}") from error
             raise
         stored = Version(result.get("e_tag"), result.get("version"))
         if stored == request.condition:  # as after a redirection of the kind that turns a put into a get
-            raise Lost(f"{what}: the version is what it was")
+            raise Lost(f"{action}: the version is what it was")
         return stored
 
     def _mode(self, request: Put) -> Any:
@@ -192,13 +192,13 @@ class ObjectIO:
 
     async def _delete(self, request: Delete) -> None:
         keys = list(request.keys)
-        what = f"deleting {len(keys)} objects"
+        action = f"deleting {len(keys)} objects"
         try:
-            await _bounded(self.store.delete_async(keys), request.seconds, what)
+            await _bounded(self.store.delete_async(keys), request.seconds, action)
         except FileNotFoundError as error:
             # One of them was gone already. A store that calls this an error may have kept the others.
             require_bucket(error, *keys)
-            await _bounded(self._delete_each(keys), request.seconds, what)
+            await _bounded(self._delete_each(keys), request.seconds, action)
 
     async def _delete_each(self, keys: list[str]) -> None:
         for start in range(0, len(keys), DELETED_AT_ONCE):
@@ -209,11 +209,11 @@ class ObjectIO:
 
     async def _list(self, request: List) -> list[Listed]:
         found: list[Listed] = []
-        what = f"listing {request.directory}"
+        action = f"listing {request.directory}"
         pages = self.store.list(request.directory, chunk_size=PAGE)
         try:
             while len(found) < request.limit:
-                page = await _bounded(_next(pages), request.page_seconds, what)
+                page = await _bounded(_next(pages), request.page_seconds, action)
                 if page is None:
                     break
                 found.extend(Listed(each["path"], each["size"], each["last_modified"]) for each in page)
@@ -222,17 +222,17 @@ class ObjectIO:
         return found[: request.limit]
 
 
-async def _bounded(awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
+async def _bounded(awaitable: Awaitable[T], seconds: float | None, action: str) -> T:
     """Await the result within the bound, with obstore's errors translated; not FileNotFoundError, which depends."""
     try:
         async with asyncio.timeout(seconds):
             return await awaitable
     except TimeoutError as error:
-        raise Lost(f"{what}: no answer" + ("" if seconds is None else f" within {seconds:.3g} s")) from error
+        raise Lost(f"{action}: no answer" + ("" if seconds is None else f" within {seconds:.3g} s")) from error
     except FileNotFoundError:
         raise
     except STORE_ERRORS as error:
-        raise map_error(error, what) from error
+        raise map_error(error, action) from error
 
 
 def write_etag(e_tag: str, form: str) -> str:
@@ -257,7 +257,7 @@ class _Upload:
     def __init__(self, store: Any, begin: Begin) -> None:
         self._store = store
         self._begin = begin
-        self._what = f"storing {begin.key}"
+        self._action = f"storing {begin.key}"
         self._pieces: asyncio.Queue[bytes | memoryview | BaseException | None] = asyncio.Queue(1)
         self._put: asyncio.Future[Any] | None = None
 
@@ -276,9 +276,9 @@ class _Upload:
             if self._put.done():
                 self._put.result()
                 if piece is not None:
-                    raise Lost(f"{self._what} ended early")
+                    raise Lost(f"{self._action} ended early")
             elif not room.done():
-                raise Lost(f"{self._what} made no progress for {seconds:.3g} s")
+                raise Lost(f"{self._action} made no progress for {seconds:.3g} s")
         finally:
             room.cancel()
 
@@ -288,7 +288,7 @@ class _Upload:
         assert self._put is not None
         await asyncio.wait([self._put], timeout=self._begin.seconds)
         if not self._put.done():
-            raise Lost(f"{self._what} did not end within {self._begin.seconds:.3g} s of its last byte")
+            raise Lost(f"{self._action} did not end within {self._begin.seconds:.3g} s of its last byte")
         self._put.result()
 
     async def abort(self, seconds: float) -> None:
@@ -298,7 +298,7 @@ class _Upload:
             if not self._put.done():
                 while not self._pieces.empty():
                     self._pieces.get_nowait()
-                self._pieces.put_nowait(_GivenUp())
+                self._pieces.put_nowait(_Aborted())
                 await asyncio.wait([self._put], timeout=seconds)
         finally:
             if not self._put.done():
@@ -309,22 +309,22 @@ class _Upload:
     async def _put_pieces(self) -> None:
         put = self._store.put_async(
             self._begin.key,
-            self._handed_over(),
+            self._queued_pieces(),
             use_multipart=True,
             chunk_size=self._begin.part_size,
             max_concurrency=PARTS_AT_ONCE,
         )
         try:
-            await _bounded(put, None, self._what)  # each wait in send() and finish() bounds it
+            await _bounded(put, None, self._action)  # each wait in send() and finish() bounds it
         except FileNotFoundError as error:
-            raise Lost(f"{self._what}: {error}") from error
+            raise Lost(f"{self._action}: {error}") from error
 
-    async def _handed_over(self) -> AsyncIterator[bytes | memoryview]:
+    async def _queued_pieces(self) -> AsyncIterator[bytes | memoryview]:
         while (piece := await self._pieces.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
 
 
-class _GivenUp(Exception):
+class _Aborted(Exception):
     pass

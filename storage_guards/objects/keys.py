@@ -78,18 +78,18 @@ def _short(escaped: str, name: str) -> str:
     return f"{head}=~{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def check_name(name: object, what: str = "the name of an object") -> str:
+def check_name(name: object, label: str = "the name of an object") -> str:
     """Return ``name`` if it can name an object of a publication; TypeError or ValueError otherwise."""
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a str, not {type(name).__name__}")
+        raise TypeError(f"{label} is a str, not {type(name).__name__}")
     if not name:
-        raise ValueError(f"{what} is not empty")
+        raise ValueError(f"{label} is not empty")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} is not valid Unicode text: {error.reason}") from None
+        raise ValueError(f"{label} is not valid Unicode text: {error.reason}") from None
     if size > MAX_NAME_BYTES:
-        raise ValueError(f"{what} has at most {MAX_NAME_BYTES} bytes of UTF-8, not {size}")
+        raise ValueError(f"{label} has at most {MAX_NAME_BYTES} bytes of UTF-8, not {size}")
     return name
 
 

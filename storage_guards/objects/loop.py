@@ -35,7 +35,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 _ending = False
 
 
-def _the_loop() -> asyncio.AbstractEventLoop:
+def _shared_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _starting:
         if _loop is None:
@@ -89,16 +89,16 @@ def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
     try:
         if _ending:
             raise concurrent.futures.CancelledError
-        future = asyncio.run_coroutine_threadsafe(coroutine, _the_loop())
+        future = asyncio.run_coroutine_threadsafe(coroutine, _shared_loop())
     except BaseException as error:
         coroutine.close()
         if isinstance(error, concurrent.futures.CancelledError):
-            _stop_here(error)
+            _refuse_at_exit(error)
         raise
     try:
         return future.result(seconds + _GRACE)
     except concurrent.futures.CancelledError as error:
-        _stop_here(error)
+        _refuse_at_exit(error)
     except TimeoutError as error:
         future.cancel()
         raise Lost(f"no answer for {seconds + _GRACE:.3g} s, nor an end") from error
@@ -107,7 +107,7 @@ def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
         raise
 
 
-def _stop_here(error: BaseException) -> NoReturn:
+def _refuse_at_exit(error: BaseException) -> NoReturn:
     """Stop here, because the process ends: a daemon thread for good, as the interpreter would have it do anyway."""
     while _ending and threading.current_thread().daemon:
         time.sleep(_END_SECONDS)

@@ -9,8 +9,8 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.objects import pointer as to
-from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_look, plan_put, plan_read, unavailable
+from storage_guards.objects import pointer as states
+from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_inspect, plan_put, plan_read, unavailable
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
@@ -44,7 +44,7 @@ def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
 
     def decide(now: Pointer | None) -> Pointer:
         mark = admit_claim(None if now is None else now.mark, fence)
-        return now if now is not None and mark == now.mark else to.claimed(now, fence, mark, id_, scope.now())
+        return now if now is not None and mark == now.mark else states.with_claim(now, fence, mark, id_, scope.now())
 
     def unknown(_: Pointer) -> FencingError:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
@@ -81,7 +81,7 @@ def plan_publish(
         for entry in carried.values():
             if entry not in there:  # its data may be gone, or be deleted at any time
                 raise StaleRead(resource=scope.resource, key=entry.key)
-        return to.published(now, fence, mark, upload, scope.now(), objects)
+        return states.with_publication(now, fence, mark, upload, scope.now(), objects)
 
     encode(decide((yield from plan_read(scope))), ROOM)  # refused before anything is uploaded
     for name, body in bodies.items():
@@ -142,7 +142,7 @@ def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
-        return to.deleted(now, fence, _admit(now, fence, claim), id_, scope.now())
+        return states.with_deletion(now, fence, _admit(now, fence, claim), id_, scope.now())
 
     yield Shielded(_plan_write(scope, fence, decide))
 
@@ -171,16 +171,16 @@ def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
 
     for _ in range(ROUNDS):
         try:
-            seen = yield from plan_look(scope, deadline)
+            seen = yield from plan_inspect(scope, deadline)
         except Lost as lost:
             raise still_open() from lost
         answer = verdict(writes, seen.pointer)
         if answer is not False or not may_still_land(writes, error, seen.pointer):
             return answer
         if seen.pointer is not None and seen.pointer.mark.is_of(fence):
-            other = to.moved(seen.pointer, scope.now())
+            other = states.with_next_seq(seen.pointer, scope.now())
         else:
-            other = to.claimed(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
+            other = states.with_claim(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
         if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)):
             return False
     raise still_open()

@@ -88,14 +88,14 @@ class Pointer:
 # What a change makes of it. Whether it is allowed was decided by fencing.kernel.fence's rules, which gave the mark.
 
 
-def claimed(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
+def with_claim(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
     """After a claim: another mark, the same data."""
     if now is None:
         return Pointer(fence.resource, mark, at, (CREATION + id_,))
     return replace(now, mark=mark, changed_at=at)
 
 
-def published(
+def with_publication(
     now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime, objects: Mapping[str, Entry]
 ) -> Pointer:
     """After a publication."""
@@ -103,13 +103,13 @@ def published(
     return Pointer(fence.resource, mark, at, _written(now, id_), published=new)
 
 
-def deleted(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
+def with_deletion(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
     """After a deletion: the mark stays, as a tombstone."""
     gone = Deleted(fence.number, fence.token, at)
     return Pointer(fence.resource, mark, at, _written(now, id_), deleted=gone)
 
 
-def moved(now: Pointer, at: datetime) -> Pointer:
+def with_next_seq(now: Pointer, at: datetime) -> Pointer:
     """The same once more under the next seq: what was conditional on ``now`` can never land any more."""
     return replace(now, mark=replace(now.mark, seq=now.mark.seq + 1), changed_at=at)
 

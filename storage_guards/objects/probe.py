@@ -174,7 +174,7 @@ def _plan_read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
     return found.version
 
 
-def _plan_race(key: str, condition: Condition, name: str, what: str, deadline: Deadline, form: str) -> Plan[int]:
+def _plan_race(key: str, condition: Condition, name: str, puts_tried: str, deadline: Deadline, form: str) -> Plan[int]:
     """Race conditional puts: 1 if one of them won, 0 if none did. The store is refused where more than one did."""
     bodies = [f"{name} by {racer}".encode() for racer in range(RACERS)]
     puts = [Put(key, body, condition, deadline.part(), form=form) for body in bodies]
@@ -184,15 +184,15 @@ def _plan_race(key: str, condition: Condition, name: str, what: str, deadline: D
             raise reply
     winners = [body for body, reply in zip(bodies, replies, strict=True) if isinstance(reply, Version)]
     if len(winners) > 1:
-        raise _broken(f"let {len(winners)} of {RACERS} {what} succeed that came at the same time")
+        raise _broken(f"let {len(winners)} of {RACERS} {puts_tried} succeed that came at the same time")
     now: Found | None = yield Get(key, 100, deadline.part())
     if winners and (now is None or now.data != winners[0]):
-        raise _broken(f"did not keep the one of {RACERS} {what} that it acknowledged")
+        raise _broken(f"did not keep the one of {RACERS} {puts_tried} that it acknowledged")
     return len(winners)
 
 
-def _broken(what: str) -> GuardNotEnforceable:
+def _broken(fault: str) -> GuardNotEnforceable:
     return GuardNotEnforceable(
-        f"this object store {what}, so it cannot enforce fences: use one with conditional writes (S3, Google Cloud "
+        f"this object store {fault}, so it cannot enforce fences: use one with conditional writes (S3, Google Cloud "
         f"Storage, Azure Blob Storage and others have them), or another guard"
     )

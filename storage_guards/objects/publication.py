@@ -92,7 +92,7 @@ class _Reading:
         self._size = size
         self._seconds = seconds
         self._resource = resource
-        self._had = 0
+        self._received = 0
         self._rest = b""
         self._failure = ""
 
@@ -115,10 +115,10 @@ class _Reading:
                 self._broken("it was interrupted")
                 raise
         if piece is not None:
-            self._had += len(piece)
+            self._received += len(piece)
             return piece
-        if self._had != self._size:
-            raise self._broken(f"{self._had} bytes came of {self._size}")
+        if self._received != self._size:
+            raise self._broken(f"{self._received} bytes came of {self._size}")
         self.close()
         return b""
 
@@ -135,10 +135,10 @@ class _Reading:
     def close(self) -> None:
         self._stream, self._rest = None, b""
 
-    def _broken(self, why: str) -> GuardUnavailable:
+    def _broken(self, reason: str) -> GuardUnavailable:
         self.close()
-        self._failure = why
-        return GuardUnavailable(f"reading {self._key!r} broke off: {why}; read it again", resource=self._resource)
+        self._failure = reason
+        return GuardUnavailable(f"reading {self._key!r} broke off: {reason}; read it again", resource=self._resource)
 
 
 class Stream:

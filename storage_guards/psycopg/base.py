@@ -36,13 +36,13 @@ class PsycopgBase(OperationsBase):
         claim: bool,
         writes: int = 1,
         timeout: float | None = None,
-        foreign_body: bool = False,
+        caller_block: bool = False,
         joined: bool = False,
     ) -> PsycopgTransaction:
         seconds = wait_seconds(holders, self._timeout, timeout)
         errors = PsycopgErrors(fences_of(holders), seconds)
         return PsycopgTransaction(
-            self._access, errors, claim=claim, writes=writes, foreign_body=foreign_body, joined=joined
+            self._access, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
         )
 
     def _errors(
@@ -59,8 +59,8 @@ class PsycopgBase(OperationsBase):
     def _settle(self, connection: AnyConnection, unknown: OutcomeUnknown, seconds: float) -> PQGen[bool | None]:
         return plans.settle(connection, self._access, unknown, seconds)
 
-    def _prune(self, connection: AnyConnection, what: Pruning) -> PQGen[int]:
-        return plans.prune(connection, what, self._timeout)
+    def _prune(self, connection: AnyConnection, pruning: Pruning) -> PQGen[int]:
+        return plans.prune(connection, pruning, self._timeout)
 
     def _verify(self, connection: AnyConnection) -> PQGen[VerifyReport]:
         return plans.verify(connection, self._timeout)

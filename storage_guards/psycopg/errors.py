@@ -18,10 +18,10 @@ class PsycopgErrors(ErrorContext):
         """See :meth:`ErrorContext.explain`."""
         state, said = getattr(error, "sqlstate", None), first_line(error)
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
-            return self.unavailable(f"the pool gave no connection to reach {self.about}: {said}")
-        meaning = self.of_state(state, said)
-        if meaning is not None:
-            return meaning
+            return self.unavailable(f"the pool gave no connection to reach {self.subject}: {said}")
+        explained = self.from_state(state, said)
+        if explained is not None:
+            return explained
         if isinstance(error, psycopg.ProgrammingError):
             return self.refused(said)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)):

@@ -47,7 +47,7 @@ class PsycopgGuard(PsycopgBase, Operations):
 
     def __init__(self, source: Source, *, timeout: float = 10.0) -> None:
         super().__init__(timeout)
-        self._lend = connection_source(source)
+        self._borrow = connection_source(source)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
@@ -65,8 +65,8 @@ class PsycopgGuard(PsycopgBase, Operations):
             ValueError: the guard's only connection is in a transaction.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction, self._lend(transaction.seconds) as connection:
-            run_alone(connection, transaction.plan_begin(connection), transaction.silence)
+        with transaction, self._borrow(transaction.seconds) as connection:
+            run_alone(connection, transaction.plan_begin(connection), transaction.max_silence)
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
@@ -94,8 +94,8 @@ class PsycopgGuard(PsycopgBase, Operations):
             psycopg.Error: the commit was refused, by a deferred constraint or a serialization failure say; nothing was
                 written.
         """
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
-        with transaction, self._lend(transaction.seconds) as connection, GuardedBlock(connection, transaction):
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        with transaction, self._borrow(transaction.seconds) as connection, GuardedBlock(connection, transaction):
             yield connection
 
     def write(
@@ -118,8 +118,8 @@ class PsycopgGuard(PsycopgBase, Operations):
         Raises:
             TypeError: ``query`` is no query.
         """
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
-        with transaction, self._lend(transaction.seconds) as connection, GuardedBlock(connection, transaction):
+        transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
+        with transaction, self._borrow(transaction.seconds) as connection, GuardedBlock(connection, transaction):
             rows = connection.execute(query, params).rowcount
         return rows  # noqa: RET504 - the transaction swallows what comes after its commit
 
@@ -144,10 +144,10 @@ class PsycopgGuard(PsycopgBase, Operations):
             raise TypeError(f"advance takes a psycopg Connection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
-            run(connection, transaction.plan_advance(connection), transaction.silence)
+            run(connection, transaction.plan_advance(connection), transaction.max_silence)
 
     def _operate(self, operation: Operation) -> Any:
         seconds = operation.errors.seconds
-        with operation.errors as errors, self._lend(seconds) as connection:
+        with operation.errors as errors, self._borrow(seconds) as connection:
             errors.connected = True
             return run_alone(connection, operation.work(connection), operation.waits * seconds)

@@ -27,32 +27,32 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
 
     def __init__(self, source: AsyncSource, *, timeout: float = 10.0) -> None:
         super().__init__(timeout)
-        self._lend = async_connection_source(source)
+        self._borrow = async_connection_source(source)
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """See :meth:`PsycopgGuard.claim`."""
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
         with transaction:
-            async with self._lend(transaction.seconds) as connection:
-                await run_alone_async(connection, transaction.plan_begin(connection), transaction.silence)
+            async with self._borrow(transaction.seconds) as connection:
+                await run_alone_async(connection, transaction.plan_begin(connection), transaction.max_silence)
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
         """See :meth:`PsycopgGuard.begin`, but for cancellation: the commit is carried to its answer first, within the
         guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
         database refused it, that error; if it has none, the block is committed or was never finished."""
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
         with transaction:
-            async with self._lend(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
+            async with self._borrow(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
                 yield connection
 
     async def write(
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
     ) -> int:
         """See :meth:`PsycopgGuard.write`."""
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
+        transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
         with transaction:
-            async with self._lend(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
+            async with self._borrow(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
                 rows = (await connection.execute(query, params)).rowcount
         return rows
 
@@ -62,11 +62,11 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             raise TypeError(f"advance takes a psycopg AsyncConnection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
-            await run_async(connection, transaction.plan_advance(connection), transaction.silence)
+            await run_async(connection, transaction.plan_advance(connection), transaction.max_silence)
 
     async def _operate(self, operation: Operation) -> Any:
         seconds = operation.errors.seconds
         with operation.errors as errors:
-            async with self._lend(seconds) as connection:
+            async with self._borrow(seconds) as connection:
                 errors.connected = True
                 return await run_alone_async(connection, operation.work(connection), operation.waits * seconds)

@@ -200,9 +200,9 @@ def _settle(
     opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
     values = sql.values_of(connection, unknown.fence)
     marks = access.sql
-    look = [text.format(**values) for text in (marks.lock_mark, marks.lock_absence, marks.lock_floor)]
+    probes = [text.format(**values) for text in (marks.lock_mark, marks.lock_absence, marks.lock_floor)]
     for _ in range(ROUNDS):
-        results = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
+        results = yield from ask(connection, [*opening, *probes, sql.ROLLBACK])
         mark, absent, floor = map(first_row, results[len(opening) : -1])
         if mark is not None or absent is not None:
             settled = Settled(
@@ -214,9 +214,9 @@ def _settle(
     raise keeps_changing(unknown.fence, ASK_AGAIN)
 
 
-def prune(connection: AnyConnection, what: Pruning, seconds: float) -> PQGen[int]:
+def prune(connection: AnyConnection, pruning: Pruning, seconds: float) -> PQGen[int]:
     """One round trip for each transaction. DELETE, a statement after the floor was locked, sees what is there then."""
-    deleted, left = 0, what
+    deleted, left = 0, pruning
     while True:
         statements = on_postgresql(left)
         opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
@@ -226,7 +226,7 @@ def prune(connection: AnyConnection, what: Pruning, seconds: float) -> PQGen[int
             raise GuardNotEnforceable(NO_FLOOR)
         count = int(results[-2].command_tuples or 0)
         deleted += count
-        rest = left.after(int(floor[0] or 0), count)
+        rest = left.next_batch(int(floor[0] or 0), count)
         if rest is None:
             return deleted
         left = rest

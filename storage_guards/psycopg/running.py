@@ -13,7 +13,7 @@ from psycopg.abc import PQGen
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.psycopg.statements import AnyConnection
 from storage_guards.psycopg.transaction import PsycopgTransaction
-from storage_guards.psycopg.wire import hang_up, is_idle, require_idle, within
+from storage_guards.psycopg.wire import hang_up, is_idle, limit_silence, require_idle
 from storage_guards.sql.shield import GRACE, finish_within, raise_outcome
 
 T = TypeVar("T")
@@ -34,21 +34,21 @@ class GuardedBlock:
         try:
             if self._autocommit:  # or else what follows a COMMIT in the block would be committed by itself
                 self._connection.autocommit = False
-            run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.silence)
+            run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence)
         except BaseException:
             self._clean_up()
             raise
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _forbid(self._connection)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _allow(self._connection)
         try:
             if error is None:
-                run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.silence)
+                run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence)
             else:
                 self._transaction.body_failed(error)
         finally:
@@ -59,7 +59,7 @@ class GuardedBlock:
         """Roll back what is not committed, or else hang up. How that fails does not matter any more."""
         try:
             if not is_idle(self._connection) and not self._connection.closed:
-                _wait_for_turn(self._connection, self._transaction.silence)
+                _wait_for_turn(self._connection, self._transaction.max_silence)
                 self._connection.rollback()
             if not is_idle(self._connection):  # a pipeline that was left open, in which the pool would lend it again
                 hang_up(self._connection)
@@ -82,29 +82,31 @@ class AsyncGuardedBlock:
         try:
             if self._autocommit:  # as above
                 await self._connection.set_autocommit(False)
-            await run_async(self._connection, self._transaction.plan_begin(self._connection), self._transaction.silence)
+            await run_async(
+                self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence
+            )
         except BaseException:
             await finish_within(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
             raise
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _forbid(self._connection)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _allow(self._connection)
         if error is not None:
             self._transaction.body_failed(error)
         end = self._end(commits=error is None)
         ended = await finish_within(end, self._transaction.seconds, lambda: hang_up(self._connection))
-        raise_outcome(ended, error, self._transaction.meaning)
+        raise_outcome(ended, error, self._transaction.explain)
 
     async def _end(self, *, commits: bool) -> None:
         try:
             if commits:
                 await run_async(
-                    self._connection, self._transaction.plan_commit(self._connection), self._transaction.silence
+                    self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence
                 )
         finally:
             await self._clean_up()
@@ -112,7 +114,7 @@ class AsyncGuardedBlock:
     async def _clean_up(self) -> None:
         try:
             if not is_idle(self._connection) and not self._connection.closed:
-                await _wait_for_turn_async(self._connection, self._transaction.silence)
+                await _wait_for_turn_async(self._connection, self._transaction.max_silence)
                 await self._connection.rollback()
             if not is_idle(self._connection):  # as above
                 hang_up(self._connection)
@@ -127,14 +129,14 @@ def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
     comes first)."""
     _wait_for_turn(connection, seconds)
     with connection.lock:
-        return connection.wait(within(plan, seconds + GRACE))
+        return connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
     """:func:`run` for asyncio."""
     await _wait_for_turn_async(connection, seconds)
     async with connection.lock:
-        return await connection.wait(within(plan, seconds + GRACE))
+        return await connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 def run_alone(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:

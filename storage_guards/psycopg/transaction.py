@@ -43,15 +43,15 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
     """It ends with its transaction, and no other can have its name: closing it proves which one this is."""
 
     @property
-    def silence(self) -> float:
+    def max_silence(self) -> float:
         """For how long the server may be silent: a request may wait for the lock of each mark."""
         return self.seconds * len(self.fences)
 
     def plan_begin(self, connection: AnyConnection) -> PQGen[None]:
         """Begin a transaction and admit the fences. A mere claim is committed, too."""
-        self._meet(connection)
+        self._set_connection(connection)
         last = []
-        if self.foreign_body:
+        if self.caller_block:
             self._cursor = f"fencing_{secrets.token_hex(8)}"
             last.append(f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)")
         self._admitted = yield from admit(
@@ -60,7 +60,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
 
     def plan_advance(self, connection: AnyConnection) -> PQGen[None]:
         """Check in a transaction of the caller's own, which is begun where there is none; it stays theirs."""
-        self._meet(connection)
+        self._set_connection(connection)
         require_ready(connection)
         opening = sql.limits(self.seconds)
         if not is_open(connection):
@@ -100,7 +100,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
             self.refuse(_ENDED_INSIDE)
         self._committed = True
 
-    def _meet(self, connection: AnyConnection) -> None:
+    def _set_connection(self, connection: AnyConnection) -> None:
         self._connection = connection
         self.errors.connected = True
 

@@ -38,7 +38,7 @@ def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGr
     return results
 
 
-def within(plan: PQGen[T], seconds: float) -> PQGen[T]:
+def limit_silence(plan: PQGen[T], seconds: float) -> PQGen[T]:
     """The plan, which gives up after so many seconds of silence. Meanwhile psycopg 3.3 calls again ten times a second;
     older ones do not, and there ``tcp_user_timeout`` and the ends that asyncio guards bound are what there is."""
     silent_since: float | None = None

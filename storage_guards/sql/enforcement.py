@@ -239,10 +239,10 @@ def _fill(template: str, table: str, **values: str) -> str:
     return template.format(table=one_line, table_literal=literal, drop=_DROP, tag=tag, **values).lstrip()
 
 
-def _literal(what: str, text: object) -> str:
+def _literal(name: str, text: object) -> str:
     """The text as a literal of SQL, whatever the session's settings."""
     if not isinstance(text, str):
-        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+        raise TypeError(f"{name} is a str, not {type(text).__name__}")
     if not text.strip() or "\0" in text:
-        raise ValueError(f"{what} is empty, or has a NUL in it")
+        raise ValueError(f"{name} is empty, or has a NUL in it")
     return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

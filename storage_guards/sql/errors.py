@@ -60,9 +60,9 @@ class ErrorContext(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, self.kinds):
-            meaning = self.explain(error)
-            if meaning is not error:
-                raise meaning from error
+            explained = self.explain(error)
+            if explained is not error:
+                raise explained from error
 
     @abstractmethod
     def explain(self, error: Exception) -> Exception:
@@ -74,7 +74,7 @@ class ErrorContext(ABC):
         """
 
     @property
-    def about(self) -> str:
+    def subject(self) -> str:
         """What it was about, for messages."""
         if not self.fences:
             return f"the table {TABLE}"
@@ -89,13 +89,13 @@ class ErrorContext(ABC):
     def unanswered(self, said: str, *, reached: bool) -> GuardUnavailable:
         """The database did not answer, though it was ``reached``, or was not."""
         hint = "" if reached else "; is it running, and are its address, its name, user and password right?"
-        return self.unavailable(f"the database did not answer about {self.about}: {said}{hint}")
+        return self.unavailable(f"the database did not answer about {self.subject}: {said}{hint}")
 
     def refused(self, said: str) -> GuardNotEnforceable:
         """The database will not have the statement."""
         return GuardNotEnforceable(f"the database refused the guard's statement on {TABLE}: {said}")
 
-    def of_state(self, state: str | None, said: str) -> FencingError | None:
+    def from_state(self, state: str | None, said: str) -> FencingError | None:
         """The error that a state stands for by itself; None: none.
 
         Args:
@@ -122,8 +122,8 @@ class ErrorContext(ABC):
             return GuardNotEnforceable(said)
         if state in WAITED_TOO_LONG:
             return self.unavailable(
-                f"{self.about} stayed locked by another transaction for {self.seconds:.3g} s (a begin around this one?)"
+                f"{self.subject} stayed locked by another transaction for {self.seconds:.3g} s (a begin around this one?)"
             )
         if state in LOST_A_RACE:
-            return self.unavailable(f"{self.about} was changed by another transaction at the same time")
+            return self.unavailable(f"{self.subject} was changed by another transaction at the same time")
         return None

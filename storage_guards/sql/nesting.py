@@ -21,7 +21,7 @@ class Holder(Protocol):
         """Whether it holds them no more, though it has not been left yet: hooks may run then."""
 
 
-class _Open:
+class _OpenTransaction:
     """A transaction that holds marks, or is about to."""
 
     __slots__ = ("fences", "holder", "marks", "owner")
@@ -38,7 +38,7 @@ class _Open:
 
 
 # Of this context; children inherit it, and are told apart by their owner.
-_open: ContextVar[tuple[_Open, ...]] = ContextVar("fencing_open_transactions", default=())
+_open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> Ite
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this would wait for "
                 f"itself; use the connection or session that the block gave, or end the block first"
             )
-    mine = _Open(owner, marks, fences, holder)
+    mine = _OpenTransaction(owner, marks, fences, holder)
     del holder  # which keeps this generator
     _open.set((*others, mine))
     try:

@@ -12,7 +12,7 @@ from fencing.kernel.fence import Fence, Mark, check_resource
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.sql.enforcement import enforce, unenforce
 from storage_guards.sql.errors import ASK_AGAIN, NOTHING_WRITTEN, ErrorContext
-from storage_guards.sql.pruning import Pruning, pruning
+from storage_guards.sql.pruning import Pruning, check_pruning
 from storage_guards.sql.verify import VerifyReport
 
 _REPEAT = "what was deleted until then stays so, repeat it"
@@ -63,8 +63,8 @@ class OperationsBase(ABC):
         return Operation(errors, lambda connection: self._settle(connection, unknown, seconds), waits=3)
 
     def _pruning(self, below: object, older_than: object) -> Operation:
-        what = pruning(below, older_than)
-        return Operation(self._errors(then=_REPEAT), lambda connection: self._prune(connection, what))
+        pruning = check_pruning(below, older_than)
+        return Operation(self._errors(then=_REPEAT), lambda connection: self._prune(connection, pruning))
 
     def _verification(self) -> Operation:
         return Operation(self._errors(), self._verify)
@@ -91,7 +91,7 @@ class OperationsBase(ABC):
         """The verdict: lock, look, and leave everything as it was."""
 
     @abstractmethod
-    def _prune(self, connection: Any, what: Pruning) -> Any:
+    def _prune(self, connection: Any, pruning: Pruning) -> Any:
         """Delete what may go: one transaction after the other, each right by itself. How many there were."""
 
     @abstractmethod

@@ -43,7 +43,7 @@ class Pruning:
     highest: int
     seconds: float
 
-    def after(self, floor: int, deleted: int) -> Pruning | None:
+    def next_batch(self, floor: int, deleted: int) -> Pruning | None:
         """What is left for the next transaction; None: nothing is.
 
         Args:
@@ -52,17 +52,17 @@ class Pruning:
         """
         return None if deleted < BATCH else replace(self, highest=min(self.highest, floor))
 
-    def may_go(self, by_age: str) -> str:
+    def condition(self, age_condition: str) -> str:
         """The condition on a row, as SQL.
 
         Args:
-            by_age: the same for ``claimed_at`` alone: each database compares its own clock with what it has written.
+            age_condition: the same for ``claimed_at`` alone: each database compares its own clock with what it has written.
         """
-        condition = f"resource <> '{FLOOR}' AND number <= {self.highest}"
-        return f"{condition} AND {by_age}" if self.seconds else condition
+        numbers = f"resource <> '{FLOOR}' AND number <= {self.highest}"
+        return f"{numbers} AND {age_condition}" if self.seconds else numbers
 
 
-def pruning(below: object, older_than: object) -> Pruning:
+def check_pruning(below: object, older_than: object) -> Pruning:
     """What the arguments of ``prune`` say; TypeError or ValueError where they say nothing."""
     if below is None and older_than is None:
         raise TypeError("prune needs below=number or older_than=seconds, or both")
@@ -88,17 +88,16 @@ class PruningStatements(NamedTuple):
     delete: str
 
 
-def on_postgresql(what: Pruning) -> PruningStatements:
+def on_postgresql(pruning: Pruning) -> PruningStatements:
     """For the marks of a PostgreSQL."""
-    old = what.may_go(f"claimed_at < clock_timestamp() - interval '{what.seconds:.3f} seconds'")
+    old = pruning.condition(f"claimed_at < clock_timestamp() - interval '{pruning.seconds:.3f} seconds'")
     return _statements(old, "greatest", " FOR UPDATE SKIP LOCKED")
 
 
-def on_sqlite(what: Pruning) -> PruningStatements:
+def on_sqlite(pruning: Pruning) -> PruningStatements:
     """For the marks of a SQLite."""
-    return _statements(
-        what.may_go(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{what.seconds:.3f} seconds')"), "max", ""
-    )
+    old = pruning.condition(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{pruning.seconds:.3f} seconds')")
+    return _statements(old, "max", "")
 
 
 def _statements(old: str, largest: str, skip: str) -> PruningStatements:

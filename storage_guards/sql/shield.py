@@ -26,25 +26,25 @@ async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up:
         The last cancellation that came meanwhile, and what ``end`` raised; None and None for the best.
     """
     task = asyncio.ensure_future(end)
-    cancelled = await _outlast(task, seconds + GRACE)
+    cancelled = await _wait_despite_cancellation(task, seconds + GRACE)
     if not task.done():
         hang_up()
         task.cancel()
-        cancelled = await _outlast(task, GRACE) or cancelled
+        cancelled = await _wait_despite_cancellation(task, GRACE) or cancelled
     return cancelled, _failure(task)
 
 
 def raise_outcome(
     ended: Ended,
     error: BaseException | None,
-    meaning: Callable[[BaseException], BaseException | None],
+    explain: Callable[[BaseException], BaseException | None],
 ) -> None:
     """Raise what there is to be raised.
 
     Args:
         ended: as :func:`finish_within` returned it.
         error: what the block raised, and what goes on by itself unless something is raised here.
-        meaning: what a failed end says of the transaction.
+        explain: what a failed end says of the transaction.
     """
     cancelled, failure = ended
     if cancelled is not None and (failure is None or error is not None):
@@ -53,14 +53,14 @@ def raise_outcome(
         return
     if isinstance(failure, Exception) and cancelled is None:
         raise failure
-    said = meaning(failure)
+    explained = explain(failure)
     if cancelled is not None:
-        raise cancelled from said
-    if said is not None and said is not error:
-        raise said from failure
+        raise cancelled from explained
+    if explained is not None and explained is not error:
+        raise explained from failure
 
 
-async def _outlast(task: asyncio.Future[Any], seconds: float) -> asyncio.CancelledError | None:
+async def _wait_despite_cancellation(task: asyncio.Future[Any], seconds: float) -> asyncio.CancelledError | None:
     """Wait for ``task`` whatever cancellations arrive, for so many seconds; the last of them."""
     cancelled = None
     deadline = time.monotonic() + seconds

@@ -35,7 +35,7 @@ class GuardedTransaction(ABC, Generic[M]):
             lock, and of every statement where the database has such a bound.
         claim: raise the marks; else they must be the fences' own already.
         writes: what to add to the marks' seq: 1 for a block that may write, 0 for a mere claim.
-        foreign_body: the block is the caller's, who can send anything, a COMMIT included: look again at its end.
+        caller_block: the block is the caller's, who can send anything, a COMMIT included: look again at its end.
         joined: it is a transaction of the caller's own.
 
     Raises:
@@ -56,7 +56,7 @@ class GuardedTransaction(ABC, Generic[M]):
         *,
         claim: bool,
         writes: int = 1,
-        foreign_body: bool = False,
+        caller_block: bool = False,
         joined: bool = False,
     ) -> None:
         self.errors = errors
@@ -64,37 +64,37 @@ class GuardedTransaction(ABC, Generic[M]):
         self.seconds = errors.seconds
         self.claims = claim
         self.writes = writes
-        self.foreign_body = foreign_body
+        self.caller_block = caller_block
         self.joined = joined
         self._marks = marks
 
     def __enter__(self) -> Self:
-        self._alone: AbstractContextManager[None] = (
+        self._nesting: AbstractContextManager[None] = (
             nullcontext() if self.joined else refuse_nested(self._marks, self.fences, self)
         )
-        self._alone.__enter__()
+        self._nesting.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._alone.__exit__(None, None, None)
+        self._nesting.__exit__(None, None, None)
         if isinstance(error, self.errors.kinds):
-            meaning = self.meaning(error)
-            if meaning is None:
+            explained = self.explain(error)
+            if explained is None:
                 return True
-            if meaning is error:
+            if explained is error:
                 return False
-            if meaning is self._body_error:
-                raise meaning  # with the cause that it has
-            raise meaning from error
+            if explained is self._body_error:
+                raise explained  # with the cause that it has
+            raise explained from error
         if error is None or isinstance(error, Exception) or error.__cause__ is not None:
             return False
         if self._committing and not self._committed and self.writes:
-            raise error from self.meaning(error)
+            raise error from self.explain(error)
         return False
 
-    def meaning(self, error: BaseException) -> BaseException | None:
+    def explain(self, error: BaseException) -> BaseException | None:
         """What ``error``, which ended the transaction, says of it; None: nothing, for it is committed."""
         if self._committed:
             return None

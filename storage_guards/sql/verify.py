@@ -22,16 +22,16 @@ class Finding:
         threatens: ``"safety"``: the rules do not hold, or no guarded write can succeed. ``"durability"``: what was
             acknowledged may be gone after a crash. ``"waiting"``: a wait without a bound. ``"upkeep"``: all holds now,
             and one safeguard of several is missing, or cannot be seen from here.
-        what: was found.
-        change: what to do about it.
+        problem: the fact that was found.
+        change: the remedy.
     """
 
     threatens: Literal["safety", "durability", "waiting", "upkeep"]
-    what: str
+    problem: str
     change: str
 
     def __str__(self) -> str:
-        return f"{self.threatens}: {self.what}; {self.change}"
+        return f"{self.threatens}: {self.problem}; {self.change}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class VerifyReport:
 def report(database: str, findings: Iterable[Finding]) -> VerifyReport:
     """The report; GuardNotEnforceable where a finding threatens safety."""
     found = VerifyReport(database, tuple(findings))
-    broken = [f"{finding.what}; {finding.change}" for finding in found.findings if finding.threatens == "safety"]
+    broken = [f"{finding.problem}; {finding.change}" for finding in found.findings if finding.threatens == "safety"]
     if broken:
         raise GuardNotEnforceable(f"{database} cannot enforce the rules as it is: {'. '.join(broken)}")
     return found
@@ -137,11 +137,11 @@ def assess_postgresql(text: str, *, pid: int | None, parameters: dict[str, str] 
         parameters: of libpq, for a connection over a network; None: of another driver, or without a network.
     """
     facts = json.loads(text)
-    findings = [*_of_the_table(facts), *_of_the_server(facts), *_of_the_way(facts, pid, parameters)]
+    findings = [*_table_findings(facts), *_server_findings(facts), *_connection_findings(facts, pid, parameters)]
     return report(f"PostgreSQL {facts['server']}", findings)
 
 
-def _of_the_table(facts: dict[str, Any]) -> Iterator[Finding]:
+def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["kind"] != "r":
         yield Finding("safety", f"{TABLE} is no plain table", MAKE_ANEW)
     if facts["persistence"] != "p":
@@ -166,7 +166,7 @@ def _of_the_table(facts: dict[str, Any]) -> Iterator[Finding]:
     yield from missing_floor(facts["floor"])
 
 
-def _of_the_server(facts: dict[str, Any]) -> Iterator[Finding]:
+def _server_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["replica"]:
         yield Finding("safety", "this server is a replica", "connect to the primary")
     elif facts["read_only"] == "on":
@@ -183,7 +183,9 @@ def _of_the_server(facts: dict[str, Any]) -> Iterator[Finding]:
             yield not_durable(name, "off", "turn it on")
 
 
-def _of_the_way(facts: dict[str, Any], pid: int | None, parameters: dict[str, str] | None) -> Iterator[Finding]:
+def _connection_findings(
+    facts: dict[str, Any], pid: int | None, parameters: dict[str, str] | None
+) -> Iterator[Finding]:
     if pid is not None and pid != facts["pid"]:
         yield Finding(
             "upkeep",

@@ -60,15 +60,15 @@ class SQLAlchemyBase(OperationsBase):
         claim: bool,
         writes: int = 1,
         timeout: float | None = None,
-        at_most: float = math.inf,
-        foreign_body: bool = False,
+        max_seconds: float = math.inf,
+        caller_block: bool = False,
         joined: bool = False,
     ) -> SQLAlchemyTransaction:
         fences = fences_of(holders)
-        seconds = min(wait_seconds(holders, self._timeout, timeout), max(at_most, LEAST_SECONDS))
+        seconds = min(wait_seconds(holders, self._timeout, timeout), max(max_seconds, LEAST_SECONDS))
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
-            self._marks, errors, claim=claim, writes=writes, foreign_body=foreign_body, joined=joined
+            self._marks, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
         )
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
@@ -94,15 +94,15 @@ class SQLAlchemyBase(OperationsBase):
         return self._marks.read(connection, resource)
 
     def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
-        with self._marks.undone(connection, seconds) as enforced:
+        with self._marks.rolled_back(connection, seconds) as enforced:
             settled = self._marks.settle(connection, unknown.fence, enforced=enforced)
         return verdict(unknown, settled)
 
-    def _prune(self, connection: Connection, what: Pruning) -> int:
-        return self._marks.prune(connection, what, self._timeout)
+    def _prune(self, connection: Connection, pruning: Pruning) -> int:
+        return self._marks.prune(connection, pruning, self._timeout)
 
     def _verify(self, connection: Connection) -> VerifyReport:
-        with self._marks.undone(connection, self._timeout):
+        with self._marks.rolled_back(connection, self._timeout):
             return self._marks.verify(connection)
 
     def _execute(self, connection: Connection, statement: str) -> None:

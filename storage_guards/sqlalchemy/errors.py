@@ -25,16 +25,16 @@ class SQLAlchemyErrors(ErrorContext):
     def explain(self, error: Exception) -> Exception:
         """See :meth:`ErrorContext.explain`."""
         if isinstance(error, PoolTimeoutError):
-            return self.unavailable(f"the engine's pool had no free connection to reach {self.about}")
+            return self.unavailable(f"the engine's pool had no free connection to reach {self.subject}")
         if not isinstance(error, DBAPIError):
             return self.unanswered(str(error) or type(error).__name__, reached=False)
         said = first_line(error.orig)
         state = state_of(error.orig) or state_of_sqlite(said)
-        meaning = self.of_state(state, said)
+        explained = self.from_state(state, said)
         if state == UNDEFINED_TABLE:
-            return GuardNotEnforceable(f"{meaning}, or give guard.metadata to Alembic")
-        if meaning is not None:
-            return meaning
+            return GuardNotEnforceable(f"{explained}, or give guard.metadata to Alembic")
+        if explained is not None:
+            return explained
         if isinstance(error, ProgrammingError):
             return self.refused(said)
         if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:
@@ -52,7 +52,7 @@ def commit_was_refused(error: BaseException) -> bool:
     return sql_errors.commit_was_refused(error.orig)
 
 
-def has_lost_a_race(error: BaseException | None) -> bool:
+def lost_race(error: BaseException | None) -> bool:
     """Whether the transaction failed only because of others at the same time: all of it may be tried again."""
     if not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated:
         return False

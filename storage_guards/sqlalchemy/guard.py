@@ -17,7 +17,7 @@ from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import Operation, Operations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
-from storage_guards.sqlalchemy.retry import split
+from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory, session_on
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 
@@ -106,7 +106,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             sqlalchemy.exc.DBAPIError: the commit was refused, by a deferred constraint or a serialization failure say;
                 nothing was written.
         """
-        with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+        with self._run(self._transaction(holders, claim=claim, caller_block=True)) as connection:
             yield connection
 
     @overload
@@ -150,7 +150,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             Exception: whatever :meth:`begin` raises.
         """
         check_factory(factory, self._engine)
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
         with (
             transaction,
             self._engine.connect() as connection,
@@ -191,18 +191,18 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             GuardUnavailable: also when it was undone each time; nothing was written. Retry later.
             Exception: whatever :meth:`begin` or the function raises.
         """
-        holders, function = split(holders_then_function)
+        holders, function = split_arguments(holders_then_function)
         if inspect.iscoroutinefunction(function):
             raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
         retries = self._retries(holders, attempts)
         while True:
-            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
             try:
                 with self._run(transaction) as connection:
                     result: T = function(connection)
                 return result
             except (DBAPIError, GuardUnavailable) as error:
-                if not transaction.lost_a_race(error):
+                if not transaction.lost_race(error):
                     raise
                 pause = retries.pause(error)
             time.sleep(pause)
@@ -229,7 +229,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             ValueError: it is a SELECT. Read inside :meth:`begin`.
         """
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
+        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
         with self._run(transaction) as connection:
             return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 

@@ -22,9 +22,9 @@ from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import AsyncOperations, Operation
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
-from storage_guards.sqlalchemy.retry import split
+from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import async_session_on, check_factory
-from storage_guards.sqlalchemy.transaction import InGreenlet, SQLAlchemyTransaction, in_greenlet
+from storage_guards.sqlalchemy.transaction import AsyncGuardedBlock, SQLAlchemyTransaction, in_greenlet
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AsyncSession)
@@ -59,7 +59,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         """See :meth:`SQLAlchemyGuard.begin`, but for cancellation: the commit is carried to its answer first, within
         the guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
         database refused it, that error; if it has none, the block is committed or was never finished."""
-        async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+        async with self._run(self._transaction(holders, claim=claim, caller_block=True)) as connection:
             yield connection
 
     @overload
@@ -78,19 +78,19 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         the block's end run in a task of their own, where an ``async_scoped_session`` by tasks has another session: they
         use the one that they are given."""
         check_factory(factory, self._engine.sync_engine, asynchronous=True)
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
         with transaction:
             async with (
                 self._engine.connect() as connection,
                 async_session_on(connection, transaction, factory) as session,
-                InGreenlet(connection, transaction),
+                AsyncGuardedBlock(connection, transaction),
             ):
                 yield session
 
     @asynccontextmanager
     async def _run(self, transaction: SQLAlchemyTransaction) -> AsyncIterator[AsyncConnection]:
         with transaction:
-            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
+            async with self._engine.connect() as connection, AsyncGuardedBlock(connection, transaction):
                 yield connection
 
     async def run(
@@ -100,10 +100,10 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         attempts: int = 5,
     ) -> T:
         """See :meth:`SQLAlchemyGuard.run`; the function is asynchronous."""
-        holders, function = split(holders_then_function)
+        holders, function = split_arguments(holders_then_function)
         retries = self._retries(holders, attempts)
         while True:
-            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
             try:
                 async with self._run(transaction) as connection:
                     running: Any = function(connection)
@@ -112,7 +112,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                     result: T = await running
                 return result
             except (DBAPIError, GuardUnavailable) as error:
-                if not transaction.lost_a_race(error):
+                if not transaction.lost_race(error):
                     raise
                 pause = retries.pause(error)
             await asyncio.sleep(pause)
@@ -122,7 +122,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     ) -> int:
         """See :meth:`SQLAlchemyGuard.write`."""
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
+        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
         async with self._run(transaction) as connection:
             return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 

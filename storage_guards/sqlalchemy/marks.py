@@ -82,7 +82,7 @@ class Marks(ABC):
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """The mark as it is; locks nothing, so nothing follows from it."""
-        row = one(connection, self._read, {"resource": self._key(resource)})
+        row = fetch_one(connection, self._read, {"resource": self._key(resource)})
         return None if row is None else Mark(row.number, row.token, row.seq)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
@@ -102,7 +102,7 @@ class Marks(ABC):
             raise GuardNotEnforceable(otherwise)
 
     @contextmanager
-    def undone(self, connection: Connection, seconds: float) -> Iterator[bool]:
+    def rolled_back(self, connection: Connection, seconds: float) -> Iterator[bool]:
         """A transaction of its own, bounded, READ COMMITTED and rolled back at the end; whether the database
         enforces."""
         with self.dialect.bounded_waits(connection, seconds):
@@ -152,10 +152,10 @@ class Marks(ABC):
         return [self._check_one(connection, self._statements(enforced), fence) for fence in fences]
 
     def note_transaction(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
-        """Make :meth:`is_still` possible, where it needs more than the admitted fence."""
+        """Make :meth:`is_same_transaction` possible, where it needs more than the admitted fence."""
 
     @abstractmethod
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Whether this is the transaction in which the fence was admitted, or at least one before any other's."""
 
     def settle(self, connection: Connection, fence: Fence, *, enforced: bool) -> Settled:
@@ -168,10 +168,10 @@ class Marks(ABC):
         """
         sql = self._statements(enforced)
         for _ in range(ROUNDS):
-            row = self._locked(connection, sql, fence)
+            row = self._lock_mark(connection, sql, fence)
             # A mark that an open transaction is about to insert is not there yet: inserting it, too, waits for that.
-            if row is not None or self._was_absent(connection, sql, fence):
-                floor = one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
+            if row is not None or self._lock_absence(connection, sql, fence):
+                floor = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
                 return Settled(
                     recent_writes=None if row is None else row.recent_writes,
                     table="" if floor is None else floor.recent_writes,
@@ -179,28 +179,28 @@ class Marks(ABC):
                 )
         raise keeps_changing(fence)
 
-    def prune(self, connection: Connection, what: Pruning, seconds: float) -> int:
+    def prune(self, connection: Connection, pruning: Pruning, seconds: float) -> int:
         """Delete all that may go, and return how many that were.
 
         Args:
             connection: idle.
-            what: which may go.
+            pruning: which marks may go.
             seconds: the bound of each wait.
         """
-        deleted, left = 0, what
+        deleted, left = 0, pruning
         while True:
             with self.dialect.bounded_waits(connection, seconds, read_committed=True), connection.begin():
                 self.limit(connection, seconds, read_committed=True)
                 floor, count = self._prune_batch(connection, left)
             deleted += count
-            rest = left.after(floor, count)
+            rest = left.next_batch(floor, count)
             if rest is None:
                 return deleted
             left = rest
 
     def verify(self, connection: Connection) -> VerifyReport:
         """The report, from a claim and from what the catalog and the settings say. To be rolled back."""
-        found = [*self._tried(connection), *self._facts(connection)]
+        found = [*self._check_exactness(connection), *self._check_catalog(connection)]
         return report(self.dialect.title(connection), found)
 
     def execute(self, connection: Connection, statement: str, seconds: float) -> None:
@@ -217,10 +217,10 @@ class Marks(ABC):
     def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
         for _ in range(ROUNDS):
-            row = one(connection, sql.claim, values)
+            row = fetch_one(connection, sql.claim, values)
             if row is None:
                 floor, _ = self._shared_floor(connection, sql)
-                row = one(connection, sql.first_claim, values)  # if the fence is above the floor
+                row = fetch_one(connection, sql.first_claim, values)  # if the fence is above the floor
                 if row is None:
                     admit_claim(self.read(connection, fence.resource), fence, floor)
                     continue
@@ -230,27 +230,27 @@ class Marks(ABC):
     def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
         for _ in range(ROUNDS):
-            row = one(connection, sql.check, values)
+            row = fetch_one(connection, sql.check, values)
             if row is not None:
                 return Admitted(fence, *_answer(row))
             admit_write(self.read(connection, fence.resource), fence)
         raise keeps_changing(fence)
 
-    def _locked(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
+    def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
         """The mark, locked by a first statement that changes nothing."""
-        row = one(connection, sql.lock_mark, {"resource": self._key(fence.resource)})
+        row = fetch_one(connection, sql.lock_mark, {"resource": self._key(fence.resource)})
         self.require_open(connection)
         return row
 
-    def _was_absent(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
-        return one(connection, sql.lock_absence, self._values(fence)) is not None
+    def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
+        return fetch_one(connection, sql.lock_absence, self._values(fence)) is not None
 
     def _shared_floor(self, connection: Connection, sql: Prepared) -> tuple[int, str]:
         """The floor, which nobody can raise before this transaction ends, and the table's id."""
-        row = one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
+        row = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
         if row is None:
             self._make_floor(connection, sql)
-            row = one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
+            row = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
         if row is None:
             raise GuardUnavailable("the floor row of fencing_marks is being replaced; retry")
         return row.number, row.recent_writes
@@ -259,7 +259,7 @@ class Marks(ABC):
         connection.execute(sql.make_floor, {"resource": self._key(FLOOR), "write": new_id()})
 
     @abstractmethod
-    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
+    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
         """One transaction's part: the new floor, and how many marks went."""
 
     def _prune_with(self, connection: Connection, statements: PruningStatements) -> tuple[int, int]:
@@ -269,11 +269,11 @@ class Marks(ABC):
             raise GuardNotEnforceable(NO_FLOOR)
         return floor, connection.exec_driver_sql(statements.delete).rowcount
 
-    def _facts(self, connection: Connection) -> Iterable[Finding]:
+    def _check_catalog(self, connection: Connection) -> Iterable[Finding]:
         """What the catalog and the settings say."""
         return ()
 
-    def _tried(self, connection: Connection) -> Iterator[Finding]:
+    def _check_exactness(self, connection: Connection) -> Iterator[Finding]:
         """Whether names, tokens and numbers are exact, by a claim."""
         name = f"verify:{secrets.token_hex(8)}"
         mine = Fence(name, MAX_NUMBER, "a" * 22)
@@ -338,7 +338,7 @@ def mark_table(
     )
 
 
-def one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
+def fetch_one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
     """Its row. Fetches all: SQLite wants RETURNING read to its end."""
     return connection.execute(statement, values).one_or_none()
 

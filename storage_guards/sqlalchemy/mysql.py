@@ -19,18 +19,18 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
 from fencing.sql.dialects import MySQL
-from storage_guards.sql import pruning
+from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import NO_FLOOR, Pruning
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks, Prepared, mark_table, one
+from storage_guards.sqlalchemy.marks import Marks, Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
 
 _REMEMBER = f"SUBSTRING(CONCAT(:write, ' ', recent_writes), 1, {REMEMBERED_CHARACTERS})"
 _ADMITS = "(number < :number OR (number = :number AND token = :token))"
-_IS_MINE = "(number = :number AND token = :token)"
+_MATCHES = "(number = :number AND token = :token)"
 
 # SIMULTANEOUS_ASSIGNMENT, a mode of MariaDB, changes nothing: each column is read only before it is assigned.
 _RAISE = f"""
@@ -51,7 +51,7 @@ _LOCK_MARK = text(_READ_MARK + " FOR UPDATE")
 
 _STATEMENTS = Statements(
     check=f"""
-        UPDATE fencing_marks SET recent_writes = IF({_IS_MINE}, {_REMEMBER}, recent_writes), seq = seq + {_IS_MINE}
+        UPDATE fencing_marks SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
         WHERE resource = UNHEX(:resource)
     """,
     claim=f"UPDATE fencing_marks SET {_RAISE} WHERE resource = UNHEX(:resource)",
@@ -103,7 +103,7 @@ class MySQLMarks(Marks):
         """A savepoint, which no transaction outlives: not a COMMIT, nor what commits implicitly, nor a deadlock."""
         connection.exec_driver_sql("SAVEPOINT fencing_checked")
 
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Whether this is the transaction in which the fence was admitted; error 1305 where it is not."""
         connection.exec_driver_sql("RELEASE SAVEPOINT fencing_checked")
         return True
@@ -135,7 +135,7 @@ class MySQLMarks(Marks):
                 admit_claim(None, fence, floor)
             connection.execute(sql.first_claim, {**values, "table": table})
             row = self._row(connection, _LOCK_MARK, fence)
-        if row is not None and _is_mine(row, fence) and (not writes or _begins_with(row, values["write"])):
+        if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_claim(_mark(row), fence, 0)
         raise GuardUnavailable("the mark was locked, and changed all the same; retry", resource=fence.resource)
@@ -144,26 +144,26 @@ class MySQLMarks(Marks):
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.check, values)
         row = self._row(connection, _LOCK_MARK, fence)
-        if row is not None and _is_mine(row, fence) and _begins_with(row, values["write"]):
+        if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_write(_mark(row), fence)
         # It was not there for the UPDATE, and came before the look at it.
         raise GuardUnavailable("the mark was claimed at the same time; retry", resource=fence.resource)
 
-    def _locked(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
+    def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
         # A write first: with the answer to a SELECT the server may not yet say that it has begun a transaction.
         connection.execute(sql.lock_mark, {"resource": self._key(fence.resource)})
         self.require_open(connection)
         return self._row(connection, _LOCK_MARK, fence)
 
-    def _was_absent(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
+    def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.lock_absence, values)
         row = self._row(connection, _LOCK_MARK, fence)
         return row is not None and _begins_with(row, values["write"])
 
     def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
-        row = one(connection, statement, {"resource": self._key(fence.resource)})
+        row = fetch_one(connection, statement, {"resource": self._key(fence.resource)})
         if row is not None:
             _require_innodb(row)
         return row
@@ -172,9 +172,9 @@ class MySQLMarks(Marks):
         super()._make_floor(connection, sql)
         _require_innodb(connection.execute(self._read, {"resource": self._key(FLOOR)}).one())
 
-    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
+    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
         """No statement here can change a table and ask the same table which rows, so names come here and go back."""
-        old = what.may_go(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {what.seconds:.3f} SECOND")
+        old = pruning.condition(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {pruning.seconds:.3f} SECOND")
         connection.exec_driver_sql(f"UPDATE {TABLE} SET seq = seq WHERE resource = '{FLOOR}'")
         self.require_open(connection)
         highest = connection.exec_driver_sql(f"SELECT COALESCE(MAX(number), 0) FROM {TABLE} WHERE {old}").scalar_one()
@@ -188,7 +188,7 @@ class MySQLMarks(Marks):
             raise GuardNotEnforceable(NO_FLOOR)
         may_go = f"{old} AND number <= {int(floor)}"
         names = connection.exec_driver_sql(
-            f"SELECT HEX(resource) FROM {TABLE} WHERE {may_go} LIMIT {pruning.BATCH} FOR UPDATE SKIP LOCKED"
+            f"SELECT HEX(resource) FROM {TABLE} WHERE {may_go} LIMIT {pruning_module.BATCH} FOR UPDATE SKIP LOCKED"
         ).scalars()
         listed = ", ".join(f"x'{name}'" for name in names)
         if not listed:
@@ -196,7 +196,7 @@ class MySQLMarks(Marks):
         # They are locked since, so none of them has risen.
         return floor, connection.exec_driver_sql(f"DELETE FROM {TABLE} WHERE resource IN ({listed})").rowcount
 
-    def _facts(self, connection: Connection) -> Iterator[Finding]:
+    def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         table = {"table": TABLE}
         columns = {
             name: (kind.lower(), nullable)
@@ -279,7 +279,7 @@ def _remember(now: str, before: str) -> str:
     return f"{newest} {before}"[:REMEMBERED_CHARACTERS]
 
 
-def _is_mine(row: Row[Any], fence: Fence) -> bool:
+def _matches(row: Row[Any], fence: Fence) -> bool:
     return (row.number, row.token) == (fence.number, fence.token)
 
 

@@ -29,7 +29,7 @@ from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
 T = TypeVar("T")
 
-_IS_STILL = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
+_IS_SAME_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
 
 
 class PsycopgMarks(PostgreSQLMarks):
@@ -56,7 +56,7 @@ class PsycopgMarks(PostgreSQLMarks):
         # A transaction of the caller's own may go through another driver.
         if not PostgreSQL.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        answers = _carry_out(
+        answers = _perform(
             connection,
             driver,
             lambda: admit(driver, self._access, fences, seconds, claim=claim, writes=writes),
@@ -64,15 +64,15 @@ class PsycopgMarks(PostgreSQLMarks):
         )
         return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
 
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_still`."""
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """See :meth:`Marks.is_same_transaction`."""
         driver: Any = connection.connection.driver_connection
-        statement = _IS_STILL.format(admitted.transaction)
-        [same] = _carry_out(connection, driver, lambda: ask(driver, [statement]), seconds)
+        statement = _IS_SAME_TRANSACTION.format(admitted.transaction)
+        [same] = _perform(connection, driver, lambda: ask(driver, [statement]), seconds)
         return first_row(same) == ("t",)
 
 
-def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
+def _perform(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
     """Carry out a plan on the connection's driver; its errors are SQLAlchemy's. What is interrupted psycopg stops
     itself, or else it closes the connection."""
     try:

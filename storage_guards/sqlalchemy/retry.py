@@ -14,7 +14,7 @@ from fencing.kernel.retry import Backoff
 _BACKOFF = Backoff(first=0.04, longest=0.5, least=0.0)
 
 
-def split(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
+def split_arguments(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
     """The leases or fences, and the function, which comes last."""
     if len(arguments) < 2 or not callable(arguments[-1]):
         raise TypeError("run takes leases or fences, and then a function: guard.run(lease, function)")

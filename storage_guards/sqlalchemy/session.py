@@ -127,22 +127,22 @@ class _UnitOfWork:
         self._connection = connection
         self._transaction = transaction
         self._ending = False
-        self._strayed: GuardNotEnforceable | None = None
-        self._own = {
+        self._refusal: GuardNotEnforceable | None = None
+        self._overrides = {
             **dict.fromkeys(_ENDS_THE_BLOCK, _refuse),
-            "get_bind": self._bind_of(session.get_bind),
-            "merge": self._merging(session.merge),
-            "bulk_save_objects": self._saving(session.bulk_save_objects),
+            "get_bind": self._guard_get_bind(session.get_bind),
+            "merge": self._guard_merge(session.merge),
+            "bulk_save_objects": self._guard_save(session.bulk_save_objects),
         }
         if hasattr(session, "merge_all"):  # since SQLAlchemy 2.1
-            self._own["merge_all"] = self._saving(session.merge_all)
+            self._overrides["merge_all"] = self._guard_save(session.merge_all)
         # The session's class, and so the caller's own events, come before these.
         event.listen(session, "after_begin", self._after_begin)
         event.listen(session, "before_commit", self._before_commit)
         event.listen(session, "before_attach", self._before_attach)
         event.listen(session, "detached_to_persistent", self._expire)
         transaction.unit_of_work = self
-        vars(session).update(self._own)  # last: whoever is interrupted before can close it
+        vars(session).update(self._overrides)  # last: whoever is interrupted before can close it
 
     def __enter__(self) -> None:
         if not self._session.in_transaction():
@@ -156,8 +156,8 @@ class _UnitOfWork:
             with suppress(*DATABASE_ERRORS):  # the transaction is gone all the same, and it is the block's error that
                 self._session.rollback()  # counts: a cancellation, say
             return
-        if self._strayed is not None:
-            raise self._strayed
+        if self._refusal is not None:
+            raise self._refusal
         self._ending = True
         try:
             self._session.commit()
@@ -168,7 +168,7 @@ class _UnitOfWork:
 
     def allow_all(self) -> None:
         """Give the session back what was forbidden."""
-        for name in self._own:
+        for name in self._overrides:
             if name != "get_bind":
                 vars(self._session).pop(name, None)
 
@@ -187,10 +187,10 @@ class _UnitOfWork:
     def _after_begin(self, session: Session, transaction: object, connection: Connection) -> None:
         """Nothing is sent to another connection; nor is it committed, if this error is swallowed."""
         if connection is not self._connection:
-            self._strayed = GuardNotEnforceable(_ELSEWHERE)
-            raise self._strayed
+            self._refusal = GuardNotEnforceable(_ELSEWHERE)
+            raise self._refusal
 
-    def _bind_of(self, get_bind: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard_get_bind(self, get_bind: Callable[..., Any]) -> Callable[..., Any]:
         """Where a mapper is bound to the guard's engine by itself, its connection is meant."""
 
         def guarded(*args: Any, **options: Any) -> Any:
@@ -216,7 +216,7 @@ class _UnitOfWork:
             if each not in session:
                 session.add(each)
 
-    def _merging(self, merge: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard_merge(self, merge: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(instance: Any, *args: Any, **options: Any) -> Any:
             if not options.get("load", True):
                 raise ValueError("merge(load=False) takes what was read before for current; get it anew instead")
@@ -225,7 +225,7 @@ class _UnitOfWork:
 
         return guarded
 
-    def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard_save(self, save: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(instances: Iterable[Any], *args: Any, **options: Any) -> Any:
             instances = list(instances)
             if not options.get("load", True):

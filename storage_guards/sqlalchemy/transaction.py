@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards.sql.shield import finish_within, raise_outcome
 from storage_guards.sql.transaction import GuardedTransaction
-from storage_guards.sqlalchemy.errors import commit_was_refused, has_lost_a_race, transaction_is_gone
+from storage_guards.sqlalchemy.errors import commit_was_refused, lost_race, transaction_is_gone
 from storage_guards.sqlalchemy.marks import Marks
 
 T = TypeVar("T")
@@ -56,7 +56,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         with self._marks.dialect.bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
-                if self.foreign_body and not self._marks.dialect.begins_by_itself(connection):
+                if self.caller_block and not self._marks.dialect.begins_by_itself(connection):
                     # Or else what follows a COMMIT in the block would be committed, unchecked.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
                 try:
@@ -75,7 +75,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         admitted = self._marks.admit(
             connection, self.fences, self.seconds, claim=self.claims, writes=self.writes, joined=self.joined
         )
-        if self.foreign_body:
+        if self.caller_block:
             self._marks.note_transaction(connection)
         self._admitted = admitted
 
@@ -87,7 +87,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         if self.writes:  # a mere claim may be committed already
             self._require_open(connection)
         self._committing = True
-        if self.foreign_body and self._admitted and not self._is_still(connection):
+        if self.caller_block and self._admitted and not self._is_same_transaction(connection):
             self.refuse(_ENDED_INSIDE)
 
     def is_over(self) -> bool:
@@ -98,21 +98,21 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """Close its socket."""
         self._marks.dialect.hang_up(connection)
 
-    def lost_a_race(self, error: Exception) -> bool:
+    def lost_race(self, error: Exception) -> bool:
         """Whether ``error`` undid the transaction only because of others at the same time: it may be tried again, as a
         whole."""
         if isinstance(error, GuardUnavailable) and error is not self._body_error:
-            return has_lost_a_race(error.__cause__)
-        return has_lost_a_race(error)
+            return lost_race(error.__cause__)
+        return lost_race(error)
 
     def _require_open(self, connection: Connection) -> None:
         self._marks.require_open(connection, _ENDED_INSIDE)
 
-    def _is_still(self, connection: Connection) -> bool:
+    def _is_same_transaction(self, connection: Connection) -> bool:
         """Whether the block has put no other transaction in the place of the checked one."""
         assert self._admitted is not None
         try:
-            return self._marks.is_still(connection, self._admitted[0], self.seconds)
+            return self._marks.is_same_transaction(connection, self._admitted[0], self.seconds)
         except DBAPIError as error:
             if not transaction_is_gone(error):
                 raise
@@ -127,7 +127,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         return unknown
 
 
-class InGreenlet:
+class AsyncGuardedBlock:
     """Runs ``transaction.on`` on a plain connection for the asyncio connection that wraps it.
 
     Its end, the COMMIT or the ROLLBACK, is run to an answer, whatever is cancelled: see ``sql/shield.py``.
@@ -149,8 +149,8 @@ class InGreenlet:
         end = self._connection.run_sync(leave)
         ended = await finish_within(end, self._transaction.seconds, self._hang_up)
         if isinstance(error, asyncio.CancelledError):
-            _let_go(error)
-        raise_outcome(ended, error, self._transaction.meaning)
+            _drop_cursors(error)
+        raise_outcome(ended, error, self._transaction.explain)
 
     def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
         manager = self._transaction.on(connection)
@@ -166,11 +166,11 @@ async def in_greenlet(connection: AsyncConnection, function: Callable[[Connectio
     try:
         return await connection.run_sync(function)
     except asyncio.CancelledError as error:
-        _let_go(error)
+        _drop_cursors(error)
         raise
 
 
-def _let_go(cancelled: asyncio.CancelledError) -> None:
+def _drop_cursors(cancelled: asyncio.CancelledError) -> None:
     """Drop the cursors that the frames of a cancelled statement keep alive.
 
     SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, and its write lock, live on

@@ -88,7 +88,7 @@ class GuardRaces(GuardSuite):
         other = self._second() if self.several_guards else self
         number = value = 0
         deadline = time.monotonic() + RACING_SECONDS
-        pause = _PauseAtALine()
+        pause = _LinePause()
         while time.monotonic() < deadline:
             old, newer = fence(name, number := number + 1), fence(name, number := number + 1)
             self._claim(old)
@@ -177,7 +177,7 @@ class GuardRaces(GuardSuite):
         assert acknowledged >= ENOUGH, f"only {acknowledged} acknowledged: that proves little; FENCING_SEED={seed}"
 
 
-class _PauseAtALine:
+class _LinePause:
     """Pauses a thread inside what it calls: at each use one line later, so that no gap is too narrow to be hit."""
 
     def __init__(self) -> None:

@@ -50,7 +50,7 @@ class Checked:
         return report
 
     def threats(self) -> list[tuple[str, str]]:
-        return [(finding.threatens, finding.what) for finding in self.verify().findings]
+        return [(finding.threatens, finding.problem) for finding in self.verify().findings]
 
     def close(self) -> None:
         if self.engine is not None:
