@@ -1,4 +1,4 @@
-"""What a psycopg error means when the guard's own statements met it. Errors of a guarded block never come here."""
+"""The meaning of psycopg's errors in the guard's own statements. Errors of a guarded block never come here."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class PsycopgErrors(ErrorContext):
 
 
 def commit_was_refused(error: BaseException, *, closed: bool) -> bool:
-    """Whether the database itself said no to the COMMIT; else (the connection broke) it may have happened.
+    """Return whether the database itself refused the COMMIT. Otherwise the connection broke, and it may have happened.
 
     Args:
         error: what came instead of an answer, or as one.
-        closed: whether the connection is closed now: then whatever was said last is no answer.
+        closed: whether the connection is closed now. Then the last error is no answer.
     """
     return not closed and isinstance(error, psycopg.Error) and sql_errors.commit_was_refused(error)

@@ -24,7 +24,7 @@ _EXPECTED = "a psycopg_pool pool, a psycopg connection, a connection string, or 
 
 
 class Pool(Protocol):
-    """As much of a psycopg_pool pool as is used. That package need not be installed."""
+    """The part of a psycopg_pool pool that is used. That package need not be installed."""
 
     def getconn(self, timeout: float | None = None) -> Connection[Any]: ...
 
@@ -32,7 +32,7 @@ class Pool(Protocol):
 
 
 class AsyncPool(Protocol):
-    """:class:`Pool` for asyncio."""
+    """The part of an async psycopg_pool pool that is used."""
 
     async def getconn(self, timeout: float | None = None) -> AsyncConnection[Any]: ...
 
@@ -44,10 +44,10 @@ AsyncSource = AsyncPool | AsyncConnection[Any] | str | Callable[[], Awaitable[As
 
 
 def connection_source(source: Source) -> Borrow:
-    """What lends a connection of ``source``, for which it waits so many seconds at most.
+    """Return a function that borrows a connection of ``source``, and waits for it at most so many seconds.
 
     Raises:
-        TypeError: ``source`` is none, or for asyncio.
+        TypeError: ``source`` is no source of connections, or is for asyncio.
         ValueError: it is a str, but no connection string.
     """
     checked = _check_source(source, asynchronous=False)
@@ -61,7 +61,7 @@ def connection_source(source: Source) -> Borrow:
 
 
 def async_connection_source(source: AsyncSource) -> AsyncBorrow:
-    """:func:`connection_source` for asyncio."""
+    """Return a function that borrows a connection of ``source``, as :func:`connection_source` does."""
     checked = _check_source(source, asynchronous=True)
     if isinstance(checked, AsyncConnection):
         return _async_single(checked)
@@ -75,7 +75,7 @@ def async_connection_source(source: AsyncSource) -> AsyncBorrow:
 
 
 class _PooledConnection:
-    """One connection of a pool, for one operation. (These are classes, not generators, as they cost less.)"""
+    """One connection of a pool, for one operation. (A class, because a generator costs more.)"""
 
     def __init__(self, pool: Any, seconds: float) -> None:
         self._pool = pool
@@ -109,7 +109,9 @@ def _new_connection(connect: Callable[[float], Any]) -> Borrow:
         if not isinstance(connection, Connection):
             if inspect.iscoroutine(connection):
                 connection.close()
-            raise TypeError(f"the function that connects returned a {type(connection).__name__}, no Connection")
+            raise TypeError(
+                f"the function that connects returned a {type(connection).__name__}; let it return a psycopg Connection"
+            )
         try:
             yield connection
         finally:
@@ -124,7 +126,9 @@ def _async_new_connection(connect: Callable[[float], Any]) -> AsyncBorrow:
         made = connect(seconds)
         connection = await made if inspect.isawaitable(made) else made
         if not isinstance(connection, AsyncConnection):
-            raise TypeError(f"the function that connects returned a {type(connection).__name__}, no AsyncConnection")
+            raise TypeError(
+                f"the function that connects returned a {type(connection).__name__}; let it return an AsyncConnection"
+            )
         try:
             yield connection
         finally:
@@ -176,7 +180,8 @@ def _async_single(connection: AsyncConnection[Any]) -> AsyncBorrow:
 def _require_alive(connection: Any) -> None:
     if connection.closed:
         raise GuardUnavailable(
-            "the guard's only connection is closed; nothing was written. A pool in its place would replace it"
+            "the guard's only connection is closed; nothing was written. Make a new guard, or give it a pool, which "
+            "replaces closed connections"
         )
 
 
@@ -189,7 +194,7 @@ def _busy(seconds: float) -> GuardUnavailable:
 def _check_source(source: Any, *, asynchronous: bool) -> Any:
     kind = type(source).__name__
     ours, theirs = ("AsyncPsycopgGuard", "PsycopgGuard") if asynchronous else ("PsycopgGuard", "AsyncPsycopgGuard")
-    other_kind = TypeError(f"{ours} cannot work with this {kind}; use {theirs}")
+    other_kind = TypeError(f"{ours} cannot use this {kind}; use {theirs}")
     if isinstance(source, str):
         try:
             conninfo_to_dict(source)
@@ -215,14 +220,14 @@ def _check_source(source: Any, *, asynchronous: bool) -> Any:
 
 
 def _connect_timeout(conninfo: str, seconds: float) -> dict[str, Any]:
-    """libpq's time to connect, unless the user has set one; it counts whole seconds, 2 at least."""
+    """Return libpq's time-out for connecting, unless the user has set one. It counts whole seconds, 2 at least."""
     if "connect_timeout" in conninfo_to_dict(conninfo):
         return {}
     return {"connect_timeout": max(2, math.ceil(seconds))}
 
 
 async def _finish_despite_cancellation(giving_back: Awaitable[None]) -> None:
-    """Or the connection would be lost to its pool. It waits for no server."""
+    """Give a connection back, whatever is cancelled: it would be lost to its pool. It waits for no server."""
     task = asyncio.ensure_future(giving_back)
     try:
         await asyncio.shield(task)

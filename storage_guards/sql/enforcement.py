@@ -1,17 +1,17 @@
-"""What makes PostgreSQL itself refuse writes that have not passed the check, as SQL. No I/O; no driver is known here.
+"""SQL that makes PostgreSQL itself refuse writes that have not passed the check. No I/O; no driver is known here.
 
-The rule stays where it is: in the mark's row, which a check changes, and locks until the transaction ends. Besides:
+The rule stays in the mark's row: a check changes that row, and locks it until the transaction ends. Besides:
 
-- **Functions** with the guard's statements as their bodies, run with their owner's rights (``sql/functions.py``). They
-  are the only way by which the application's role can change a mark, so nothing but a check sets the mark's ``xact``.
+- **Functions** have the guard's statements as their bodies, and run with their owner's rights (``sql/functions.py``).
+  The application's role can change a mark only through them, so only a check sets the mark's ``xact``.
 - **A row trigger** on the enforced table demands that the mark of the row's resource has ``xact`` = the current
   transaction. It runs AFTER the row was stored: no other trigger changes the row any more, and generated columns are
-  there. It is STABLE: it sees the database as the writing statement does, so that a check *inside* that statement,
-  whose reads are older than the wait for the mark, does not count. It is ENABLE ALWAYS: ``session_replication_role``
+  there. It is STABLE: it sees the database as the writing statement does. So a check *inside* that statement does not
+  count: the statement's reads are older than the wait for the mark. It is ENABLE ALWAYS: ``session_replication_role``
   does not switch it off.
 - **A statement trigger** refuses TRUNCATE.
 
-All names are resolved, quoted and looked up by the server; every function has a search_path of its own.
+The server resolves, quotes and looks up all names. Every function has a search_path of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_guards.sql.statements import CREATE_LOCK
 _ROW_TRIGGER = "fencing_enforced"
 _TRUNCATE_TRIGGER = "fencing_enforced_truncate"
 
-# Each row is a finding: what is wrong, and what to do.
+# Each row is a finding: the problem, and the remedy.
 _REFUSALS = """
     SELECT 'is a superuser, or can become one', 'Let the application connect as a role of its own.'
         FROM pg_roles WHERE rolsuper AND pg_has_role(app, oid, 'MEMBER')
@@ -208,12 +208,12 @@ ${tag}$"""
 
 
 def enforce(table: str, resource: str, role: str) -> str:
-    """One statement that makes the database refuse unchecked writes of ``table``, or says why it cannot.
+    """Return one statement that makes the database refuse unchecked writes of ``table``, or says why it cannot.
 
     Args:
         table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``.
-        resource: an expression over the table's columns, the name of the row's resource: ``'orders:' || id``.
-        role: the application's; its exact name.
+        resource: an expression over the table's columns that gives the name of the row's resource: ``'orders:' || id``.
+        role: the exact name of the application's role.
     """
     return _fill(
         _ENFORCE,
@@ -226,7 +226,7 @@ def enforce(table: str, resource: str, role: str) -> str:
 
 
 def unenforce(table: str) -> str:
-    """One statement that takes back what :func:`enforce` did to ``table``."""
+    """Return one statement that undoes :func:`enforce` on ``table``."""
     return _fill(_UNENFORCE, table)
 
 
@@ -240,9 +240,9 @@ def _fill(template: str, table: str, **values: str) -> str:
 
 
 def _literal(name: str, text: object) -> str:
-    """The text as a literal of SQL, whatever the session's settings."""
+    """Return the text as an SQL literal that does not depend on the session's settings."""
     if not isinstance(text, str):
         raise TypeError(f"{name} is a str, not {type(text).__name__}")
     if not text.strip() or "\0" in text:
-        raise ValueError(f"{name} is empty, or has a NUL in it")
+        raise ValueError(f"{name} is empty, or has a NUL in it; pass a text")
     return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""What the sync and the asyncio guard through SQLAlchemy share: everything but ``with`` and ``await``."""
+"""The common part of the sync and the async guard through SQLAlchemy: everything but ``with`` and ``await``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 COUNT_ROWS = {"preserve_rowcount": True}
-"""Execution options: SQLAlchemy keeps the row count of an INSERT, too."""
+"""Execution options with which SQLAlchemy also keeps the row count of an INSERT."""
 
 _MARKS: dict[str, Callable[[], Marks]] = {
     name: kind for kind in (PostgreSQLMarks, MySQLMarks, SQLiteMarks) for name in kind.dialect.names
@@ -39,7 +39,7 @@ _MARKS: dict[str, Callable[[], Marks]] = {
 
 
 class SQLAlchemyBase(OperationsBase):
-    """The base of both guards: arguments become transactions, and operations work on a connection."""
+    """The base of both guards. It makes transactions of arguments, and runs operations on a connection."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:
         reason = unsupported(engine)
@@ -75,8 +75,11 @@ class SQLAlchemyBase(OperationsBase):
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))
 
     def _may_end_the_transaction(self, statement: Executable) -> bool:
-        """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters;
-        or on MariaDB and MySQL anything that commits implicitly, a procedure included."""
+        """Return whether the statement may end the transaction.
+
+        PostgreSQL takes several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL it
+        may be any statement that commits implicitly, also a procedure.
+        """
         if self._marks.dialect.commits_implicitly:
             return not isinstance(statement, UpdateBase)
         return isinstance(statement, TextClause) and ";" in statement.text
@@ -113,7 +116,7 @@ class SQLAlchemyBase(OperationsBase):
         session = target if isinstance(target, Session) else None
         if session is not None and (session.new or session.dirty or session.deleted):
             raise ValueError(
-                "the session has unflushed changes, made from what was read before the check; advance first"
+                "the session has unflushed changes, which come from before the check; advance before you change objects"
             )
         nested = target.in_nested_transaction()
         with transaction:
@@ -121,7 +124,8 @@ class SQLAlchemyBase(OperationsBase):
             dialect = self._marks.dialect
             if not dialect.serves(connection):
                 raise ValueError(
-                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {dialect.names[0]}"
+                    f"the connection goes to {connection.dialect.name}, but this guard's marks are in {dialect.names[0]}; "
+                    f"pass a connection to that database"
                 )
             if nested or connection.in_nested_transaction():
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
@@ -134,7 +138,7 @@ class SQLAlchemyBase(OperationsBase):
 def _marks_of(engine: Engine) -> Marks:
     if engine.dialect.driver != "psycopg":
         return _MARKS[engine.dialect.name]()
-    from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only who uses psycopg has it
+    from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only users of psycopg have it
 
     return PsycopgMarks()
 

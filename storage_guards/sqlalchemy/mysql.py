@@ -24,7 +24,8 @@ from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admi
 from storage_guards.sql.pruning import NO_FLOOR, Pruning
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks, Prepared, fetch_one, mark_table
+from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
 

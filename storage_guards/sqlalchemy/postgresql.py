@@ -12,7 +12,8 @@ from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL
 from storage_guards.sql.verify import POSTGRESQL_FACTS, VerifyReport, assess_postgresql
 from storage_guards.sqlalchemy.alembic import XID8
-from storage_guards.sqlalchemy.marks import Marks, fetch_one, mark_table
+from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.table import fetch_one, mark_table
 
 _LIMITS = text(f"SELECT {ENFORCED}, {PostgreSQL.LIMITS}")
 _IS_ENFORCED = text(f"SELECT {ENFORCED}")

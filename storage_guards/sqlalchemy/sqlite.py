@@ -13,7 +13,8 @@ from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, on_sqlite
 from storage_guards.sql.statements import SQLITE
 from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks, fetch_one, mark_table
+from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.table import fetch_one, mark_table
 
 # Whoever has written since holds the write lock, so what is read here holds until the commit.
 _IS_SAME_TRANSACTION = text(
