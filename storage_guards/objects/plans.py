@@ -1,4 +1,4 @@
-"""The plans of publications: claim, upload, publish, delete, and find out what became of a write."""
+"""The plans of publications: claim, upload, publish, delete, and find out the outcome of a write."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, enco
 from storage_guards.objects.requests import Abort, Begin, Close, Finish, Lost, Next, OpenBody, Progressed, Put, Send
 
 PART = 8 * 2**20
-"""Bytes of a part. A store takes 10,000 parts (S3), so 80 GB of a body whose size is not known."""
+"""Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
 
 MOST_PARTS = 9_000
 
@@ -28,10 +28,10 @@ ABORT_SECONDS = 5.0
 
 
 class Anything:
-    """Stands for any state that may be replaced."""
+    """Any state: the default of ``replacing``."""
 
     def __repr__(self) -> str:
-        return "<whatever is there>"
+        return "<any state>"
 
 
 ANYTHING = Anything()
@@ -62,7 +62,7 @@ def plan_publish(
     replacing: Any,
     upload_seconds: float,
 ) -> Plan[Published]:
-    """Upload what is new, then make all of it current at once.
+    """Upload the new bodies, then make all objects current at once.
 
     Args:
         upload_seconds: how long the store may make no progress with a body.
@@ -79,11 +79,11 @@ def plan_publish(
             raise StaleRead(resource=scope.resource)
         there = set() if current is None else set(current.objects.values())
         for entry in carried.values():
-            if entry not in there:  # its data may be gone, or be deleted at any time
+            if entry not in there:  # its data may be deleted, now or at any time
                 raise StaleRead(resource=scope.resource, key=entry.key)
         return states.with_publication(now, fence, mark, upload, scope.now(), objects)
 
-    encode(decide((yield from plan_read(scope))), ROOM)  # refused before anything is uploaded
+    encode(decide((yield from plan_read(scope))), ROOM)  # a refusal comes before the first upload
     for name, body in bodies.items():
         if name not in carried:
             key = objects[name].key
@@ -97,16 +97,16 @@ def plan_publish(
 
 
 def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
-    """Store a body under a key that nobody else writes, and return its size.
+    """Store a body under a key that no other upload writes, and return its size.
 
-    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is given up
-    leaves no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
+    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is aborted leaves
+    no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
 
     Args:
         seconds: how long the store may make no progress.
 
     Raises:
-        Lost: the store did not take it all.
+        Lost: the store did not take all of it.
     """
     pieces, total = yield OpenBody(body)
     upload = None
@@ -126,7 +126,7 @@ def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
                 sent += len(piece)
                 yield Progressed(name, sent, total)
             yield Finish(upload, 2 * seconds)  # the last piece, and the end
-    except GeneratorExit:  # thrown away: nothing can be done any more
+    except GeneratorExit:  # the plan was dropped: no request is possible any more
         raise
     except BaseException:
         if upload is not None:
@@ -160,7 +160,7 @@ def _plan_write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], P
 
 
 def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
-    """Find out whether a change happened. Where it may still come, it is made impossible first."""
+    """Find out whether a change happened. If it may still land, first make that impossible."""
     deadline = scope.deadline()
     writes = tuple(error.recent_writes.split())
     fence = error.fence

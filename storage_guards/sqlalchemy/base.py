@@ -124,8 +124,8 @@ class SQLAlchemyBase(OperationsBase):
             dialect = self._marks.dialect
             if not dialect.serves(connection):
                 raise ValueError(
-                    f"the connection goes to {connection.dialect.name}, but this guard's marks are in {dialect.names[0]}; "
-                    f"pass a connection to that database"
+                    f"the connection goes to {connection.dialect.name}, but this guard's marks are in "
+                    f"{dialect.names[0]}; pass a connection to that database"
                 )
             if nested or connection.in_nested_transaction():
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")

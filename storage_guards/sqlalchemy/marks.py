@@ -148,8 +148,8 @@ class Marks(ABC):
 
     @abstractmethod
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """Return whether this is the transaction in which the fence was admitted, or at least one before any
-        other's."""
+        """Return whether this is the transaction that admitted the fence, or at least no other write has come
+        between."""
 
     def settle(self, connection: Connection, fence: Fence, *, enforced: bool) -> Settled:
         """Lock the mark of the fence's resource, or its absence. The caller rolls the transaction back afterwards.
@@ -198,9 +198,7 @@ class Marks(ABC):
 
     def execute(self, connection: Connection, statement: str, seconds: float) -> None:
         """Execute a statement that switches enforcement on or off, in a transaction of its own."""
-        raise GuardNotEnforceable(
-            f"{self.dialect.names[0]} cannot enforce the check by itself; use PostgreSQL for that"
-        )
+        raise GuardNotEnforceable(f"{self.dialect.names[0]} cannot enforce the check by itself; PostgreSQL can")
 
     def _statements(self, enforced: bool) -> Prepared:
         return self._calls if enforced else self._direct

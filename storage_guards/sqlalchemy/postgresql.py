@@ -22,7 +22,7 @@ _IS_SAME_TRANSACTION = text("SELECT pg_current_xact_id_if_assigned()::text IS NO
 
 
 class PostgreSQLMarks(Marks):
-    """The marks of a PostgreSQL database, on connections that others open."""
+    """The marks of a PostgreSQL database, on connections that a guard opens."""
 
     dialect = PostgreSQL()
 
@@ -63,7 +63,7 @@ class PostgreSQLMarks(Marks):
 
     def _create(self, connection: Connection) -> None:
         if connection.execute(_IS_ENFORCED).scalar_one():
-            return  # it is there, and none but its owner may make it
+            return  # the table exists, and only its owner may create it
         connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})
         super()._create(connection)
 

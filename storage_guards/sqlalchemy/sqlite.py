@@ -16,7 +16,7 @@ from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missin
 from storage_guards.sqlalchemy.marks import Marks
 from storage_guards.sqlalchemy.table import fetch_one, mark_table
 
-# Whoever has written since holds the write lock, so what is read here holds until the commit.
+# This transaction has written, so it holds the write lock, and the row stays as it is until the commit.
 _IS_SAME_TRANSACTION = text(
     "SELECT recent_writes = :recent_writes FROM fencing_marks "
     "WHERE resource = :resource AND number = :number AND token = :token"
@@ -27,19 +27,22 @@ _TYPES = {"resource": "TEXT", "number": "BIGINT", "token": "TEXT", "seq": "BIGIN
 
 
 class SQLiteMarks(Marks):
-    """The marks of a SQLite database, on connections that others open, and bound."""
+    """The marks of a SQLite database, on connections that a guard opens and bounds."""
 
     dialect = SQLite()
 
     def __init__(self) -> None:
         exact = Text(collation="BINARY")
-        # Its columns take any type, and text sorts above every number.
+        # SQLite's columns take any type, and text sorts above every number.
         integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
         super().__init__(mark_table(integers, resource=exact, token=exact, recent_writes=exact), SQLITE)
 
     def create(self, connection: Connection, seconds: float) -> None:
-        """See :meth:`Marks.create`. Where two do it, one is told at once that the database is locked: IF NOT EXISTS
-        reads before it writes, and waiting then would be a deadlock. So that one tries again."""
+        """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
+
+        Where two do it, SQLite tells one of them at once that the database is locked: IF NOT EXISTS reads before it
+        writes, and waiting then would be a deadlock. So that one retries.
+        """
         deadline = time.monotonic() + seconds
         while True:
             try:

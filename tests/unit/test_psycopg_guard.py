@@ -124,7 +124,7 @@ def test_arguments_in_the_wrong_order() -> None:
         guard.write("UPDATE orders SET total = 1", MINE)
     with pytest.raises(TypeError, match="lease first"):
         guard.write(MINE, MINE)
-    with pytest.raises(TypeError, match="a str say, not SQLAlchemy's TextClause"):
+    with pytest.raises(TypeError, match="such as a str, not SQLAlchemy's TextClause"):
         guard.write(MINE, text("UPDATE orders SET total = 1"))
     with pytest.raises(TypeError, match="psycopg Connection"):
         guard.advance(MINE)
@@ -173,7 +173,7 @@ def test_a_refused_commit() -> None:
 
 def test_a_mark_that_stays_locked_may_be_ones_own() -> None:
     said = str(PsycopgErrors([MINE], 0.5).explain(_error(psycopg.OperationalError, "55P03")))
-    assert "stayed locked by another transaction for 0.5 s (a begin around this one?)" in said
+    assert "stayed locked by another transaction for 0.5 s (perhaps a begin around this one)" in said
 
 
 def test_an_error_that_nobody_knows_stays_what_it_is() -> None:
