@@ -104,10 +104,10 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
     yield from _plan_read(one, b"third", deadline)
     absent = key("absent")
     yield from _plan_refuse(
-        absent, b"none", third, "made an object though If-Match names one that is gone", deadline, form
+        absent, b"none", third, "created an object although If-Match named a version that is gone", deadline, form
     )
     if (yield Get(absent, 0, deadline.part())) is not None:
-        raise _broken("refused a put with If-Match on a missing key, and made the object all the same")
+        raise _broken("refused a put with If-Match on a missing key, but created the object")
     listed = yield List(directory, 10, deadline.part())
     if [each.key for each in listed] != [one]:
         raise _broken("does not list what was just stored")
@@ -184,10 +184,10 @@ def _plan_race(key: str, condition: Condition, name: str, puts_tried: str, deadl
             raise reply
     winners = [body for body, reply in zip(bodies, replies, strict=True) if isinstance(reply, Version)]
     if len(winners) > 1:
-        raise _broken(f"let {len(winners)} of {RACERS} {puts_tried} succeed that came at the same time")
+        raise _broken(f"let {len(winners)} of {RACERS} {puts_tried} at the same time succeed")
     now: Found | None = yield Get(key, 100, deadline.part())
     if winners and (now is None or now.data != winners[0]):
-        raise _broken(f"did not keep the one of {RACERS} {puts_tried} that it acknowledged")
+        raise _broken(f"acknowledged one of {RACERS} {puts_tried}, but did not keep it")
     return len(winners)
 
 

@@ -118,7 +118,7 @@ class _Reading:
             self._received += len(piece)
             return piece
         if self._received != self._size:
-            raise self._broken(f"{self._received} bytes came of {self._size}")
+            raise self._broken(f"{self._received} bytes came instead of {self._size}")
         self.close()
         return b""
 

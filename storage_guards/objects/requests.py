@@ -176,7 +176,7 @@ class Together:
         return max(request.seconds for request in self.requests)
 
 
-# In the caller's own thread or task, because bodies and progress are the caller's code
+# These run in the caller's own thread or task, because bodies and progress are the caller's code.
 
 
 @dataclass(frozen=True, slots=True)

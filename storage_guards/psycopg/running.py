@@ -82,7 +82,7 @@ class AsyncGuardedBlock:
         require_idle(self._connection)
         self._autocommit = self._connection.autocommit
         try:
-            if self._autocommit:  # as above
+            if self._autocommit:  # see GuardedBlock
                 await self._connection.set_autocommit(False)
             await run_async(
                 self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence
@@ -118,7 +118,7 @@ class AsyncGuardedBlock:
             if not is_idle(self._connection) and not self._connection.closed:
                 await _wait_for_turn_async(self._connection, self._transaction.max_silence)
                 await self._connection.rollback()
-            if not is_idle(self._connection):  # as above
+            if not is_idle(self._connection):  # see GuardedBlock
                 hang_up(self._connection)
             elif self._autocommit:
                 await self._connection.set_autocommit(True)
@@ -210,8 +210,8 @@ def _forbid(connection: AnyConnection) -> None:
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise GuardNotEnforceable(
-            "commit(), rollback() and close() were called in a guarded block, which commits at its end and rolls back "
-            "after an exception. Put connection.transaction() around what may be rolled back by itself"
+            "a guarded block leaves commit(), rollback() and close() to the guard, which commits at the block's end and "
+            "rolls back after an exception. Put connection.transaction() around what may be rolled back by itself"
         )
 
     vars(connection).update(dict.fromkeys(_ENDS_THE_BLOCK, refuse))

@@ -227,7 +227,7 @@ def _connect_timeout(conninfo: str, seconds: float) -> dict[str, Any]:
 
 
 async def _finish_despite_cancellation(giving_back: Awaitable[None]) -> None:
-    """Give a connection back, whatever is cancelled: it would be lost to its pool. It waits for no server."""
+    """Give a connection back even on a cancellation; otherwise its pool would lose it. It waits for no server."""
     task = asyncio.ensure_future(giving_back)
     try:
         await asyncio.shield(task)

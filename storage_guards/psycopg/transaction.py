@@ -20,7 +20,7 @@ from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, req
 from storage_guards.sql.transaction import GuardedTransaction
 
 _ENDED_INSIDE = (
-    "the checked transaction was no longer sound at the block's end. Perhaps a statement failed and its error was "
+    "the checked transaction was not sound at the block's end. Perhaps a statement failed and its error was "
     "swallowed: then nothing was written; put connection.transaction() around what may fail. Perhaps the block sent "
     "COMMIT or ROLLBACK: then what it wrote before is committed or not, and the rest of the same request or pipeline "
     "may be written unchecked, but nothing later; leave the end to the guard. Perhaps it left a pipeline or a query "

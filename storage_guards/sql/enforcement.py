@@ -85,9 +85,9 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = app) THEN
         RAISE EXCEPTION 'there is no role %', quote_ident(app);
     ELSIF NOT EXISTS (SELECT FROM pg_class WHERE oid = target AND relkind IN ('r', 'p') AND relpersistence <> 't') THEN
-        RAISE EXCEPTION '% is no ordinary table, nor a partitioned one', target;
+        RAISE EXCEPTION '% is neither an ordinary table nor a partitioned one', target;
     ELSIF target = marks_oid THEN
-        RAISE EXCEPTION '{TABLE} is what the check itself writes';
+        RAISE EXCEPTION 'the check itself writes {TABLE}, so it cannot be enforced';
     END IF;
     SELECT nspname, format('%I.%I', nspname, relname) INTO home, marks
         FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = marks_oid;
@@ -97,7 +97,7 @@ BEGIN
         UNION SELECT relid FROM pg_partition_ancestors(target)
     ) AS tree;
 
-    -- A parent's triggers are not those of tables that only inherit from it.
+    -- A table that only inherits from another does not have its triggers.
     SELECT inhrelid INTO one FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = target
         AND NOT relispartition AND NOT EXISTS (
             SELECT FROM pg_trigger WHERE tgrelid = inhrelid AND tgname = '{_ROW_TRIGGER}'
@@ -106,8 +106,8 @@ BEGIN
         RAISE EXCEPTION '% inherits from %, and its rows would not be checked: enforce it first', one::regclass, target;
     END IF;
 
-    -- The resource of a row must not depend on who asks, or when: what PostgreSQL demands of an index, too. Nor on
-    -- virtual generated columns, which are NULL in triggers.
+    -- The resource of a row must not depend on the role or the time: PostgreSQL demands the same of an index. It must
+    -- not depend on virtual generated columns either, which are NULL in triggers.
     EXECUTE format('CREATE TEMPORARY TABLE %I (LIKE %s INCLUDING GENERATED) ON COMMIT DROP', bare, target);
     path := current_setting('search_path');
     BEGIN
@@ -126,7 +126,7 @@ BEGIN
     ) AS used WHERE classid = 'pg_class'::regclass AND objid = 'pg_temp.fencing_resource'::regclass;
     EXECUTE format('DROP TABLE pg_temp.%I', bare);
 
-    -- Functions first, then what they replace.
+    -- First the functions, then the privileges that they replace.
 {{functions}}
     SELECT functions || array_agg(oid) INTO functions FROM pg_proc
         WHERE pronamespace = quote_ident(home)::regnamespace AND proname IN ({{names}});
@@ -193,7 +193,7 @@ _DROP = f"""FOR one IN SELECT target UNION SELECT relid FROM pg_partition_tree(t
     END IF;"""
 
 _UNENFORCE = """
--- Lets everybody write {table} again who may. The marks, and the functions, stay as they are.
+-- Lets every role with the privilege write {table} again. The marks and the functions stay.
 DO ${tag}$
 DECLARE
     target regclass := to_regclass({table_literal});

@@ -119,7 +119,7 @@ class ErrorContext(ABC):
                 f"the database refused the guard's statement: {said}; use a role that has this right, or grant "
                 f"it (where the database enforces, enforce() grants what guards need, and the owner prunes)"
             )
-        if state == RAISED:  # by what enforcement.py executes
+        if state == RAISED:  # by the statements of enforcement.py
             return GuardNotEnforceable(said)
         if state in WAITED_TOO_LONG:
             return self.unavailable(

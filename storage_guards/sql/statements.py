@@ -23,7 +23,7 @@ ENFORCED = "to_regprocedure('fencing_check(text, bigint, text, text)') IS NOT NU
 # In a savepoint, a row's xmin is the savepoint's own transaction id, not that of the outer transaction.
 _IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
 
-# Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
+# Qualified by the table's name, because the upsert needs that.
 _REMEMBER = f"substr(CAST({{write}} AS text) || ' ' || {TABLE}.recent_writes, 1, {REMEMBERED_CHARACTERS})"
 _ADMITS = f"({TABLE}.number < {{number}} OR ({TABLE}.number = {{number}} AND {TABLE}.token = {{token}}))"
 
@@ -114,7 +114,7 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
 POSTGRESQL = statements_on(TABLE)
 JOINING = statements_on(TABLE, outermost=True)
 
-# SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
+# SQLite has one writer at a time: the earlier UPDATE has taken the write lock, which covers the floor.
 SQLITE = statements_on(TABLE, postgresql=False)
 
 _FENCE = "CAST({resource} AS text), CAST({number} AS bigint), CAST({token} AS text)"

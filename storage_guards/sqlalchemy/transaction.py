@@ -26,7 +26,7 @@ from storage_guards.sqlalchemy.marks import Marks
 T = TypeVar("T")
 
 _ENDED_INSIDE = (
-    "the checked transaction was no longer sound at the block's end. Perhaps a statement failed and its error was "
+    "the checked transaction was not sound at the block's end. Perhaps a statement failed and its error was "
     "swallowed: then nothing was written; put connection.begin_nested() around what may fail. Perhaps the block sent "
     "COMMIT or ROLLBACK as text or through the driver, or a statement that commits implicitly (on MariaDB and MySQL "
     "each CREATE, ALTER, TRUNCATE …): then what it wrote before is committed or not, and the rest of the same text may "
