@@ -210,8 +210,8 @@ def _forbid(connection: AnyConnection) -> None:
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise GuardNotEnforceable(
-            "a guarded block leaves commit(), rollback() and close() to the guard, which commits at the block's end and "
-            "rolls back after an exception. Put connection.transaction() around what may be rolled back by itself"
+            "a guarded block leaves commit(), rollback() and close() to the guard, which commits at the block's end "
+            "and rolls back after an exception. Put connection.transaction() around what may be rolled back by itself"
         )
 
     vars(connection).update(dict.fromkeys(_ENDS_THE_BLOCK, refuse))

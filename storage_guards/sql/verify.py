@@ -162,7 +162,7 @@ def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         elif not column["required"] and name != "xact":
             yield Finding("upkeep", f"the column {name} may be NULL", "SET NOT NULL")
     if facts["key"] != ["resource"]:
-        yield Finding("safety", "there is no valid, immediate primary key on (resource) alone", MAKE_ANEW)
+        yield Finding("safety", "the primary key is not (resource) alone, valid and checked at once", MAKE_ANEW)
     yield from missing_checks(facts["checks"], "is missing or not validated")
     yield from missing_floor(facts["floor"])
 

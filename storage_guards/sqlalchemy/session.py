@@ -30,8 +30,8 @@ from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 _ENDS_THE_BLOCK = ("rollback", "close", "reset", "invalidate")
 
 _LEAVE_THE_END = (
-    "a guarded session leaves commit(), rollback(), close() and the like to the guard, which commits at the block's end "
-    "and rolls back after an exception. Put session.begin_nested() around what may be rolled back by itself"
+    "a guarded session leaves commit(), rollback(), close() and the like to the guard, which commits at the block's "
+    "end and rolls back after an exception. Put session.begin_nested() around what may be rolled back by itself"
 )
 
 _ELSEWHERE = (

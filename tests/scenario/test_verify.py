@@ -291,7 +291,7 @@ def remade(checked: Checked, *changes: tuple[str, str]) -> None:
         ('resource TEXT COLLATE "BINARY"', "resource TEXT COLLATE NOCASE", "have one mark"),
         ('resource TEXT COLLATE "BINARY"', "resource TEXT COLLATE RTRIM", "have one mark"),
         ('token TEXT COLLATE "BINARY"', "token TEXT COLLATE NOCASE", "tokens that differ only in case"),
-        ("number BIGINT", "number REAL", "number is REAL, not BIGINT|does not read"),
+        ("number BIGINT", "number REAL", "number is REAL, not BIGINT|is read differently"),
     ],
 )
 def test_what_breaks_a_table_of_sqlite(checked: Checked, old: str, new: str, match: str) -> None:
