@@ -149,9 +149,9 @@ def _plan_put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadli
                 now = yield Get(put.key, 0, deadline.part(), head=True)
             except (Lost, GuardNotEnforceable):
                 break
-            there = () if now is None else _writes(now)
-            if writes[0] in there:
-                return now.version if writes[0] == there[0] else OVERWRITTEN
+            stored = () if now is None else _writes(now)
+            if writes[0] in stored:
+                return now.version if writes[0] == stored[0] else OVERWRITTEN
             if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
                 return None
             if isinstance(why, Lost) or deadline.over:
@@ -171,5 +171,5 @@ def plan_landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: b
         now = yield Get(error.key, 0, scope.seconds, head=True)
     except Lost as lost:
         raise unavailable(scope, lost, "the outcome is still open, ask again") from lost
-    there = () if now is None else _writes(now)
-    return verdict_in_place(tuple(error.recent_writes.split()), there, versions_return)
+    stored = () if now is None else _writes(now)
+    return verdict_in_place(tuple(error.recent_writes.split()), stored, versions_return)

@@ -28,21 +28,21 @@ def verdict(writes: Sequence[str], now: Pointer | None) -> bool | None:
     """
     if not writes:
         return None
-    mine, *older = writes
-    makes_it = mine.startswith(CREATION)
+    own, *older = writes
+    creates = own.startswith(CREATION)
     if now is None:
-        return False if makes_it else None
-    if mine in now.recent_writes:
+        return False if creates else None
+    if own in now.recent_writes:
         return True
     if set(older) & set(now.recent_writes):
         return False
-    return False if makes_it and now.recent_writes[-1].startswith(CREATION) else None
+    return False if creates and now.recent_writes[-1].startswith(CREATION) else None
 
 
 def may_still_land(writes: Sequence[str], unknown: OutcomeUnknown, now: Pointer | None) -> bool:
     """Return whether ``now`` may be the very state that the write was conditional on."""
-    mine, *older = writes
-    if mine.startswith(CREATION):
+    own, *older = writes
+    if own.startswith(CREATION):
         return now is None
     if now is None or tuple(older) != now.recent_writes[: KEPT_WRITES - 1]:
         return False
@@ -62,8 +62,8 @@ def verdict_in_place(writes: Sequence[str], now: Sequence[str], versions_return:
     """
     if not writes:
         return None
-    mine, *older = writes
-    if mine in now:
+    own, *older = writes
+    if own in now:
         return True
     moved_on = bool(older) and older[0] in now[1:]
     return False if moved_on and not versions_return else None

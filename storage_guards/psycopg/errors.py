@@ -16,16 +16,16 @@ class PsycopgErrors(ErrorContext):
 
     def explain(self, error: Exception) -> Exception:
         """See :meth:`ErrorContext.explain`."""
-        state, said = getattr(error, "sqlstate", None), first_line(error)
+        state, message = getattr(error, "sqlstate", None), first_line(error)
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
-            return self.unavailable(f"the pool gave no connection to reach {self.subject}: {said}")
-        explained = self.from_state(state, said)
+            return self.unavailable(f"the pool gave no connection to reach {self.subject}: {message}")
+        explained = self.from_state(state, message)
         if explained is not None:
             return explained
         if isinstance(error, psycopg.ProgrammingError):
-            return self.refused(said)
+            return self.refused(message)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)):
-            return self.unanswered(said, reached=self.connected or state is not None)
+            return self.unanswered(message, reached=self.connected or state is not None)
         return error
 
 

@@ -87,40 +87,40 @@ class ErrorContext(ABC):
         resource = self.fences[0].resource if len(self.fences) == 1 else None
         return GuardUnavailable(f"{text}; {self.then}", resource=resource)
 
-    def unanswered(self, said: str, *, reached: bool) -> GuardUnavailable:
+    def unanswered(self, message: str, *, reached: bool) -> GuardUnavailable:
         """Return the error for a database that gave no answer; ``reached`` says whether there was a connection."""
         hint = "" if reached else "; is it running, and are its address, its name, user and password right?"
-        return self.unavailable(f"the database did not answer about {self.subject}: {said}{hint}")
+        return self.unavailable(f"the database did not answer about {self.subject}: {message}{hint}")
 
-    def refused(self, said: str) -> GuardNotEnforceable:
+    def refused(self, message: str) -> GuardNotEnforceable:
         """Return the error for a statement that the database refused."""
-        return GuardNotEnforceable(f"the database refused the guard's statement on {TABLE}: {said}")
+        return GuardNotEnforceable(f"the database refused the guard's statement on {TABLE}: {message}")
 
-    def from_state(self, state: str | None, said: str) -> FencingError | None:
+    def from_state(self, state: str | None, message: str) -> FencingError | None:
         """Return the error that a state stands for by itself, or None.
 
         Args:
             state: the SQLSTATE, as PostgreSQL has it.
-            said: the first line of the error.
+            message: the first line of the error.
         """
         if state == UNDEFINED_TABLE:
             return GuardNotEnforceable(f"the table {TABLE} is missing: call guard.create_tables() once")
         if state == READ_ONLY:
             return GuardNotEnforceable(
-                f"this connection is read-only ({said}): connect the guard to the primary, not to a replica"
+                f"this connection is read-only ({message}): connect the guard to the primary, not to a replica"
             )
         if state == ALREADY_BEGUN:
             return GuardNotEnforceable(
-                f"the connection was in a transaction before the guard began its own ({said}): remove what executes "
-                f"statements when the pool hands out a connection"
+                f"the connection was in a transaction before the guard began its own ({message}): remove what "
+                f"executes statements when the pool hands out a connection"
             )
         if state == NO_PRIVILEGE:
             return GuardNotEnforceable(
-                f"the database refused the guard's statement: {said}; use a role that has this right, or grant "
+                f"the database refused the guard's statement: {message}; use a role that has this right, or grant "
                 f"it (where the database enforces, enforce() grants what guards need, and the owner prunes)"
             )
         if state == RAISED:  # by the statements of enforcement.py
-            return GuardNotEnforceable(said)
+            return GuardNotEnforceable(message)
         if state in WAITED_TOO_LONG:
             return self.unavailable(
                 f"{self.subject} stayed locked by another transaction for {self.seconds:.3g} s "

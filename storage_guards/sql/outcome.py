@@ -81,9 +81,9 @@ def verdict(unknown: OutcomeUnknown, settled: Settled) -> bool | None:
     """Return whether the write has landed, now that its transaction is over. None: it cannot be known."""
     if not unknown.recent_writes:
         return None
-    mine, *older = unknown.recent_writes.split()
+    own, *older = unknown.recent_writes.split()
     now = [settled.table] if settled.recent_writes is None else settled.recent_writes.split()
-    if mine in now:
+    if own in now:
         return True
     shared = set(older) & set(now)
     if shared == {settled.table}:

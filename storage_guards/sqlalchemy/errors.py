@@ -27,17 +27,17 @@ class SQLAlchemyErrors(ErrorContext):
             return self.unavailable(f"the engine's pool had no free connection to reach {self.subject}")
         if not isinstance(error, DBAPIError):
             return self.unanswered(str(error) or type(error).__name__, reached=False)
-        said = first_line(error.orig)
-        state = state_of(error.orig) or state_of_sqlite(said)
-        explained = self.from_state(state, said)
+        message = first_line(error.orig)
+        state = state_of(error.orig) or state_of_sqlite(message)
+        explained = self.from_state(state, message)
         if state == UNDEFINED_TABLE:
             return GuardNotEnforceable(f"{explained}, or give guard.metadata to Alembic")
         if explained is not None:
             return explained
         if isinstance(error, ProgrammingError):
-            return self.refused(said)
+            return self.refused(message)
         if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:
-            return self.unanswered(said, reached=not _was_not_reached(error))
+            return self.unanswered(message, reached=not _was_not_reached(error))
         return error
 
 

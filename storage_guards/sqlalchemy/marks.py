@@ -270,13 +270,13 @@ class Marks(ABC):
     def _check_exactness(self, connection: Connection) -> Iterator[Finding]:
         """Yield a finding where names, tokens or numbers are not exact, as trial claims show."""
         name = f"verify:{secrets.token_hex(8)}"
-        mine = Fence(name, MAX_NUMBER, "a" * 22)
+        trial = Fence(name, MAX_NUMBER, "a" * 22)
         # Before the claim: in autocommit the claim would stay, and once pruned raise the floor above all numbers.
         connection.exec_driver_sql(_TOUCH)
         self.require_open(connection)
         try:
-            self.claim(connection, [mine])
-            exact = self.read(connection, name) == Mark(mine.number, mine.token)
+            self.claim(connection, [trial])
+            exact = self.read(connection, name) == Mark(trial.number, trial.token)
         except (TypeError, ValueError):  # the row is no mark
             exact = False
         if not exact:
