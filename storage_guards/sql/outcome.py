@@ -5,8 +5,8 @@ Each guarded write puts a new random id in front of the mark's ``recent_writes``
 mark's row lock. So the committed ids are the latest part of the mark's history, without a gap. An
 :class:`~fencing.OutcomeUnknown` carries the ids that would be there if its write had been the last. At any later time:
 
-- **Locked means over.** The unknown transaction has held the lock of the mark's row since its check, and the check's
-  reply came before any later statement was sent. So a later transaction that gets the lock knows that the unknown one
+- **Locked means over.** The unknown transaction has held the lock of the mark's row since its check. The check's reply
+  came before any later statement was sent. So a later transaction that gets the lock knows that the unknown one
   has ended, and cannot land any more.
 - **Its id is there: True.** No other write has used that id.
 - **An older write is there, but not its id: False.** If it had landed, its id would stand in front of the older one.

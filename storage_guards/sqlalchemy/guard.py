@@ -180,9 +180,9 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
         The function **may run several times**; at most one of these runs is committed. So it must read inside
         everything that it writes from, and do nothing that a rollback does not undo. It is repeated after a
-        serialization failure, a deadlock, a lock wait time-out of MariaDB or MySQL, or a busy SQLite, after a short
-        random pause, within the guard's ``timeout`` and the lease's remaining time. It is not repeated after anything
-        else: no lost connection, no unknown outcome.
+        serialization failure, a deadlock, a lock wait time-out of MariaDB or MySQL, or a busy SQLite. A short random
+        pause comes first, and all of it stays within the guard's ``timeout`` and the lease's remaining time. It is not
+        repeated after anything else: no lost connection, no unknown outcome.
 
         Args:
             holders_then_function: leases or fences as for :meth:`begin`; the function comes last.
