@@ -229,7 +229,7 @@ def test_client_side_bounds_over_a_network(checked: Checked) -> None:
 def test_a_pooler_in_between(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells the client of a process of its own, as the client has no single one at the server."""
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(lambda _: 7))
-    assert "between here and the server is a pooler (it names process 7" in str(checked.verify())
+    assert "there is a pooler between this client and the server (it names process 7" in str(checked.verify())
 
 
 # MariaDB
