@@ -1,7 +1,7 @@
-"""Storage guards: they keep the newest fence beside the data, and refuse whoever carries an older one.
+"""Storage guards: they keep the newest fence beside the data, and refuse holders of older ones.
 
-Names are loaded when they are first used (PEP 562), so a program that imports one guard does not import what the others
-need; no guard needs the lock's side of the library.
+Names are loaded at their first use (PEP 562). So a program that imports one guard does not import the dependencies of
+the others. No guard needs the lock side of the library.
 """
 
 from __future__ import annotations

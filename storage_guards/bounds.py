@@ -1,5 +1,7 @@
-"""The arguments that all guards share: above all how long one may wait, never without a bound, and never longer than
-the lease it works for."""
+"""The arguments that all guards share, above all the time-outs.
+
+Every wait has a bound. No wait is longer than the lease that it serves.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +20,32 @@ MOST_SECONDS = (2**31 - 1) / 1000
 """The longest bound, 24 days: databases keep it as milliseconds in 32 bits."""
 
 LEAST_LEASE_SECONDS = 1.0
-"""What a lease near its end still gets: whether it may write is the mark's decision, not the clock's."""
+"""The least time for a lease near its end: the mark decides whether it may write, not the clock."""
 
 
-def check_timeout(timeout: object, what: str = "timeout") -> float:
-    """Return ``timeout`` as seconds if it is a finite number above 0; TypeError or ValueError otherwise."""
-    seconds = _number(timeout, what)
+def check_timeout(timeout: object, name: str = "timeout") -> float:
+    """Return ``timeout`` as seconds if it is a finite number above 0. Raise TypeError or ValueError otherwise."""
+    seconds = _number(timeout, name)
     if not 0 < seconds < math.inf:
-        raise ValueError(f"{what} is a finite number of seconds above 0, not {timeout}: every wait has a bound")
+        raise ValueError(f"{name} is {timeout}, but every wait needs a bound: pass a finite number of seconds above 0")
     if seconds > MOST_SECONDS:
-        raise ValueError(f"{what} is at most {MOST_SECONDS} seconds (2**31 - 1 milliseconds), not {timeout}")
+        raise ValueError(f"{name} is {timeout}: pass at most {MOST_SECONDS} seconds (2**31 - 1 milliseconds)")
     return seconds
 
 
 def fences_of(holders: Sequence[Fence | HasFence]) -> list[Fence]:
-    """:func:`~fencing.kernel.fence.sorted_fences`, at once where there is nothing to sort."""
+    """Return the fences of ``holders``, sorted by resource. One fence needs no sorting, so it is returned at once."""
     return [as_fence(holders[0])] if len(holders) == 1 else sorted_fences(holders)
 
 
 def wait_seconds(holders: Iterable[Fence | HasFence], own: float, timeout: object = None) -> float:
-    """The seconds a guard may wait for its storage.
+    """Return the seconds that a guard may wait for its storage.
 
     Args:
-        holders: leases or fences; of those with a ``remaining()`` the smallest counts, unless ``timeout`` is given.
-        own: the guard's own bound, which is never exceeded.
-        timeout: what the caller of a claim has left; at or below 0 the storage is still asked, without waiting.
+        holders: leases or fences. The smallest ``remaining()`` of the leases counts, unless ``timeout`` is given.
+        own: the guard's own bound in seconds. The result is never above it.
+        timeout: the seconds that the caller of a claim has left. At or below 0 the storage is still asked once, without
+            waiting.
 
     Raises:
         TypeError, ValueError: ``timeout`` is no number of seconds.
@@ -59,7 +62,7 @@ def wait_seconds(holders: Iterable[Fence | HasFence], own: float, timeout: objec
 
 
 def check_unknown(error: object) -> OutcomeUnknown:
-    """Return ``error`` if it is what ``landed`` takes; TypeError otherwise."""
+    """Return ``error`` if ``landed`` can answer for it. Raise TypeError otherwise."""
     if isinstance(error, OutcomeUnknown):
         return error
     hint = ""
@@ -68,9 +71,9 @@ def check_unknown(error: object) -> OutcomeUnknown:
     raise TypeError(f"landed takes an OutcomeUnknown, not {type(error).__name__}{hint}")
 
 
-def _number(value: object, what: str) -> float:
+def _number(value: object, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{what} is a number of seconds, not {type(value).__name__}")
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
     if math.isnan(value):
-        raise ValueError(f"{what} is a number of seconds, not NaN")
+        raise ValueError(f"{name} is a number of seconds, not NaN")
     return float(value)

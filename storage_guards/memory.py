@@ -1,4 +1,5 @@
-"""The reference guard: marks and data in the memory of one process. For tests, and to read how a guard works."""
+"""The reference guard: marks and data in the memory of one process. Use it in tests, and read it to learn how a guard
+works."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
 
 class _Memory:
-    """Holds the marks, the data and the rule, for both guards. The caller holds the guard's lock."""
+    """The marks, the data and the rule of both memory guards. The caller holds the guard's lock."""
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         self._timeout = check_timeout(timeout)
@@ -25,9 +26,10 @@ class _Memory:
 
     @property
     def data(self) -> Mapping[Any, Any]:
-        """The committed data, read-only. A holder reads inside :meth:`begin`, or here after its claim.
+        """The committed data, read-only.
 
-        Each access gives a snapshot, which later commits do not change.
+        A holder reads inside :meth:`begin`, or here after its claim. Each access gives a snapshot, which later commits
+        do not change.
         """
         return MappingProxyType(self._data)
 
@@ -44,19 +46,20 @@ class _Memory:
         yield data
         self._marks, self._data = marks, dict(data)
 
-    def _locked(self, fences: list[Fence], seconds: float) -> GuardUnavailable:
+    def _unavailable(self, fences: list[Fence], seconds: float) -> GuardUnavailable:
         resource = fences[0].resource
         return GuardUnavailable(
-            f"the memory guard stayed locked by another transaction for {seconds:.3g} s, so the mark of {resource!r} "
+            f"another transaction kept the memory guard locked for {seconds:.3g} s, so the mark of {resource!r} "
             f"was not reached; retry",
             resource=resource,
         )
 
 
 class MemoryGuard(_Memory):
-    """Marks and a dict in this process' memory, for threads of one process.
+    """A guard that keeps marks and a dict in the memory of this process, for the threads of one process.
 
-    It does **not** outlive the process, and protects nothing outside it and nothing that was read before the claim.
+    It does **not** outlive the process. It protects nothing outside the process, and nothing that was read before the
+    claim.
 
     Args:
         timeout: the longest wait for another transaction to end, in seconds.
@@ -67,41 +70,53 @@ class MemoryGuard(_Memory):
         self._lock = threading.Lock()
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`fencing.kernel.guard.Guard.claim`."""
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
+
+        It protects what is read **after** it has returned. It may be repeated after an error.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait, at most the guard's own. None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            GuardUnavailable: another transaction did not end in time. Retry.
+        """
         fences = sorted_fences(holders)
         with self._exclusive(fences, wait_seconds(holders, self._timeout, timeout)):
             self._claim(fences)
 
     def mark(self, resource: str) -> Mark | None:
-        """See :meth:`fencing.kernel.guard.Guard.mark`."""
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it."""
         return self._marks.get(check_resource(resource))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Say whether a write whose outcome was unknown happened: None, because it was another guard's. In memory no
-        outcome is unknown.
+        """Return None: in memory no outcome is unknown, so this error came from another guard.
 
         Raises:
-            TypeError: it is no OutcomeUnknown.
+            TypeError: ``error`` is no OutcomeUnknown. Pass the error that a ``write`` or ``begin`` raised.
         """
         check_unknown(error)
         return None
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[dict[Any, Any]]:
-        """One transaction: checked first, alone on the guard until its end, undone by an exception.
+        """Run one transaction: it is checked first, and is alone on the guard until its end.
 
-        Undone is what the block stored in the dict, not what it changed inside a stored object: store new values.
+        An exception undoes what the block stored in the dict. It does not undo changes inside a stored object, so store
+        new values.
 
         Args:
-            holders: leases or fences, of all resources that the block writes.
-            claim: claim and check at once; right if nothing was read outside the block.
+            holders: leases or fences of all resources that the block writes.
+            claim: claim and check at once. It is right only if nothing was read outside the block.
 
         Returns:
             A context manager; its value is a dict of the data, to read and to change.
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
-            UnclaimedFence: this fence was not claimed here.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             GuardUnavailable: another transaction did not end in time. Retry.
         """
         fences = sorted_fences(holders)
@@ -109,14 +124,24 @@ class MemoryGuard(_Memory):
             yield data
 
     def write(self, holder: Fence | HasFence, key: Any, value: Any, *, claim: bool = False) -> None:
-        """Store one value: a :meth:`begin` with nothing else in it, and its errors."""
+        """Store one value in a transaction of its own.
+
+        Args:
+            holder: a lease or a fence.
+            key: where to store the value.
+            value: the value.
+            claim: claim and write at once. It is right only if the value depends on nothing read before.
+
+        Raises:
+            StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
+        """
         with self.begin(holder, claim=claim) as data:
             data[key] = value
 
     @contextmanager
     def _exclusive(self, fences: list[Fence], seconds: float) -> Iterator[None]:
         if not self._lock.acquire(timeout=seconds):
-            raise self._locked(fences, seconds)
+            raise self._unavailable(fences, seconds)
         try:
             yield
         finally:
@@ -124,47 +149,93 @@ class MemoryGuard(_Memory):
 
 
 class AsyncMemoryGuard(_Memory):
-    """:class:`MemoryGuard` for the tasks of one event loop."""
+    """A memory guard for the tasks of one event loop: :class:`MemoryGuard` for asyncio.
+
+    Args:
+        timeout: the longest wait for another transaction to end, in seconds.
+    """
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         super().__init__(timeout=timeout)
         self._lock = asyncio.Lock()
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`fencing.kernel.guard.Guard.claim`."""
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
+
+        It protects what is read **after** it has returned. It may be repeated after an error.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait, at most the guard's own. None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            GuardUnavailable: another transaction did not end in time. Retry.
+        """
         fences = sorted_fences(holders)
         async with self._exclusive(fences, wait_seconds(holders, self._timeout, timeout)):
             self._claim(fences)
 
     async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`fencing.kernel.guard.Guard.mark`."""
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it."""
         return self._marks.get(check_resource(resource))
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """See :meth:`MemoryGuard.landed`."""
+        """Return None: in memory no outcome is unknown, so this error came from another guard.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown. Pass the error that a ``write`` or ``begin`` raised.
+        """
         check_unknown(error)
         return None
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[dict[Any, Any]]:
-        """See :meth:`MemoryGuard.begin`."""
+        """Run one transaction: it is checked first, and is alone on the guard until its end.
+
+        An exception undoes what the block stored in the dict. It does not undo changes inside a stored object, so store
+        new values.
+
+        Args:
+            holders: leases or fences of all resources that the block writes.
+            claim: claim and check at once. It is right only if nothing was read outside the block.
+
+        Returns:
+            An async context manager; its value is a dict of the data, to read and to change.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            GuardUnavailable: another transaction did not end in time. Retry.
+        """
         fences = sorted_fences(holders)
         async with self._exclusive(fences, wait_seconds(holders, self._timeout)):
             with self._transaction(fences, claim) as data:
                 yield data
 
     async def write(self, holder: Fence | HasFence, key: Any, value: Any, *, claim: bool = False) -> None:
-        """See :meth:`MemoryGuard.write`."""
+        """Store one value in a transaction of its own.
+
+        Args:
+            holder: a lease or a fence.
+            key: where to store the value.
+            value: the value.
+            claim: claim and write at once. It is right only if the value depends on nothing read before.
+
+        Raises:
+            StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
+        """
         async with self.begin(holder, claim=claim) as data:
             data[key] = value
 
     @asynccontextmanager
     async def _exclusive(self, fences: list[Fence], seconds: float) -> AsyncIterator[None]:
         try:
-            async with asyncio.timeout(seconds):  # wait_for could swallow a cancellation as the lock is granted
+            async with asyncio.timeout(seconds):  # wait_for could swallow a cancellation as it returns
                 await self._lock.acquire()
         except TimeoutError:
-            raise self._locked(fences, seconds) from None
+            raise self._unavailable(fences, seconds) from None
         try:
             yield
         finally:

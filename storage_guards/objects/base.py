@@ -1,4 +1,4 @@
-"""The base of both object-store guards: arguments become plans."""
+"""The base of both object-store guards. It makes plans of arguments."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from storage_guards.objects.publication import PublicationBase
 from storage_guards.objects.requests import Deadline
 
 OPEN_ROUNDS = 5
-"""How often ``open`` resolves a name anew, because what was current has been replaced and collected meanwhile."""
+"""How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
 
 Progress = Callable[[str, int, int | None], object]
-"""Called with a name, the bytes of it handed over so far, and all of them where their number is known."""
+"""A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
 
 
 class ObjectGuard:
@@ -54,7 +54,7 @@ class ObjectGuard:
     def _deadline(self, timeout: float | None, holders: Sequence[Fence | HasFence] = ()) -> Deadline:
         return Deadline(wait_seconds(holders, self._timeout, timeout))
 
-    def _keep(self, report: ProbeReport) -> ProbeReport:
+    def _store_report(self, report: ProbeReport) -> ProbeReport:
         self._io.form = report.etag_form
         self._report = report
         return report
@@ -84,7 +84,7 @@ class ObjectGuard:
         if not isinstance(objects, Mapping):
             raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
         if not objects:
-            raise ValueError("nothing to publish: give at least one object; delete() takes away what is current")
+            raise ValueError("objects is empty: publish at least one object, or call delete() to make nothing current")
         for name, body in objects.items():
             check_name(name)
             if not isinstance(body, Entry):
@@ -92,7 +92,9 @@ class ObjectGuard:
         if not (replacing is ANYTHING or replacing is None or isinstance(replacing, PublicationBase)):
             raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
         if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
-            raise ValueError(f"replacing is of {replacing.resource!r}, the fence of {fence.resource!r}")
+            raise ValueError(
+                f"replacing is of {replacing.resource!r}, but the fence is of {fence.resource!r}; use one resource"
+            )
         plan = plan_publish(
             scope, fence, dict(objects), claim=claim, replacing=replacing, upload_seconds=self._upload_timeout
         )
@@ -113,7 +115,7 @@ class ObjectGuard:
         if isinstance(keep, bool) or not isinstance(keep, int):
             raise TypeError(f"keep is a number of uploads, not {type(keep).__name__}")
         if keep < 0:
-            raise ValueError(f"keep is 0 or more, not {keep}")
+            raise ValueError(f"keep is {keep}; pass 0 or more")
         if older_than is not None and not 0 <= older_than < 1e9:
             raise ValueError(f"older_than is a number of seconds, not {older_than}")
         return plan_collect(scope, fence, keep, older_than)
@@ -127,7 +129,7 @@ class ObjectGuard:
         if not (replacing is ANYTHING or replacing is None or isinstance(replacing, StoredObject)):
             raise TypeError(f"replacing is what get() gave, or None, not {type(replacing).__name__}")
         if isinstance(replacing, StoredObject) and replacing.key != key:
-            raise ValueError(f"replacing is {replacing.key!r}, not {key!r}")
+            raise ValueError(f"replacing is the object {replacing.key!r}, not {key!r}; pass what get({key!r}) gave")
         return plan_write(scope, fence, key, data, claim=claim, replacing=replacing)
 
     def _plan_get(self, key: str) -> Plan[StoredObject | None]:
@@ -143,6 +145,6 @@ def _in_memory(key: str, body: Any) -> bytes:
         raise TypeError(f"write takes bytes, not {type(body).__name__}; {hint}") from None
     if view.nbytes > MOST_IN_PLACE:
         raise ValueError(
-            f"{key!r}: {view.nbytes} bytes are too many to write in place, over {MOST_IN_PLACE}; use publish()"
+            f"{key!r}: {view.nbytes} bytes are more than the {MOST_IN_PLACE} that write() takes; use publish()"
         )
     return bytes(view)

@@ -1,7 +1,7 @@
-"""Bodies of a publication: what can be one, and how it is read, piece by piece.
+"""The bodies of a publication: what a body may be, and how it is read, piece by piece.
 
-The caller's own thread or task reads a body. So what belongs to a thread stays in it, and a slow body keeps nobody else
-waiting. Never is the whole body in memory, unless the caller has it there.
+The caller's own thread or task reads a body. So objects that belong to a thread stay in it, and a slow body blocks no
+other caller. The whole body is never in memory, unless the caller has it there.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from typing import Any
 
 PIECE = 2**20
-"""Bytes of a file that are read, and of small chunks that are gathered, before they are handed over."""
+"""Bytes of one piece: so many are read from a file, or gathered from small chunks."""
 
 
 def check_body(name: str, body: object, *, asynchronous: bool) -> None:
-    """Raise TypeError where ``body`` cannot be one."""
+    """Raise TypeError where ``body`` cannot be a body."""
     if isinstance(body, str):
         raise TypeError(f"the body of {name!r} is a str: encode text, or pass a pathlib.Path")
     if isinstance(body, AsyncIterable) and not isinstance(body, Iterable) and not asynchronous:
-        raise TypeError(f"the body of {name!r} is an async iterable; use AsyncObjectStoreGuard")
+        raise TypeError(f"the body of {name!r} is an async iterable, and this guard is sync; use AsyncObjectStoreGuard")
     if isinstance(body, io.TextIOBase):
         raise TypeError(f"the body of {name!r} is a text file; open it with 'rb'")
     if _view(body) is None and not isinstance(body, (os.PathLike, Iterable, AsyncIterable)) and not _is_file(body):
@@ -42,7 +42,7 @@ def size_of(body: Any) -> int | None:
     return None
 
 
-def pieces(body: Any) -> Iterator[bytes | memoryview]:
+def read_pieces(body: Any) -> Iterator[bytes | memoryview]:
     """Read a body in pieces of about a mebibyte."""
     view = _view(body)
     if view is not None:
@@ -62,12 +62,12 @@ def pieces(body: Any) -> Iterator[bytes | memoryview]:
             yield bytes(gathered)
 
 
-async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
-    """Read as :func:`pieces` does; files in a thread, a sync iterable in this one."""
+async def read_pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
+    """Read a body in pieces as :func:`read_pieces` does: files in a thread, a sync iterable in this task."""
     if isinstance(body, os.PathLike):
         file = await asyncio.to_thread(open, body, "rb")
         try:
-            async for piece in pieces_async(file):
+            async for piece in read_pieces_async(file):
                 yield piece
         finally:
             await asyncio.to_thread(file.close)
@@ -82,12 +82,12 @@ async def pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
         if gathered:
             yield bytes(gathered)
     else:
-        for piece in pieces(body):
+        for piece in read_pieces(body):
             yield piece
 
 
 def _gather(gathered: bytearray, chunk: Any) -> bytes:
-    """Add a chunk; return all that has gathered, where it is enough for a piece."""
+    """Add a chunk. Return all that has gathered once it is enough for a piece."""
     gathered += _bytes(chunk)
     if len(gathered) < PIECE:
         return b""
@@ -115,5 +115,5 @@ def _view(body: Any) -> memoryview | None:
 def _bytes(chunk: Any) -> memoryview:
     view = _view(chunk)
     if view is None:
-        raise TypeError(f"a body gives bytes, not {type(chunk).__name__}")
+        raise TypeError(f"a body gave a {type(chunk).__name__}; it must give bytes")
     return view

@@ -1,8 +1,8 @@
 """Plans that read a pointer, and change it under a condition, also where the reply to a change is lost.
 
-A change is one put that is conditional on the very state it was made from. A state never comes back, so:
+A change is one put that is conditional on the state it was made from. A state never comes back, so:
 
-- the same put may be sent again, as often as need be: at most one of them lands;
+- the same put may be sent again, any number of times: at most one of them lands;
 - once the pointer is in another state, a put that was conditional on the former can never land any more.
 """
 
@@ -25,10 +25,10 @@ from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, e
 from storage_guards.objects.requests import CREATE, Clock, Condition, Conflict, Deadline, Get, Lost, Put
 
 ROUNDS = 50
-"""How often a change is made anew because others were faster. The deadline mostly comes first."""
+"""How often a change is made again because others were faster. The deadline mostly comes first."""
 
 PUT_SHARE = 0.6
-"""The share of the time left that a put may take, so that some is left to look at its outcome."""
+"""The share of the time left that a put may take, so that some is left to find out its outcome."""
 
 FIRST_PAUSE_SECONDS = 0.005
 LONGEST_PAUSE_SECONDS = 0.5
@@ -42,7 +42,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Holds what the plans about one resource share."""
+    """The values that all plans about one resource share."""
 
     resource: str
     directory: Directory
@@ -67,13 +67,13 @@ class Seen:
 
 
 def pause(attempt: int, deadline: Deadline, least: float = 0.0) -> Sleep:
-    """Wait before the next attempt, by chance, but at least this share of the longest pause."""
+    """Return a pause before the next attempt: a random time, but at least the share ``least`` of the longest pause."""
     longest = min(LONGEST_PAUSE_SECONDS, deadline.part())
     return Sleep(Backoff(FIRST_PAUSE_SECONDS, longest, least).pause(attempt + 1))
 
 
 def unavailable(scope: Scope, error: BaseException, then: str = "nothing was written, retry") -> GuardUnavailable:
-    """Make the error for a store that does not answer about a resource."""
+    """Return the error for a store that does not answer about a resource."""
     return GuardUnavailable(
         f"the object store did not answer about {scope.resource!r}: {error}; {then}", resource=scope.resource
     )
@@ -82,28 +82,28 @@ def unavailable(scope: Scope, error: BaseException, then: str = "nothing was wri
 # Reading
 
 
-def plan_look(scope: Scope, deadline: Deadline) -> Plan[Seen]:
-    """Read the pointer, with the condition that it still is so; Lost where the store does not say."""
+def plan_inspect(scope: Scope, deadline: Deadline) -> Plan[Seen]:
+    """Read the pointer, with the condition that it still is so. Raise Lost where the store does not answer."""
     found = yield Get(scope.directory.pointer, MAX_POINTER_BYTES, deadline.part())
     if found is None:
         return Seen(None, CREATE)
     if found.size > MAX_POINTER_BYTES:
         raise GuardNotEnforceable(
-            f"the pointer of {scope.resource!r} has {found.size} bytes: something else wrote it; repair it by hand"
+            f"the pointer of {scope.resource!r} has {found.size} bytes, so something else wrote it; repair it by hand"
         )
     return Seen(decode(found.data, scope.resource), found.version)
 
 
 def plan_read(scope: Scope) -> Plan[Pointer | None]:
-    """Read the pointer."""
+    """Read the pointer. Raise GuardUnavailable where the store does not answer."""
     try:
-        return (yield from plan_look(scope, scope.deadline())).pointer
+        return (yield from plan_inspect(scope, scope.deadline())).pointer
     except Lost as error:
         raise unavailable(scope, error, "retry") from error
 
 
 def plan_check(scope: Scope, fence: Fence) -> Plan[Pointer]:
-    """Read the pointer under the claim of ``fence``; the errors are those of a write."""
+    """Read the pointer and admit a write of ``fence``. Raise StaleFence or UnclaimedFence where the rule refuses it."""
     pointer = yield from plan_read(scope)
     admit_write(None if pointer is None else pointer.mark, fence)
     assert pointer is not None
@@ -121,10 +121,11 @@ def plan_put(
     unknown: Callable[[], FencingError],
     deadline: Deadline,
 ) -> Plan[bool]:
-    """Put ``wanted`` in the place of what was seen.
+    """Put ``wanted`` in the place of the state that was seen.
 
     Args:
-        landed: what a later state says of it: it did, it never will, or that cannot be known.
+        landed: says of a later state whether this put has landed: True, it never will: False, or that cannot be known:
+            None.
         unknown: makes the error for an outcome that stays unknown.
 
     Returns:
@@ -143,9 +144,9 @@ def plan_put(
             except Exception as error:
                 if why is None:
                     raise
-                raise unknown() from error  # this attempt was refused; nothing is known of those before
+                raise unknown() from error  # this attempt was refused; the outcome of earlier ones is unknown
             try:
-                now = yield from plan_look(scope, deadline)
+                now = yield from plan_inspect(scope, deadline)
             except Lost as error:
                 why = error
             except GuardNotEnforceable as error:
@@ -161,7 +162,7 @@ def plan_put(
             yield pause(attempt, deadline, 0.5)
     except (Exception, GeneratorExit):
         raise
-    except BaseException as error:  # Ctrl-C: a put may still be on its way, whatever was being done just now
+    except BaseException as error:  # Ctrl-C: a put may still be under way
         raise error from unknown()
     raise unknown() from why
 
@@ -172,11 +173,11 @@ def plan_change(
     landed: Callable[[Pointer, Pointer | None], bool | None],
     unknown: Callable[[Pointer], FencingError],
 ) -> Plan[Pointer]:
-    """Change the pointer as ``decide`` says; decide anew where others were faster."""
+    """Change the pointer as ``decide`` says. Decide again where others were faster."""
     deadline = scope.deadline()
     for attempt in range(ROUNDS):
         try:
-            seen = yield from plan_look(scope, deadline)
+            seen = yield from plan_inspect(scope, deadline)
         except Lost as error:
             raise unavailable(scope, error) from error
         wanted = decide(seen.pointer)
@@ -188,6 +189,6 @@ def plan_change(
             break
         yield pause(attempt, deadline)
     raise GuardUnavailable(
-        f"the pointer of {scope.resource!r} was changed by others each time; nothing was written, retry",
+        f"others changed the pointer of {scope.resource!r} at each attempt; nothing was written, retry",
         resource=scope.resource,
     )

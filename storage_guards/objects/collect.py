@@ -1,9 +1,9 @@
 """Garbage collection: the data in a resource's directory that are not current, and their deletion, which is a write.
 
 A collector deletes only data of fences **below** its own, under its own claim. It keeps everything that the pointer
-names which it read under that claim. So a collector that was paused deletes nothing that newer holders have uploaded:
-their fences are not below. Nor does it delete anything that they have made current again: they can carry over only what
-the pointer named.
+names, as it reads the pointer under that claim. So a collector that was paused deletes nothing that newer holders have
+uploaded: their fences are not below. It also deletes nothing that they have made current again: they can carry over
+only entries that the pointer named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage_guards.objects.pointer import Pointer
 from storage_guards.objects.requests import Delete, List, Listed, Lost
 
 MOST_LISTED = 100_000
-"""Objects of a resource that are looked at, oldest fences first. The next collection looks at the rest."""
+"""How many objects of a resource are inspected, oldest fences first. The next collection inspects the rest."""
 
 BATCH = 250
 """Objects deleted by one request: Azure takes 256."""
@@ -62,7 +62,7 @@ def plan_history(scope: Scope) -> Plan[list[UploadFound]]:
 
 
 def plan_collect(scope: Scope, fence: Fence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
-    """Delete uploads of fences below ``fence``, or the part of them that is not current; return what was deleted."""
+    """Delete uploads of fences below ``fence``, except their current parts. Return what was deleted."""
     groups, current = yield from _plan_find(scope, (yield from plan_check(scope, fence)))
     left = [[(key, each) for key, each in members if key.key not in current] for members in groups]
     superfluous = [(_upload(rest, current), rest) for rest in left if rest and rest[0][0].number < fence.number]
@@ -77,12 +77,12 @@ def plan_collect(scope: Scope, fence: Fence, keep: int, older_than: float | None
         try:
             yield Delete(keys[start : start + BATCH], scope.seconds)
         except Lost as error:
-            raise unavailable(scope, error, "some may be deleted, call again") from error
+            raise unavailable(scope, error, "some data may be deleted, call collect again") from error
     return [upload for upload, _ in superfluous]
 
 
 def _plan_find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_Member]], set[str]]]:
-    """List the data by upload, oldest fence first; and the keys of what is current."""
+    """List the data by upload, oldest fence first. Return them with the keys of the current objects."""
     try:
         listed = yield List(scope.directory.data, MOST_LISTED, scope.seconds)
     except Lost as error:
@@ -91,7 +91,7 @@ def _plan_find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_M
     groups: dict[tuple[int, str, str], list[_Member]] = {}
     for each in listed:
         key = DataKey.parse(scope.directory.relative(each.key))
-        if key is not None:  # else it is nothing of ours, and stays
+        if key is not None:  # an object with another key is not the guard's, and stays
             groups.setdefault((key.number, key.token, key.upload), []).append((key, each))
     return [members for _, members in sorted(groups.items())], {entry.key for entry in named.values()}
 

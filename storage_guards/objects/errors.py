@@ -1,7 +1,7 @@
 """The meaning of obstore's errors for the guard.
 
-An error of obstore's has a type, and a text that ends with all of its sources. The text says what the type does not:
-whether a bucket is missing, or only an object, and whether obstore had repeated the request.
+An error of obstore has a type, and a text that ends with all of its sources. Some facts are in the text only: whether a
+bucket or just an object is missing, and whether obstore had repeated the request.
 """
 
 from __future__ import annotations
@@ -24,36 +24,38 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "con
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 
-def map_error(error: Exception, what: str) -> Conflict | Lost | GuardNotEnforceable:
-    """Translate an error of obstore's, but for FileNotFoundError, which means something else to each request."""
+def map_error(error: Exception, action: str) -> Conflict | Lost | GuardNotEnforceable:
+    """Return the guard's error for one of obstore. FileNotFoundError is not mapped, because its meaning depends on the
+    request."""
     if isinstance(error, (AlreadyExistsError, PreconditionError)):
         return Conflict(brief(error))
     if isinstance(error, _DENIED):
         return GuardNotEnforceable(
-            f"{what}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
+            f"{action}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
             f"valid credentials: {brief(error)}"
         )
     if isinstance(error, (NotSupportedError, NotImplementedError)):
-        return GuardNotEnforceable(f"{what}: this store cannot do it: {brief(error)}")
-    return Lost(f"{what}: {brief(error)}")
+        return GuardNotEnforceable(f"{action}: this store cannot do it: {brief(error)}")
+    return Lost(f"{action}: {brief(error)}")
 
 
 def require_bucket(error: FileNotFoundError, *keys: str) -> None:
-    """Raise GuardNotEnforceable where the bucket is missing, and not just what has these keys."""
+    """Raise GuardNotEnforceable where the bucket is missing, and not just the objects with these keys."""
     text = str(error)
     if any(sign in text and not any(sign in key for key in keys) for sign in _NO_BUCKET):
         raise GuardNotEnforceable(f"there is no such bucket; create it: {brief(error)}") from error
 
 
 def is_denied(error: BaseException | None) -> bool:
-    """Say whether the store refused the credentials, or what they allow."""
+    """Return whether the store refused the credentials, or the right that they lack."""
     return isinstance(error, _DENIED)
 
 
 def is_first_attempt(error: BaseException | None) -> bool:
-    """Say whether obstore's text tells that it did not repeat the request.
+    """Return whether obstore's text says that it did not repeat the request.
 
-    Otherwise an earlier attempt may have been done, or may be under way: a refusal of the last says nothing of it.
+    Otherwise an earlier attempt may have been done, or may be under way. Then a refusal of the last attempt says
+    nothing about it.
     """
     return "retries: 0," in str(error)
 

@@ -1,4 +1,5 @@
-"""Guards for object stores through obstore: S3, Google Cloud Storage, Azure Blob Storage, and what is compatible."""
+"""The sync guard for object stores through obstore: S3, Google Cloud Storage, Azure Blob Storage, and compatible
+stores."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.bodies import pieces, size_of
+from storage_guards.objects.bodies import read_pieces, size_of
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
@@ -26,28 +27,28 @@ T = TypeVar("T")
 
 
 class ObjectStoreGuard(ObjectGuard):
-    """Keeps a small pointer object for each resource: the mark, and which immutable objects are current.
+    """A guard that keeps a small pointer object for each resource: its mark, and which immutable objects are current.
 
-    It does **not** protect what was read before the claim (before ``hold``). It keeps out only writers that use the
-    guard: a write or a deletion below ``prefix`` past it, by a lifecycle rule too, breaks the promise. It does not
-    cover caches and replicas. Several resources are claimed one after the other: a refusal of a later one leaves those
-    before it claimed, which does no harm.
+    It does **not** protect what was read before the claim, before ``hold``. It keeps out only writers that use the
+    guard: a write or a deletion below ``prefix`` without it, by a lifecycle rule too, breaks the promise. It does not
+    cover caches and replicas. Several resources are claimed one after the other: if a later one is refused, the earlier
+    ones stay claimed, which does no harm.
 
-    It promises this of an acknowledged publication: all that the same fence read of its resource's publications since
-    its claim was still current when the publication came. Readers see all of a publication or nothing.
+    It promises this of an acknowledged publication: everything that the same fence read of its resource's publications
+    since its claim was still current when the publication came. Readers see all of a publication or nothing.
 
-    At its first write a guard tries the store out (see :meth:`verify`), and refuses one that does not keep conditions.
-    Its bounds are its own: each request ends at them, whatever the store's ``retry_config`` would allow.
+    At its first write a guard tries the store out (see :meth:`verify`), and refuses a store that does not keep
+    conditions. Each request ends at the guard's own bounds, whatever the store's ``retry_config`` would allow.
 
     Args:
         store: an obstore store, such as ``obstore.store.S3Store("bucket")``.
         prefix: the directory of everything the guard keeps; the same for all guards of a resource.
-        timeout: the longest that finding out or changing what is current may take, in seconds. A lease that ends
-            earlier shortens it.
-        upload_timeout: the longest that the transfer of data may make no progress, in seconds.
+        timeout: seconds: the longest time for reading or changing what is current. A lease that ends earlier shortens
+            it.
+        upload_timeout: seconds: the longest time without progress in a transfer of data.
 
     Raises:
-        TypeError, ValueError: an argument is malformed.
+        TypeError, ValueError: an argument is malformed. The text says which.
     """
 
     _asynchronous = False
@@ -59,16 +60,19 @@ class ObjectStoreGuard(ObjectGuard):
         self._verifying = threading.Lock()
 
     def verify(self, *, timeout: float | None = None) -> ProbeReport:
-        """Try out whether the store keeps conditional writes apart. A guard does so by itself at its first write.
+        """Try out whether the store keeps the conditions of writes. A guard does so by itself at its first write.
 
-        Random keys below ``prefix`` are written and deleted again. The result is kept: a second call asks nothing.
+        It writes random keys below ``prefix`` and deletes them again. The result is kept: a second call asks nothing.
 
         Args:
-            timeout: seconds, at most the guard's own, which is the default.
+            timeout: seconds, at most the guard's own. None: the guard's own.
+
+        Returns:
+            What the probe found.
 
         Raises:
-            GuardNotEnforceable: it does not, or refuses the guard; the text says in what.
-            GuardUnavailable: no answer. Retry.
+            GuardNotEnforceable: the store does not keep them, or refuses the guard. The text says what to change.
+            GuardUnavailable: the store did not answer. Retry.
         """
         return self._verified(self._deadline(timeout).seconds)
 
@@ -78,24 +82,24 @@ class ObjectStoreGuard(ObjectGuard):
                 raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
             try:
                 if self._report is None:
-                    return self._keep(self._run(self._plan_probe(seconds)))
+                    return self._store_report(self._run(self._plan_probe(seconds)))
             finally:
                 self._verifying.release()
         return self._report
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """Raise the mark to each fence. A lock with ``guards=[guard]`` calls it on acquiring.
+        """Raise the mark to each fence. A lock with ``guards=[guard]`` calls this when it is acquired.
 
-        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated. Of several
-        fences all are checked first; across resources it is not atomic.
+        It protects what is read **after** it has returned. It may be repeated after an error. Of several fences all are
+        checked first; across resources it is not atomic.
 
         Args:
             holders: leases or fences of different resources.
-            timeout: seconds to wait for the store, at most the guard's own; None: as the leases and the guard allow.
+            timeout: seconds to wait for the store, at most the guard's own. None: what the leases and the guard allow.
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
-            GuardUnavailable: no answer. Retry; the claim may have happened.
+            GuardUnavailable: the store did not answer. Retry; the claim may have happened.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
         fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
@@ -103,7 +107,14 @@ class ObjectStoreGuard(ObjectGuard):
         self._run(self._plan_claim(fences, deadline))
 
     def mark(self, resource: str) -> Mark | None:
-        """Read the newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it.
+
+        Raises:
+            GuardUnavailable: the store did not answer. Retry.
+            GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
+                The text says what to do.
+        """
         return self._run(self._plan_mark(self._scope(resource)))
 
     def publish(
@@ -117,10 +128,10 @@ class ObjectStoreGuard(ObjectGuard):
     ) -> Publication:
         """Make ``objects``, and nothing else, the current publication of the holder's resource, all at once.
 
-        It does **not** replace what is current until the last body is uploaded; any error before, one that a body or
-        ``progress`` raises too, publishes nothing (what was uploaded by then stays in the store until
-        :meth:`collect`). With ``claim=True`` it is a **blind** write: right only if nothing that was read before went
-        into it. Threads that share a fence replace each other's publications; ``replacing`` excludes that.
+        It does **not** replace what is current until the last body is uploaded. An error before that publishes nothing,
+        also an error of a body or of ``progress``. What was uploaded by then stays in the store until :meth:`collect`.
+        With ``claim=True`` it is a **blind** write: right only if it depends on nothing read before. Threads that share
+        a fence replace each other's publications; ``replacing`` excludes that.
 
         Args:
             holder: a lease or a fence.
@@ -136,12 +147,12 @@ class ObjectStoreGuard(ObjectGuard):
             The new publication.
 
         Raises:
-            TypeError, ValueError: a name or a body is none, or there are too many.
+            TypeError, ValueError: a name or a body is malformed, or there are too many. The text says which.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
-            StaleRead: what it is to replace, or an entry's data, is no longer current. Read again.
+            StaleRead: what it should replace, or an entry's data, is no longer current. Read again.
             OutcomeUnknown: the reply to the change of the pointer was lost. Ask :meth:`landed`.
-            GuardUnavailable: no answer; nothing is published. Retry.
+            GuardUnavailable: the store did not answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
         scope, plan = self._plan_publish(holder, objects, claim, replacing)
@@ -150,13 +161,14 @@ class ObjectStoreGuard(ObjectGuard):
         return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
 
     def read(self, resource: str) -> Publication | None:
-        """Read what is current; None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
+        """Read what is current. None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
 
-        A holder reads after its claim. Compare with ``is None``.
+        A holder reads after its claim. Compare the result with ``is None``.
 
         Raises:
-            GuardUnavailable: no answer. Retry.
-            GuardNotEnforceable: the pointer is not one that this version understands, or the store refuses.
+            GuardUnavailable: the store did not answer. Retry.
+            GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
+                The text says what to do.
         """
         scope = self._scope(resource)
         current = self._run(self._plan_current(scope))
@@ -168,8 +180,8 @@ class ObjectStoreGuard(ObjectGuard):
         """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
 
         Raises:
-            KeyError: nothing of that name is current.
-            StaleRead: it was replaced and collected again and again meanwhile.
+            KeyError: nothing of that name is current. Read again later.
+            StaleRead: it was replaced and collected again and again meanwhile. Retry.
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
         for _ in range(OPEN_ROUNDS):
@@ -197,7 +209,7 @@ class ObjectStoreGuard(ObjectGuard):
         self._run(plan)
 
     def history(self, resource: str) -> list[UploadFound]:
-        """List the uploads in the store, oldest fence first, abandoned ones too: of the first 100,000 objects.
+        """List the uploads in the store, oldest fence first, also abandoned ones: of the first 100,000 objects.
 
         Raises:
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
@@ -208,22 +220,22 @@ class ObjectStoreGuard(ObjectGuard):
         """Delete data of **older** fences that are not current: garbage collection, which is a write.
 
         It does **not** spare readers of an older publication: they get a :class:`StaleRead`. Uploads of the holder's
-        own fence stay until a newer one collects.
+        own fence stay until a newer fence collects.
 
         Args:
             holder: a lease or a fence, claimed here.
-            keep: how many of the newest uploads to keep, among those of which something is not current.
-            older_than: seconds; younger uploads are kept, for readers that are still at them. By the store's clock and
-                this process's.
+            keep: how many of the newest uploads to keep, among those that are not entirely current.
+            older_than: seconds. Younger uploads are kept, for readers that still use them. It compares the store's
+                clock with this process's.
 
         Returns:
-            The uploads, or the parts of them, that were deleted. It looks at 100,000 objects at a time, oldest fences
+            The uploads, or the parts of them, that were deleted. It inspects 100,000 objects at a time, oldest fences
             first; call again until there is none.
 
         Raises:
             StaleFence, UnclaimedFence: as :meth:`publish`.
-            GuardUnavailable: no answer; some may be deleted. Call again.
-            GuardNotEnforceable: the store refuses.
+            GuardUnavailable: the store did not answer; some data may be deleted. Call again.
+            GuardNotEnforceable: the store refuses. The text says what to do.
         """
         plan = self._plan_collect(holder, keep, older_than)
         self._verified(self._timeout)
@@ -238,31 +250,31 @@ class ObjectStoreGuard(ObjectGuard):
         replacing: StoredObject | Anything | None = ANYTHING,
         claim: bool = False,
     ) -> StoredObject:
-        """Write one object in place, under a key of your own: for readers that want one name for ever.
+        """Write one object in place, under a key of your own: for readers that want one fixed name.
 
-        It promises **less** than :meth:`publish`. The check of the mark and the write are two requests: a write that
-        had passed its check may still land after a newer claim, until that holder has itself written the object. So
-        without ``replacing`` it protects only bodies that depend on nothing read before. With ``replacing`` no update
-        is lost, with one exception. On S3 a version is a hash of the content: where the same bytes come back, so does
-        an older version, and what was read with it passes for current. Nothing is atomic over several objects.
-        Deleting the object deletes the mark it carries; other metadata, a content type too, are not kept. Where that
-        matters, publish. A key belongs to one resource: the numbers of two cannot be compared.
+        It promises **less** than :meth:`publish`. The check of the mark and the write are two requests. So a write that
+        has passed its check may still land after a newer claim, until the newer holder has itself written the object.
+        Without ``replacing`` it therefore protects only bodies that depend on nothing read before. With ``replacing``
+        no update is lost, with one exception. On S3 a version is a hash of the content: if the same bytes come back, so
+        does their version, and an old read passes for current. Nothing is atomic over several objects. Deleting the
+        object deletes its mark. Other metadata are not kept, a content type included. Where that matters, publish. A
+        key belongs to one resource: the numbers of two resources cannot be compared.
 
         Args:
             holder: a lease or a fence.
             key: of the object in the store, not below the guard's prefix.
             body: bytes, at most 8 MiB.
-            replacing: what :meth:`get` or the last ``write`` gave: refused unless that is still there. None: it is
-                created, and refused where it exists.
+            replacing: the result of :meth:`get` or of the last ``write``: refused unless that is still there. None:
+                create the object; refused where it exists.
             claim: claim first.
 
         Returns:
-            The object as stored, to be replaced by the next ``write``.
+            The object as stored, for the next ``write`` to replace.
 
         Raises:
-            TypeError, ValueError: the key or the body is none, or too long.
+            TypeError, ValueError: the key or the body is malformed, or too long. The text says how.
             StaleFence: a newer fence was claimed, or has written the object. Stop.
-            StaleRead: it is not what ``replacing`` says. Read again.
+            StaleRead: the object is not what ``replacing`` says. Read again.
             UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
         plan = self._plan_write(holder, key, body, replacing, claim)
@@ -270,35 +282,36 @@ class ObjectStoreGuard(ObjectGuard):
         return self._run(plan)
 
     def get(self, key: str) -> StoredObject | None:
-        """Read an object that is written in place; None: there is none.
+        """Read an object that is written in place. None: there is no such object.
 
         Raises:
-            TypeError, ValueError: ``key`` is none, or the object has more than 8 MiB.
+            TypeError, ValueError: ``key`` is malformed, or the object has more than 8 MiB. Read a big object with
+                obstore itself.
             GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
         """
         return self._run(self._plan_get(key))
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Find out whether a write whose outcome was unknown happened, at this guard's store.
+        """Find out whether a write with an unknown outcome happened, at this guard's store.
 
-        It does **not** say whether it still stands: others may have written since. True and False are never wrong. A
-        publication that may still be under way is first kept from ever landing, by a change to the pointer: its next
-        seq, or a claim where the publication was to claim. Ask soon: a pointer remembers its last 16 writes. Another
-        process may ask, too; the error can be pickled.
+        It does **not** say whether the write still stands: others may have written since. True and False are never
+        wrong. If a publication may still be under way, a change to the pointer first keeps it from ever landing: the
+        next seq, or a claim where the publication would have claimed. Ask soon, because a pointer remembers its last
+        16 writes. Another process may ask too; the error can be pickled.
 
         Args:
-            error: as :meth:`publish`, :meth:`delete` or :meth:`write` raised it; after Ctrl-C or a cancellation the
-                ``__cause__`` of that.
-            timeout: seconds, at most the guard's own, which is the default.
+            error: the error of :meth:`publish`, :meth:`delete` or :meth:`write`. After Ctrl-C, the ``__cause__`` of
+                that.
+            timeout: seconds, at most the guard's own. None: the guard's own.
 
         Returns:
             True: it happened. False: it did not, and never will; it may be written again, under a lease that still
-            holds. None: it cannot be known here any more (of a write in place, often); read under a lease.
+            holds. None: it cannot be known here any more (often, for a write in place); read under a lease.
 
         Raises:
-            TypeError: ``error`` is no OutcomeUnknown.
-            GuardUnavailable: no answer. Ask again.
-            GuardNotEnforceable: as :meth:`claim`.
+            TypeError: ``error`` is no OutcomeUnknown. Pass the one that the write raised.
+            GuardUnavailable: the store did not answer. Ask again.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
         unknown, deadline = check_unknown(error), self._deadline(timeout)
         return self._run(self._plan_landed(unknown, deadline, self._verified(deadline.part())))
@@ -309,7 +322,7 @@ class ObjectStoreGuard(ObjectGuard):
     def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
             case OpenBody(body):
-                return pieces(body), size_of(body)
+                return read_pieces(body), size_of(body)
             case Next(Generator() as body):
                 return next(body, None)
             case Close(Generator() as body):

@@ -1,4 +1,4 @@
-"""The object-store guard for asyncio."""
+"""The async guard for object stores through obstore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.bodies import pieces_async, size_of
+from storage_guards.objects.bodies import read_pieces_async, size_of
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.plans import ANYTHING, Anything
@@ -24,15 +24,33 @@ from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 T = TypeVar("T")
 
 PROBE_GRACE = 0.5
-"""Seconds that a task waits for the probe beyond its own bound, so that the probe's own error comes first."""
+"""Extra seconds that a task waits for the probe, so that the probe's own error comes first."""
 
 
 class AsyncObjectStoreGuard(ObjectGuard):
-    """:class:`ObjectStoreGuard`, which see, for asyncio.
+    """An async guard that keeps a small pointer object for each resource: its mark, and which immutable objects are
+    current.
 
-    A cancelled ``publish``, ``delete`` or ``write`` carries the one put that counts to its answer first, within the
-    guard's bound. Without an answer, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; after a refusal,
-    that error. If it has no cause, the write happened or was never begun.
+    It does **not** protect what was read before the claim, before ``hold``. It keeps out only writers that use the
+    guard: a write or a deletion below ``prefix`` without it, by a lifecycle rule too, breaks the promise. It does not
+    cover caches and replicas. Several resources are claimed one after the other: if a later one is refused, the earlier
+    ones stay claimed, which does no harm.
+
+    It promises this of an acknowledged publication: everything that the same fence read of its resource's publications
+    since its claim was still current when the publication came. Readers see all of a publication or nothing.
+
+    At its first write a guard tries the store out (see :meth:`verify`), and refuses a store that does not keep
+    conditions. Each request ends at the guard's own bounds, whatever the store's ``retry_config`` would allow.
+
+    Args:
+        store: an obstore store, such as ``obstore.store.S3Store("bucket")``.
+        prefix: the directory of everything the guard keeps; the same for all guards of a resource.
+        timeout: seconds: the longest time for reading or changing what is current. A lease that ends earlier shortens
+            it.
+        upload_timeout: seconds: the longest time without progress in a transfer of data.
+
+    Raises:
+        TypeError, ValueError: an argument is malformed. The text says which.
     """
 
     _asynchronous = True
@@ -40,7 +58,20 @@ class AsyncObjectStoreGuard(ObjectGuard):
     _verifying: tuple[asyncio.AbstractEventLoop, asyncio.Task[ProbeReport]] | None = None
 
     async def verify(self, *, timeout: float | None = None) -> ProbeReport:
-        """See :meth:`ObjectStoreGuard.verify`."""
+        """Try out whether the store keeps the conditions of writes. A guard does so by itself at its first write.
+
+        It writes random keys below ``prefix`` and deletes them again. The result is kept: a second call asks nothing.
+
+        Args:
+            timeout: seconds, at most the guard's own. None: the guard's own.
+
+        Returns:
+            What the probe found.
+
+        Raises:
+            GuardNotEnforceable: the store does not keep them, or refuses the guard. The text says what to change.
+            GuardUnavailable: the store did not answer. Retry.
+        """
         return await self._verified(self._deadline(timeout).seconds)
 
     async def _verified(self, seconds: float) -> ProbeReport:
@@ -49,21 +80,42 @@ class AsyncObjectStoreGuard(ObjectGuard):
         loop = asyncio.get_running_loop()
         if self._verifying is None or self._verifying[0] is not loop or self._verifying[1].done():
             self._verifying = loop, asyncio.ensure_future(self._run(self._plan_probe(seconds)))
-            self._verifying[1].add_done_callback(lambda task: task.cancelled() or task.exception())  # looked at
+            # The exception is retrieved, so that asyncio does not report it.
+            self._verifying[1].add_done_callback(lambda task: task.cancelled() or task.exception())
         task = self._verifying[1]
-        await asyncio.wait([task], timeout=seconds + PROBE_GRACE)  # not cancelled with this one of its waiters
+        await asyncio.wait([task], timeout=seconds + PROBE_GRACE)  # a cancelled waiter does not cancel the probe
         if not task.done():
             raise GuardUnavailable(f"another task's probe of the object store took over {seconds:.3g} s; retry")
-        return self._keep(task.result())
+        return self._store_report(task.result())
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`ObjectStoreGuard.claim`."""
+        """Raise the mark to each fence. A lock with ``guards=[guard]`` calls this when it is acquired.
+
+        It protects what is read **after** it has returned. It may be repeated after an error. Of several fences all are
+        checked first; across resources it is not atomic.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for the store, at most the guard's own. None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            GuardUnavailable: the store did not answer. Retry; the claim may have happened.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
         fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
         await self._verified(deadline.part())
         await self._run(self._plan_claim(fences, deadline))
 
     async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`ObjectStoreGuard.mark`."""
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it.
+
+        Raises:
+            GuardUnavailable: the store did not answer. Retry.
+            GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
+                The text says what to do.
+        """
         return await self._run(self._plan_mark(self._scope(resource)))
 
     async def publish(
@@ -75,15 +127,54 @@ class AsyncObjectStoreGuard(ObjectGuard):
         replacing: AsyncPublication | Anything | None = ANYTHING,
         progress: Progress | None = None,
     ) -> AsyncPublication:
-        """See :meth:`ObjectStoreGuard.publish`. A body may be an async iterable, too. Files are read in a thread; a
-        sync iterable is iterated here, and should not wait."""
+        """Make ``objects``, and nothing else, the current publication of the holder's resource, all at once.
+
+        It does **not** replace what is current until the last body is uploaded. An error before that publishes nothing,
+        also an error of a body or of ``progress``. What was uploaded by then stays in the store until :meth:`collect`.
+        With ``claim=True`` it is a **blind** write: right only if it depends on nothing read before. Tasks that share a
+        fence replace each other's publications; ``replacing`` excludes that.
+
+        On cancellation the one put that counts is first completed, within the guard's bound. Without an answer, the
+        ``__cause__`` of the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal, it is that error. With no
+        cause, the write happened or was never begun.
+
+        Args:
+            holder: a lease or a fence.
+            objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
+                body is bytes, a path, a binary file, or a sync or async iterable of bytes. It may also be an entry of
+                the current publication, which is carried over without a copy. Bodies are read in order, with bounded
+                memory: files in a thread, a sync iterable in this task, so it should not block.
+            claim: claim and publish at once.
+            replacing: a :class:`AsyncPublication`, or None for none: refused unless exactly this is still current.
+            progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
+
+        Returns:
+            The new publication.
+
+        Raises:
+            TypeError, ValueError: a name or a body is malformed, or there are too many. The text says which.
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            StaleRead: what it should replace, or an entry's data, is no longer current. Read again.
+            OutcomeUnknown: the reply to the change of the pointer was lost. Ask :meth:`landed`.
+            GuardUnavailable: the store did not answer; nothing is published. Retry.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
         scope, plan = self._plan_publish(holder, objects, claim, replacing)
         await self._verified(scope.seconds)
         published = await self._run(plan, progress)
         return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
 
     async def read(self, resource: str) -> AsyncPublication | None:
-        """See :meth:`ObjectStoreGuard.read`."""
+        """Read what is current. None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
+
+        A holder reads after its claim. Compare the result with ``is None``.
+
+        Raises:
+            GuardUnavailable: the store did not answer. Retry.
+            GuardNotEnforceable: the pointer has a format that this version does not understand, or the store refuses.
+                The text says what to do.
+        """
         scope = self._scope(resource)
         current = await self._run(self._plan_current(scope))
         if current is None:
@@ -91,7 +182,13 @@ class AsyncObjectStoreGuard(ObjectGuard):
         return AsyncPublication(resource, current, scope.directory, self._run, self._upload_timeout)
 
     async def open(self, resource: str, name: str) -> AsyncStream:
-        """See :meth:`ObjectStoreGuard.open`."""
+        """Open the bytes of one current object, as a stream. For several that belong together, :meth:`read` first.
+
+        Raises:
+            KeyError: nothing of that name is current. Read again later.
+            StaleRead: it was replaced and collected again and again meanwhile. Retry.
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
         for _ in range(OPEN_ROUNDS):
             current = await self.read(resource)
             if current is None:
@@ -103,19 +200,54 @@ class AsyncObjectStoreGuard(ObjectGuard):
         raise stale
 
     async def delete(self, holder: Fence | HasFence, *, claim: bool = False) -> None:
-        """See :meth:`ObjectStoreGuard.delete`."""
+        """Make nothing current. The mark stays, and so do the data, until :meth:`collect`.
+
+        On cancellation the one put that counts is first completed, within the guard's bound. Without an answer, the
+        ``__cause__`` of the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal, it is that error. With no
+        cause, the write happened or was never begun.
+
+        Args:
+            holder: a lease or a fence.
+            claim: claim and delete at once.
+
+        Raises:
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
         plan = self._plan_delete(holder, claim)
         await self._verified(self._timeout)
         await self._run(plan)
 
     async def history(self, resource: str) -> list[UploadFound]:
-        """See :meth:`ObjectStoreGuard.history`."""
+        """List the uploads in the store, oldest fence first, also abandoned ones: of the first 100,000 objects.
+
+        Raises:
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
         return await self._run(plan_history(self._scope(resource)))
 
     async def collect(
         self, holder: Fence | HasFence, *, keep: int = 0, older_than: float | None = None
     ) -> list[UploadFound]:
-        """See :meth:`ObjectStoreGuard.collect`."""
+        """Delete data of **older** fences that are not current: garbage collection, which is a write.
+
+        It does **not** spare readers of an older publication: they get a :class:`StaleRead`. Uploads of the holder's
+        own fence stay until a newer fence collects.
+
+        Args:
+            holder: a lease or a fence, claimed here.
+            keep: how many of the newest uploads to keep, among those that are not entirely current.
+            older_than: seconds. Younger uploads are kept, for readers that still use them. It compares the store's
+                clock with this process's.
+
+        Returns:
+            The uploads, or the parts of them, that were deleted. It inspects 100,000 objects at a time, oldest fences
+            first; call again until there is none.
+
+        Raises:
+            StaleFence, UnclaimedFence: as :meth:`publish`.
+            GuardUnavailable: the store did not answer; some data may be deleted. Call again.
+            GuardNotEnforceable: the store refuses. The text says what to do.
+        """
         plan = self._plan_collect(holder, keep, older_than)
         await self._verified(self._timeout)
         return await self._run(plan)
@@ -129,17 +261,73 @@ class AsyncObjectStoreGuard(ObjectGuard):
         replacing: StoredObject | Anything | None = ANYTHING,
         claim: bool = False,
     ) -> StoredObject:
-        """See :meth:`ObjectStoreGuard.write`, above all what it does not promise."""
+        """Write one object in place, under a key of your own: for readers that want one fixed name.
+
+        It promises **less** than :meth:`publish`. The check of the mark and the write are two requests. So a write that
+        has passed its check may still land after a newer claim, until the newer holder has itself written the object.
+        Without ``replacing`` it therefore protects only bodies that depend on nothing read before. With ``replacing``
+        no update is lost, with one exception. On S3 a version is a hash of the content: if the same bytes come back, so
+        does their version, and an old read passes for current. Nothing is atomic over several objects. Deleting the
+        object deletes its mark. Other metadata are not kept, a content type included. Where that matters, publish. A
+        key belongs to one resource: the numbers of two resources cannot be compared.
+
+        On cancellation the one put that counts is first completed, within the guard's bound. Without an answer, the
+        ``__cause__`` of the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal, it is that error. With no
+        cause, the write happened or was never begun.
+
+        Args:
+            holder: a lease or a fence.
+            key: of the object in the store, not below the guard's prefix.
+            body: bytes, at most 8 MiB.
+            replacing: the result of :meth:`get` or of the last ``write``: refused unless that is still there. None:
+                create the object; refused where it exists.
+            claim: claim first.
+
+        Returns:
+            The object as stored, for the next ``write`` to replace.
+
+        Raises:
+            TypeError, ValueError: the key or the body is malformed, or too long. The text says how.
+            StaleFence: a newer fence was claimed, or has written the object. Stop.
+            StaleRead: the object is not what ``replacing`` says. Read again.
+            UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+        """
         plan = self._plan_write(holder, key, body, replacing, claim)
         await self._verified(self._timeout)
         return await self._run(plan)
 
     async def get(self, key: str) -> StoredObject | None:
-        """See :meth:`ObjectStoreGuard.get`."""
+        """Read an object that is written in place. None: there is no such object.
+
+        Raises:
+            TypeError, ValueError: ``key`` is malformed, or the object has more than 8 MiB. Read a big object with
+                obstore itself.
+            GuardUnavailable, GuardNotEnforceable: as :meth:`read`.
+        """
         return await self._run(self._plan_get(key))
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """See :meth:`ObjectStoreGuard.landed`."""
+        """Find out whether a write with an unknown outcome happened, at this guard's store.
+
+        It does **not** say whether the write still stands: others may have written since. True and False are never
+        wrong. If a publication may still be under way, a change to the pointer first keeps it from ever landing: the
+        next seq, or a claim where the publication would have claimed. Ask soon, because a pointer remembers its last
+        16 writes. Another process may ask too; the error can be pickled.
+
+        Args:
+            error: the error of :meth:`publish`, :meth:`delete` or :meth:`write`. After a cancellation, the
+                ``__cause__`` of that.
+            timeout: seconds, at most the guard's own. None: the guard's own.
+
+        Returns:
+            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
+            holds. None: it cannot be known here any more (often, for a write in place); read under a lease.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown. Pass the one that the write raised.
+            GuardUnavailable: the store did not answer. Ask again.
+            GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
+        """
         unknown, deadline = check_unknown(error), self._deadline(timeout)
         return await self._run(self._plan_landed(unknown, deadline, await self._verified(deadline.part())))
 
@@ -149,7 +337,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
     async def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
             case OpenBody(body):
-                return pieces_async(body), size_of(body)
+                return read_pieces_async(body), size_of(body)
             case Next(AsyncGenerator() as body):
                 return await anext(body, None)
             case Close(AsyncGenerator() as body):

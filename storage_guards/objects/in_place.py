@@ -1,7 +1,7 @@
 """Plans that write an object in place, under a key of the caller's own. They promise less than a publication.
 
-The object's user metadata hold the mark of the last guarded write, and the ids of the last ones. The put that stores
-the bytes stores these, too.
+The object's user metadata hold the mark of the last guarded write, and the ids of the last ones. One put stores these
+together with the bytes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from storage_guards.objects.pointer import CREATION, KEPT_WRITES
 from storage_guards.objects.requests import CREATE, Conflict, Deadline, Found, Get, Lost, Put, Version
 
 MOST_IN_PLACE = 8 * 2**20
-"""Bytes of an object that is written in place: one put, which is in memory."""
+"""The most bytes of an object that is written in place: it is one put, which is in memory."""
 
-# One word each: Azure takes no hyphens in a name, and some proxies no underscores.
+# Names of one word: Azure takes no hyphens, and some proxies take no underscores.
 MARK = "fencingmark"
 WRITES = "fencingwrites"
 
-WRITTEN_OVER = Version(None, None)
-"""The version of an object that was replaced before its version could be asked for. A write on top of it is refused."""
+OVERWRITTEN = Version(None, None)
+"""The version of an object that was replaced before its version could be read. A write that replaces it is refused."""
 
 _MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})")
 
@@ -43,8 +43,8 @@ class StoredObject:
     Args:
         key: in the store.
         data: its bytes.
-        modified: when it was stored; None for one that this process has just stored.
-        mark: the fence of the last guarded write; None: it was not written by one.
+        modified: when it was stored. None: this process has just stored it.
+        mark: the fence of the last guarded write. None: no guard has written it.
     """
 
     key: str
@@ -65,7 +65,7 @@ def plan_get(scope: Scope, key: str) -> Plan[StoredObject | None]:
         return None
     if found.size > MOST_IN_PLACE:
         raise ValueError(
-            f"{key!r} has {found.size} bytes, get() reads at most {MOST_IN_PLACE}; read it with obstore, or publish()"
+            f"{key!r} has {found.size} bytes, but get() reads at most {MOST_IN_PLACE}; read it with obstore"
         )
     return StoredObject(key, found.data, found.modified, _mark(found.attributes), found.version, _writes(found))
 
@@ -83,10 +83,10 @@ def _writes(found: Found) -> tuple[str, ...]:
 
 
 def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool, replacing: Any) -> Plan[StoredObject]:
-    """Put the object, if the mark is the fence's and the object is what it is to replace."""
+    """Put the object, if the mark is the fence's and the object is the one to replace."""
     if claim:
         yield from plan_claim(scope, fence)
-    if isinstance(replacing, StoredObject) and replacing.version == WRITTEN_OVER:
+    if isinstance(replacing, StoredObject) and replacing.version == OVERWRITTEN:
         raise StaleRead(resource=scope.resource, key=key)
     deadline = scope.deadline()
     id_ = new_id()
@@ -118,12 +118,12 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
             break
         yield pause(attempt, deadline)
     raise GuardUnavailable(
-        f"{key!r} was changed by others each time; nothing was written, retry", resource=scope.resource
+        f"others changed {key!r} at each attempt; nothing was written, retry", resource=scope.resource
     )
 
 
 def _plan_base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | None]:
-    """Find what is to be replaced; None: nothing is to be there."""
+    """Return the object that is to be replaced. None: there must be none."""
     if replacing is not ANYTHING:
         return replacing  # type: ignore[no-any-return]
     found = yield Get(key, 0, deadline.part(), head=True)
@@ -133,7 +133,7 @@ def _plan_base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObjec
 
 
 def _plan_put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline) -> Plan[Version | None]:
-    """Put the object: its version; None: the put was refused, and never lands."""
+    """Put the object and return its version. None: the put was refused, and never lands."""
     why: Exception | None = None
     try:
         for attempt in count():
@@ -149,17 +149,17 @@ def _plan_put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadli
                 now = yield Get(put.key, 0, deadline.part(), head=True)
             except (Lost, GuardNotEnforceable):
                 break
-            there = () if now is None else _writes(now)
-            if writes[0] in there:
-                return now.version if writes[0] == there[0] else WRITTEN_OVER
+            stored = () if now is None else _writes(now)
+            if writes[0] in stored:
+                return now.version if writes[0] == stored[0] else OVERWRITTEN
             if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
                 return None
             if isinstance(why, Lost) or deadline.over:
                 break
-            yield pause(attempt, deadline, 0.5)  # refused, though it is as it was to be: something else was in the way
+            yield pause(attempt, deadline, 0.5)  # refused although the condition holds: something else was in the way
     except (Exception, GeneratorExit):
         raise
-    except BaseException as error:  # Ctrl-C: the put may still be on its way
+    except BaseException as error:  # Ctrl-C: the put may still be under way
         raise error from unknown
     raise unknown from why
 
@@ -171,5 +171,5 @@ def plan_landed_in_place(scope: Scope, error: OutcomeUnknown, versions_return: b
         now = yield Get(error.key, 0, scope.seconds, head=True)
     except Lost as lost:
         raise unavailable(scope, lost, "the outcome is still open, ask again") from lost
-    there = () if now is None else _writes(now)
-    return verdict_in_place(tuple(error.recent_writes.split()), there, versions_return)
+    stored = () if now is None else _writes(now)
+    return verdict_in_place(tuple(error.recent_writes.split()), stored, versions_return)

@@ -1,7 +1,7 @@
 """The only code that talks to an object store: obstore's asyncio functions, each within a bound.
 
 obstore repeats requests by itself, for minutes where nothing stops it. Here each request ends at its bound: it is
-cancelled, and obstore drops it and repeats it no more. It may have reached the store all the same.
+cancelled, and obstore drops it and does not repeat it. The store may have received it all the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from storage_guards.objects.requests import (
 T = TypeVar("T")
 
 PIECE = 2**20
-"""Bytes that a stream gives at a time, at least."""
+"""The least number of bytes that a stream gives at a time."""
 
 METHODS = ("get_async", "put_async", "delete_async", "list")
 
@@ -56,18 +56,18 @@ after_fork(_in_child)
 
 
 def was_used() -> bool:
-    """Say whether a request was made in this process, so that obstore's threads are there."""
+    """Return whether a request was made in this process, so that obstore's threads are there."""
     return _used and not _forked
 
 
 class ObjectIO:
-    """One store.
+    """The access to one store.
 
     Args:
-        store: an obstore store, or anything with its asyncio methods.
+        store: an obstore store, or an object with its asyncio methods.
 
     Raises:
-        TypeError: it is not one.
+        TypeError: it is no such object.
     """
 
     def __init__(self, store: Any) -> None:
@@ -76,20 +76,20 @@ class ObjectIO:
             raise TypeError(f"an obstore store is needed, such as obstore.store.S3Store(...), not {store!r}")
         self.store = store
         self.form = "as given"
-        """How an ETag is written into a condition; the probe finds out."""
+        """The form of an ETag in a condition. The probe finds it out."""
 
     async def perform(self, request: Any) -> Any:
         """Do one request.
 
         Raises:
-            Conflict: the store refused the condition of a put; or did the put, and refused its repetition.
-            Lost: no answer, or none that says what happened.
-            GuardNotEnforceable: the store will never do this, set up as it is; the text says why.
+            Conflict: the store refused the condition of a put; or it did the put, and refused the repetition.
+            Lost: no answer, or none that says whether the request was done.
+            GuardNotEnforceable: the store will never do this in its set-up. The text says why.
         """
         global _used
         if _forked:
             raise GuardNotEnforceable(
-                "obstore was used before this process was forked, and its threads do not live on in the child: fork "
+                "obstore was used before this process was forked, and its threads do not exist in the child: fork "
                 "before the first use, or start processes with 'spawn'"
             )
         _used = True
@@ -141,7 +141,7 @@ class ObjectIO:
         return await _bounded(read(), request.seconds, f"reading {request.key}")
 
     async def _put(self, request: Put) -> Version:
-        what = f"storing {request.key}"
+        action = f"storing {request.key}"
         put = self.store.put_async(
             request.key,
             request.data,
@@ -150,26 +150,26 @@ class ObjectIO:
             use_multipart=False,
         )
         try:
-            result = await _bounded(put, request.seconds, what)
+            result = await _bounded(put, request.seconds, action)
         except FileNotFoundError as error:
             require_bucket(error, request.key)
             if request.condition not in (None, CREATE):
                 raise Conflict(brief(error)) from error
             if not is_first_attempt(error):
-                raise Lost(f"{what}: {brief(error)}") from error
-            # Nothing needs to be there.
-            raise GuardNotEnforceable(f"{what}: not found: is there such a bucket? {brief(error)}") from error
+                raise Lost(f"{action}: {brief(error)}") from error
+            # A put without a condition, or a creation, needs no object.
+            raise GuardNotEnforceable(f"{action}: not found: is there such a bucket? {brief(error)}") from error
         except GuardNotEnforceable as error:
             if is_denied(error.__cause__) and not is_first_attempt(error.__cause__):
-                raise Lost(f"{what}: {error}") from error
+                raise Lost(f"{action}: {error}") from error
             raise
         except Conflict as error:
-            if request.condition is None:  # it had none: something else was in the way
-                raise Lost(f"{what}: {error}") from error
+            if request.condition is None:  # there was no condition to refuse
+                raise Lost(f"{action}: {error}") from error
             raise
         stored = Version(result.get("e_tag"), result.get("version"))
-        if stored == request.condition:  # as after a redirection of the kind that turns a put into a get
-            raise Lost(f"{what}: the version is what it was")
+        if stored == request.condition:  # as after a redirection that turns a put into a get
+            raise Lost(f"{action}: the store answered with the old version")
         return stored
 
     def _mode(self, request: Put) -> Any:
@@ -187,18 +187,20 @@ class ObjectIO:
         if condition.version is not None:
             mode["version"] = condition.version
         if not mode:
-            raise GuardNotEnforceable(f"storing {request.key}: the store gives neither an ETag nor a version any more")
+            raise GuardNotEnforceable(
+                f"storing {request.key}: the store no longer gives an ETag or a version; use a store that gives one"
+            )
         return mode
 
     async def _delete(self, request: Delete) -> None:
         keys = list(request.keys)
-        what = f"deleting {len(keys)} objects"
+        action = f"deleting {len(keys)} objects"
         try:
-            await _bounded(self.store.delete_async(keys), request.seconds, what)
+            await _bounded(self.store.delete_async(keys), request.seconds, action)
         except FileNotFoundError as error:
-            # One of them was gone already. A store that calls this an error may have kept the others.
+            # One object was gone already. A store for which this is an error may have kept the others.
             require_bucket(error, *keys)
-            await _bounded(self._delete_each(keys), request.seconds, what)
+            await _bounded(self._delete_each(keys), request.seconds, action)
 
     async def _delete_each(self, keys: list[str]) -> None:
         for start in range(0, len(keys), DELETED_AT_ONCE):
@@ -209,11 +211,11 @@ class ObjectIO:
 
     async def _list(self, request: List) -> list[Listed]:
         found: list[Listed] = []
-        what = f"listing {request.directory}"
+        action = f"listing {request.directory}"
         pages = self.store.list(request.directory, chunk_size=PAGE)
         try:
             while len(found) < request.limit:
-                page = await _bounded(_next(pages), request.page_seconds, what)
+                page = await _bounded(_next(pages), request.page_seconds, action)
                 if page is None:
                     break
                 found.extend(Listed(each["path"], each["size"], each["last_modified"]) for each in page)
@@ -222,21 +224,21 @@ class ObjectIO:
         return found[: request.limit]
 
 
-async def _bounded(awaitable: Awaitable[T], seconds: float | None, what: str) -> T:
-    """Await the result within the bound, with obstore's errors translated; not FileNotFoundError, which depends."""
+async def _bounded(awaitable: Awaitable[T], seconds: float | None, action: str) -> T:
+    """Await the result within the bound, and map obstore's errors, except FileNotFoundError."""
     try:
         async with asyncio.timeout(seconds):
             return await awaitable
     except TimeoutError as error:
-        raise Lost(f"{what}: no answer" + ("" if seconds is None else f" within {seconds:.3g} s")) from error
+        raise Lost(f"{action}: no answer" + ("" if seconds is None else f" within {seconds:.3g} s")) from error
     except FileNotFoundError:
         raise
     except STORE_ERRORS as error:
-        raise map_error(error, what) from error
+        raise map_error(error, action) from error
 
 
 def write_etag(e_tag: str, form: str) -> str:
-    """Write an ETag as a store wants it back: some stores compare the quotes, too, and some leave them out."""
+    """Return an ETag in the form that a store accepts. Some stores also compare the quotes, and some leave them out."""
     if form == "unquoted":
         return e_tag.removeprefix('"').removesuffix('"')
     if form == "quoted":
@@ -257,12 +259,12 @@ class _Upload:
     def __init__(self, store: Any, begin: Begin) -> None:
         self._store = store
         self._begin = begin
-        self._what = f"storing {begin.key}"
+        self._action = f"storing {begin.key}"
         self._pieces: asyncio.Queue[bytes | memoryview | BaseException | None] = asyncio.Queue(1)
         self._put: asyncio.Future[Any] | None = None
 
     async def send(self, piece: bytes | memoryview | None) -> None:
-        """Hand over a piece, when there is room for it; None: that was all.
+        """Hand over a piece when there is room for it. None: the body has ended.
 
         Raises:
             Lost: the store made no progress, or the upload broke off.
@@ -276,19 +278,19 @@ class _Upload:
             if self._put.done():
                 self._put.result()
                 if piece is not None:
-                    raise Lost(f"{self._what} ended early")
+                    raise Lost(f"{self._action} ended early")
             elif not room.done():
-                raise Lost(f"{self._what} made no progress for {seconds:.3g} s")
+                raise Lost(f"{self._action} made no progress for {seconds:.3g} s")
         finally:
             room.cancel()
 
     async def finish(self) -> None:
-        """Hand over the end, and wait until the store has it all."""
+        """Hand over the end, and wait until the store has all of it."""
         await self.send(None)
         assert self._put is not None
         await asyncio.wait([self._put], timeout=self._begin.seconds)
         if not self._put.done():
-            raise Lost(f"{self._what} did not end within {self._begin.seconds:.3g} s of its last byte")
+            raise Lost(f"{self._action} did not end within {self._begin.seconds:.3g} s of its last byte")
         self._put.result()
 
     async def abort(self, seconds: float) -> None:
@@ -298,33 +300,33 @@ class _Upload:
             if not self._put.done():
                 while not self._pieces.empty():
                     self._pieces.get_nowait()
-                self._pieces.put_nowait(_GivenUp())
+                self._pieces.put_nowait(_Aborted())
                 await asyncio.wait([self._put], timeout=seconds)
         finally:
             if not self._put.done():
                 self._put.cancel()
             elif not self._put.cancelled():
-                self._put.exception()  # looked at, so that asyncio does not report it
+                self._put.exception()  # retrieved, so that asyncio does not report it
 
     async def _put_pieces(self) -> None:
         put = self._store.put_async(
             self._begin.key,
-            self._handed_over(),
+            self._queued_pieces(),
             use_multipart=True,
             chunk_size=self._begin.part_size,
             max_concurrency=PARTS_AT_ONCE,
         )
         try:
-            await _bounded(put, None, self._what)  # each wait in send() and finish() bounds it
+            await _bounded(put, None, self._action)  # bounded by the waits in send() and finish()
         except FileNotFoundError as error:
-            raise Lost(f"{self._what}: {error}") from error
+            raise Lost(f"{self._action}: {error}") from error
 
-    async def _handed_over(self) -> AsyncIterator[bytes | memoryview]:
+    async def _queued_pieces(self) -> AsyncIterator[bytes | memoryview]:
         while (piece := await self._pieces.get()) is not None:
             if isinstance(piece, BaseException):
                 raise piece
             yield piece
 
 
-class _GivenUp(Exception):
+class _Aborted(Exception):
     pass

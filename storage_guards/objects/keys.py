@@ -1,4 +1,4 @@
-"""The layout of a store: one directory of keys per resource, every name escaped so that no two share a key.
+"""The layout of a store: one directory of keys per resource. Names are escaped, so no two share a key.
 
 ::
 
@@ -6,9 +6,9 @@
     <prefix><resource>/data/<number>.<token>/<upload>/<name>            immutable data
     <prefix>=probe/<random>                                             of the probe, deleted afterwards
 
-Escaped, a name is printable ASCII that every store takes as it is: ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside; any
-other byte of its UTF-8 becomes ``=XX``, an empty part of a path ``=``. A name that grows too long is cut, and ends in
-``=~`` and its SHA-256. So nothing escaped is ever ``..``, and nothing can climb out of its directory.
+An escaped name is printable ASCII that every store takes as it is: ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside; any
+other byte of its UTF-8 becomes ``=XX``, and an empty part of a path ``=``. A name that grows too long is cut, and ends
+in ``=~`` and its SHA-256. So no escaped name is ``..``, and none can leave its directory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from fencing.kernel.fence import Fence
 
 MAX_NAME_BYTES = 1024
-"""The longest name of an object in a publication, in bytes of UTF-8; what a store takes as a key elsewhere."""
+"""The longest name of an object in a publication, in bytes of UTF-8. Stores allow the same length for a key."""
 
 MAX_PREFIX = 200
 MAX_ESCAPED = 200
-"""Stores take keys of 1,024 bytes: prefix, resource, fence, upload and name fit in it, and a prefix of the store's."""
+"""Stores take keys of 1,024 bytes. Prefix, resource, fence, upload and name fit in, and a prefix of the store too."""
 
 _HASHED = 2 + 64  # "=~" and a SHA-256
 _STAYS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
@@ -37,17 +37,17 @@ _DOTS = re.compile(r"(^|/)(\.|/|$)|\.(/|$)")  # parts that are empty, or begin o
 
 
 def new_id() -> str:
-    """A name nothing else has: 96 random bits, 16 characters."""
+    """Return a random id: 96 bits, 16 characters."""
     return secrets.token_urlsafe(12)
 
 
 def escape(name: str) -> str:
-    """``name`` as one part of a key."""
+    """Return ``name`` as one part of a key."""
     return _short(_escape_part(name.encode()), name)
 
 
 def escape_path(name: str) -> str:
-    """``name`` as parts of a key, one for each part of it between slashes."""
+    """Return ``name`` as parts of a key, one for each part of it between slashes."""
     return _short("/".join(_escape_part(part) for part in name.encode().split(b"/")), name)
 
 
@@ -63,7 +63,7 @@ def _escape_part(part: bytes) -> str:
 
 
 def unescape_path(escaped: str) -> str:
-    """The name again; where it was cut, what is left of it as it stands."""
+    """Return the name again. Of a name that was cut, return the escaped rest."""
     if "=~" in escaped:
         return escaped
     parts = ("" if part == "=" else part for part in escaped.split("/"))
@@ -78,18 +78,18 @@ def _short(escaped: str, name: str) -> str:
     return f"{head}=~{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def check_name(name: object, what: str = "the name of an object") -> str:
+def check_name(name: object, label: str = "the name of an object") -> str:
     """Return ``name`` if it can name an object of a publication; TypeError or ValueError otherwise."""
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a str, not {type(name).__name__}")
+        raise TypeError(f"{label} is a str, not {type(name).__name__}")
     if not name:
-        raise ValueError(f"{what} is not empty")
+        raise ValueError(f"{label} is empty; use another")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as error:
-        raise ValueError(f"{what} is not valid Unicode text: {error.reason}") from None
+        raise ValueError(f"{label} is not valid Unicode text: {error.reason}") from None
     if size > MAX_NAME_BYTES:
-        raise ValueError(f"{what} has at most {MAX_NAME_BYTES} bytes of UTF-8, not {size}")
+        raise ValueError(f"{label} has {size} bytes of UTF-8; use at most {MAX_NAME_BYTES}")
     return name
 
 
@@ -98,19 +98,23 @@ def check_key(key: object, prefix: str) -> str:
     check_name(key, "a key")
     assert isinstance(key, str)
     if any(part == "" or part.endswith(".") for part in key.split("/")):
-        raise ValueError(f"a key has no part that is empty or ends with a dot, which stores read differently: {key!r}")
+        raise ValueError(
+            f"the key {key!r} has a part that is empty or ends with a dot, which stores treat differently; use another"
+        )
     if any(ord(character) < 32 or ord(character) == 127 for character in key):
-        raise ValueError(f"a key has no control characters: {key!r}")
+        raise ValueError(f"the key {key!r} has control characters; use another")
     if "\\" in key:
-        raise ValueError(f"a key has no backslash, which Azure takes for a slash: {key!r}")
+        raise ValueError(f"the key {key!r} has a backslash, which Azure treats as a slash; use another")
     if (key + "/").startswith(prefix):
-        raise ValueError(f"keys below {prefix!r} are the guard's own; write beside them, or use publish()")
+        raise ValueError(
+            f"the key {key!r} is below {prefix!r}, the guard's directory; write elsewhere, or use publish()"
+        )
     return key
 
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """Holds what the key of a data object says."""
+    """The parts of a data object's key."""
 
     key: str
     number: int
@@ -120,7 +124,7 @@ class DataKey:
 
     @classmethod
     def parse(cls, key: str) -> DataKey | None:
-        """Read a key relative to its resource's directory; None: it is not one."""
+        """Read a key relative to its resource's directory. None: it is no data key."""
         match = _DATA_KEY.fullmatch(key)
         if match is None or _DOTS.search(match["name"]) or int(match["number"]) < 1:
             return None
@@ -142,7 +146,7 @@ class Directory:
         return f"{self.path}data/"
 
     def full(self, key: str) -> str:
-        """The store's key for one that is relative to this directory."""
+        """Return the store's key for a key that is relative to this directory."""
         return self.path + key
 
     def relative(self, key: str) -> str:
@@ -150,13 +154,14 @@ class Directory:
 
     @staticmethod
     def data_key(fence: Fence, upload: str, name: str) -> str:
-        """Where an upload of ``fence`` puts ``name``, relative to this directory. Nobody else ever writes there."""
+        """Return the key for ``name`` in an upload of ``fence``, relative to this directory. No other upload writes
+        there."""
         return f"data/{fence.number:016d}.{fence.token}/{upload}/{escape_path(name)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where a guard keeps everything.
+    """The directories of one guard.
 
     Raises:
         TypeError, ValueError: ``prefix`` is no plain directory.
@@ -181,4 +186,4 @@ class Layout:
 
     @property
     def probe(self) -> str:
-        return f"{self.prefix}=probe/"  # which no resource is escaped to
+        return f"{self.prefix}=probe/"  # no escaped resource has this name

@@ -1,15 +1,15 @@
 """The verdict of ``landed`` on a change to a pointer whose reply was lost, and why the verdict is never wrong.
 
-Each write puts a random id of its own in front of the pointer's ``recent_writes``. So these are the end of its history,
-without a gap. An :class:`~fencing.OutcomeUnknown` carries what they would be if the write had landed.
+Each write puts a random id of its own in front of the pointer's ``recent_writes``. So these are the latest part of its
+history, without a gap. An :class:`~fencing.OutcomeUnknown` carries the ids that would be there if the write had landed.
 
-- **Its id is there: True.** Nobody else has used that id.
-- **An older one is there, but not its own: it has not landed.** Else it would stand in front of that.
-- **It would have made the pointer, another one did: it has not landed,** and cannot: a pointer is never deleted.
+- **Its id is there: True.** No other write has used that id.
+- **An older one is there, but not its own: it has not landed.** Otherwise its id would stand in front of the older one.
+- **It would have made the pointer, but another write did: it has not landed,** and cannot: a pointer is never deleted.
 - **None of these: None.** Too many writes came after it, or this is not the store it was sent to.
 
-``landed`` says False only of a write that cannot come any more, either. A write is conditional on one state, and states
-never come back. So while the pointer may be in that very state, it is first moved to another.
+``landed`` says False only of a write that also cannot land later. A write is conditional on one state, and states never
+come back. So while the pointer may be in that very state, it is first moved to another.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ from storage_guards.objects.pointer import CREATION, KEPT_WRITES, Pointer
 
 
 def verdict(writes: Sequence[str], now: Pointer | None) -> bool | None:
-    """Say whether a write is in the history of the pointer that is there now; None: that cannot be known.
+    """Return whether a write is in the history of the pointer as it is now. None: that cannot be known.
 
     Args:
-        writes: what the pointer would remember if it had been the last, its own id first.
+        writes: the ids that the pointer would remember if the write had been the last, its own id first.
     """
     if not writes:
         return None
-    mine, *older = writes
-    makes_it = mine.startswith(CREATION)
+    own, *older = writes
+    creates = own.startswith(CREATION)
     if now is None:
-        return False if makes_it else None
-    if mine in now.recent_writes:
+        return False if creates else None
+    if own in now.recent_writes:
         return True
     if set(older) & set(now.recent_writes):
         return False
-    return False if makes_it and now.recent_writes[-1].startswith(CREATION) else None
+    return False if creates and now.recent_writes[-1].startswith(CREATION) else None
 
 
 def may_still_land(writes: Sequence[str], unknown: OutcomeUnknown, now: Pointer | None) -> bool:
-    """Say whether ``now`` may be the very state that the write was conditional on."""
-    mine, *older = writes
-    if mine.startswith(CREATION):
+    """Return whether ``now`` may be the very state that the write was conditional on."""
+    own, *older = writes
+    if own.startswith(CREATION):
         return now is None
     if now is None or tuple(older) != now.recent_writes[: KEPT_WRITES - 1]:
         return False
     if now.mark.is_of(unknown.fence):
         return now.mark.seq < unknown.seq
-    return now.mark.number < unknown.fence.number  # then it would have claimed, too
+    return now.mark.number < unknown.fence.number  # then it would have claimed as well
 
 
 def verdict_in_place(writes: Sequence[str], now: Sequence[str], versions_return: bool) -> bool | None:
-    """Say whether a write in place is in the history of the object that is there now; None: that cannot be known.
+    """Return whether a write in place is in the history of the object as it is now. None: that cannot be known.
 
-    False only where a version never comes back, and the object has got another since: then a write that was conditional
-    on the former can never land. A write that was to make the object might land as soon as somebody deletes it.
+    It is False only where a version never comes back and the object has got another one since. Then a write that was
+    conditional on the former can never land. A write that was to create the object might land after a deletion.
 
     Args:
-        now: the recent writes that the object's metadata has; empty: it has none, or there is no object.
+        now: the recent writes in the object's metadata. Empty: it has none, or there is no object.
     """
     if not writes:
         return None
-    mine, *older = writes
-    if mine in now:
+    own, *older = writes
+    if own in now:
         return True
     moved_on = bool(older) and older[0] in now[1:]
     return False if moved_on and not versions_return else None

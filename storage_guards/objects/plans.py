@@ -1,4 +1,4 @@
-"""The plans of publications: claim, upload, publish, delete, and find out what became of a write."""
+"""The plans of publications: claim, upload, publish, delete, and find out the outcome of a write."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.objects import pointer as to
-from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_look, plan_put, plan_read, unavailable
+from storage_guards.objects import pointer as states
+from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_inspect, plan_put, plan_read, unavailable
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
 from storage_guards.objects.requests import Abort, Begin, Close, Finish, Lost, Next, OpenBody, Progressed, Put, Send
 
 PART = 8 * 2**20
-"""Bytes of a part. A store takes 10,000 parts (S3), so 80 GB of a body whose size is not known."""
+"""Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
 
 MOST_PARTS = 9_000
 
@@ -28,10 +28,10 @@ ABORT_SECONDS = 5.0
 
 
 class Anything:
-    """Stands for any state that may be replaced."""
+    """Any state: the default of ``replacing``."""
 
     def __repr__(self) -> str:
-        return "<whatever is there>"
+        return "<any state>"
 
 
 ANYTHING = Anything()
@@ -44,7 +44,7 @@ def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
 
     def decide(now: Pointer | None) -> Pointer:
         mark = admit_claim(None if now is None else now.mark, fence)
-        return now if now is not None and mark == now.mark else to.claimed(now, fence, mark, id_, scope.now())
+        return now if now is not None and mark == now.mark else states.with_claim(now, fence, mark, id_, scope.now())
 
     def unknown(_: Pointer) -> FencingError:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
@@ -62,7 +62,7 @@ def plan_publish(
     replacing: Any,
     upload_seconds: float,
 ) -> Plan[Published]:
-    """Upload what is new, then make all of it current at once.
+    """Upload the new bodies, then make all objects current at once.
 
     Args:
         upload_seconds: how long the store may make no progress with a body.
@@ -79,11 +79,11 @@ def plan_publish(
             raise StaleRead(resource=scope.resource)
         there = set() if current is None else set(current.objects.values())
         for entry in carried.values():
-            if entry not in there:  # its data may be gone, or be deleted at any time
+            if entry not in there:  # its data may be deleted, now or at any time
                 raise StaleRead(resource=scope.resource, key=entry.key)
-        return to.published(now, fence, mark, upload, scope.now(), objects)
+        return states.with_publication(now, fence, mark, upload, scope.now(), objects)
 
-    encode(decide((yield from plan_read(scope))), ROOM)  # refused before anything is uploaded
+    encode(decide((yield from plan_read(scope))), ROOM)  # a refusal comes before the first upload
     for name, body in bodies.items():
         if name not in carried:
             key = objects[name].key
@@ -97,16 +97,16 @@ def plan_publish(
 
 
 def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
-    """Store a body under a key that nobody else writes, and return its size.
+    """Store a body under a key that no other upload writes, and return its size.
 
-    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is given up
-    leaves no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
+    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is aborted leaves
+    no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
 
     Args:
         seconds: how long the store may make no progress.
 
     Raises:
-        Lost: the store did not take it all.
+        Lost: the store did not take all of it.
     """
     pieces, total = yield OpenBody(body)
     upload = None
@@ -126,7 +126,7 @@ def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
                 sent += len(piece)
                 yield Progressed(name, sent, total)
             yield Finish(upload, 2 * seconds)  # the last piece, and the end
-    except GeneratorExit:  # thrown away: nothing can be done any more
+    except GeneratorExit:  # the plan was dropped: no request is possible any more
         raise
     except BaseException:
         if upload is not None:
@@ -142,7 +142,7 @@ def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
-        return to.deleted(now, fence, _admit(now, fence, claim), id_, scope.now())
+        return states.with_deletion(now, fence, _admit(now, fence, claim), id_, scope.now())
 
     yield Shielded(_plan_write(scope, fence, decide))
 
@@ -160,7 +160,7 @@ def _plan_write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], P
 
 
 def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
-    """Find out whether a change happened. Where it may still come, it is made impossible first."""
+    """Find out whether a change happened. If it may still land, first make that impossible."""
     deadline = scope.deadline()
     writes = tuple(error.recent_writes.split())
     fence = error.fence
@@ -171,16 +171,16 @@ def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
 
     for _ in range(ROUNDS):
         try:
-            seen = yield from plan_look(scope, deadline)
+            seen = yield from plan_inspect(scope, deadline)
         except Lost as lost:
             raise still_open() from lost
         answer = verdict(writes, seen.pointer)
         if answer is not False or not may_still_land(writes, error, seen.pointer):
             return answer
         if seen.pointer is not None and seen.pointer.mark.is_of(fence):
-            other = to.moved(seen.pointer, scope.now())
+            other = states.with_next_seq(seen.pointer, scope.now())
         else:
-            other = to.claimed(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
+            other = states.with_claim(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
         if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)):
             return False
     raise still_open()

@@ -1,7 +1,7 @@
-"""The pointer of a resource: the mark, and what is current, in one small object that is only ever replaced under a
-condition. Pure: text in, text out.
+"""The pointer of a resource: its mark, and what is current, in one small object. No I/O: text in, text out.
 
-It is JSON with sorted keys, so that other tools can read it; version 1 is::
+The object is only ever replaced under a condition. It is JSON with sorted keys, so that other tools can read it.
+Version 1 is::
 
     {"format": "fencing-pointer/1", "resource": "orders:42",
      "mark": {"number": 7, "token": "...", "seq": 3},
@@ -11,7 +11,7 @@ It is JSON with sorted keys, so that other tools can read it; version 1 is::
                            "objects": {name: {"key": ..., "size": 3}}},
      "deleted": null or {"number": 7, "token": "...", "at": ...}}
 
-Keys are relative to the pointer's directory; times are for people. ``(number, token, seq)`` never comes back, so the
+Keys are relative to the pointer's directory. Times are for people. ``(number, token, seq)`` never comes back, so the
 bytes of no two states are equal. Therefore an ETag that is a hash of the content is a true version.
 """
 
@@ -30,7 +30,7 @@ from storage_guards.objects.keys import DataKey, check_name
 FORMAT = "fencing-pointer/1"
 MAX_POINTER_BYTES = 2**20
 ROOM = 4096
-"""Bytes that a publication leaves free: later claims and ids make its pointer longer, and it must not keep them out."""
+"""Bytes that a publication leaves free, because later claims and ids make its pointer longer."""
 
 MAX_OBJECTS = 1000
 KEPT_WRITES = 16
@@ -42,10 +42,10 @@ CREATION = "*"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One object of a publication. Given to ``publish`` as a body, it is carried over without a copy.
+    """One object of a publication. As a body of ``publish`` it is carried over without a copy.
 
     Args:
-        key: where its bytes are, relative to the directory of its resource. Nothing is ever written there again.
+        key: of its bytes, relative to the directory of its resource. Nothing is ever written there again.
         size: in bytes.
     """
 
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The objects of one publication, by name: the one that is current."""
+    """The objects of the current publication, by name."""
 
     id: str
     number: int
@@ -66,7 +66,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A tombstone: by which fence, and when, what was current was deleted."""
+    """A tombstone: the fence and the time of the deletion."""
 
     number: int
     token: str
@@ -85,32 +85,32 @@ class Pointer:
     deleted: Deleted | None = None
 
 
-# What a change makes of it. Whether it is allowed was decided by fencing.kernel.fence's rules, which gave the mark.
+# The states after a change. The rules of fencing.kernel have already admitted it, and gave the mark.
 
 
-def claimed(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
-    """After a claim: another mark, the same data."""
+def with_claim(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
+    """Return the state after a claim: another mark, the same data."""
     if now is None:
         return Pointer(fence.resource, mark, at, (CREATION + id_,))
     return replace(now, mark=mark, changed_at=at)
 
 
-def published(
+def with_publication(
     now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime, objects: Mapping[str, Entry]
 ) -> Pointer:
-    """After a publication."""
+    """Return the state after a publication."""
     new = Published(id_, fence.number, fence.token, at, dict(objects))
     return Pointer(fence.resource, mark, at, _written(now, id_), published=new)
 
 
-def deleted(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
-    """After a deletion: the mark stays, as a tombstone."""
+def with_deletion(now: Pointer | None, fence: Fence, mark: Mark, id_: str, at: datetime) -> Pointer:
+    """Return the state after a deletion: the mark stays, with a tombstone."""
     gone = Deleted(fence.number, fence.token, at)
     return Pointer(fence.resource, mark, at, _written(now, id_), deleted=gone)
 
 
-def moved(now: Pointer, at: datetime) -> Pointer:
-    """The same once more under the next seq: what was conditional on ``now`` can never land any more."""
+def with_next_seq(now: Pointer, at: datetime) -> Pointer:
+    """Return the same state under the next seq. A put that was conditional on ``now`` can then never land."""
     return replace(now, mark=replace(now.mark, seq=now.mark.seq + 1), changed_at=at)
 
 
@@ -122,7 +122,7 @@ def _written(now: Pointer | None, id_: str) -> tuple[str, ...]:
 
 
 def encode(pointer: Pointer, room: int = 0) -> bytes:
-    """The bytes of a pointer, with so many to spare.
+    """Return the bytes of a pointer, and leave so many free.
 
     Raises:
         ValueError: too many objects, or names so long that it grows too big.
@@ -150,15 +150,17 @@ def encode(pointer: Pointer, room: int = 0) -> bytes:
     data = json.dumps(shown, sort_keys=True, indent=1).encode()
     most = MAX_POINTER_BYTES - room
     if len(data) > most:
-        raise ValueError(f"the names of a publication make a pointer of {len(data)} bytes, over {most}")
+        raise ValueError(
+            f"the names of a publication make a pointer of {len(data)} bytes, over {most}; use fewer or shorter names"
+        )
     return data
 
 
 def decode(data: bytes, resource: str) -> Pointer:
-    """Read a pointer back, and believe nothing of it unchecked.
+    """Read a pointer back, and check all of it.
 
     Raises:
-        GuardNotEnforceable: it is not one, of another format, or of another resource.
+        GuardNotEnforceable: it is no pointer, or of another format or resource.
     """
     try:
         return _decode(json.loads(data), resource)

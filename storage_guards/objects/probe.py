@@ -1,4 +1,4 @@
-"""The probe: it tries out whether a store keeps the promises that the guard rests on.
+"""The probe: it tries out whether a store keeps the promises that the guard relies on.
 
 Some stores that call themselves compatible ignore the conditions of a put, so two puts under one condition both
 succeed. A guard on such a store would protect nothing, so the guard refuses it.
@@ -31,17 +31,17 @@ RACERS = 4
 ROUNDS = 3
 
 FORMS = ("as given", "unquoted", "quoted")
-"""How an ETag may have to be written into a condition."""
+"""The forms of an ETag in a condition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What the probe found about a store that can be used.
+    """The probe's findings about a usable store.
 
     Args:
         etag_form: how ETags are written into conditions: ``"as given"``, ``"unquoted"`` or ``"quoted"``.
         versions_return: whether the same bytes have the same version, as on S3, where an ETag is a hash of them.
-            Publications do not mind; of a write in place ``landed`` can then never say that it did not happen.
+            Publications work all the same. Of a write in place ``landed`` can then never say that it did not happen.
         races: how many races between conditional puts had one winner.
         seconds: how long it took.
     """
@@ -60,8 +60,8 @@ def plan_probe(layout: Layout, deadline: Deadline) -> Plan[ProbeReport]:
     """Try the store out under random keys, which are deleted afterwards.
 
     Raises:
-        GuardNotEnforceable: it does not keep one of the promises; the text says which.
-        GuardUnavailable: it did not answer.
+        GuardNotEnforceable: the store does not keep one of the promises. The text says which.
+        GuardUnavailable: the store did not answer.
     """
     directory = f"{layout.probe}{new_id()}/"
     used: list[str] = []
@@ -83,7 +83,7 @@ def _plan_clean(directory: str, used: list[str], deadline: Deadline) -> Plan[Non
     try:
         yield Delete([directory + name for name in used], deadline.part())
     except (Lost, GuardNotEnforceable):
-        pass  # a few bytes stay below the probe's directory; one may claim and publish without the right to delete
+        pass  # a few bytes stay below the probe's directory; claims and publications do not need the right to delete
 
 
 def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[ProbeReport]:
@@ -104,10 +104,10 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
     yield from _plan_read(one, b"third", deadline)
     absent = key("absent")
     yield from _plan_refuse(
-        absent, b"none", third, "made an object though If-Match names one that is gone", deadline, form
+        absent, b"none", third, "created an object although If-Match named a version that is gone", deadline, form
     )
     if (yield Get(absent, 0, deadline.part())) is not None:
-        raise _broken("refused a put with If-Match on a missing key, and made the object all the same")
+        raise _broken("refused a put with If-Match on a missing key, but created the object")
     listed = yield List(directory, 10, deadline.part())
     if [each.key for each in listed] != [one]:
         raise _broken("does not list what was just stored")
@@ -134,7 +134,7 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
 def _plan_expect(
     key: str, data: bytes, condition: Condition, deadline: Deadline, form: str | None = None
 ) -> Plan[Version]:
-    """Put what the store must accept. A refused put may have been accepted before obstore repeated it."""
+    """Put an object that the store must accept. A refused put may have been accepted before obstore repeated it."""
     try:
         yield Put(key, data, condition, deadline.part(), form=form)
     except Conflict as error:
@@ -174,8 +174,8 @@ def _plan_read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
     return found.version
 
 
-def _plan_race(key: str, condition: Condition, name: str, what: str, deadline: Deadline, form: str) -> Plan[int]:
-    """Race conditional puts: 1 if one of them won, 0 if none did. The store is refused where more than one did."""
+def _plan_race(key: str, condition: Condition, name: str, puts_tried: str, deadline: Deadline, form: str) -> Plan[int]:
+    """Race conditional puts. Return 1 if one of them won, 0 if none did. Refuse the store where more than one did."""
     bodies = [f"{name} by {racer}".encode() for racer in range(RACERS)]
     puts = [Put(key, body, condition, deadline.part(), form=form) for body in bodies]
     replies: Sequence[object] = yield Together(puts)
@@ -184,15 +184,15 @@ def _plan_race(key: str, condition: Condition, name: str, what: str, deadline: D
             raise reply
     winners = [body for body, reply in zip(bodies, replies, strict=True) if isinstance(reply, Version)]
     if len(winners) > 1:
-        raise _broken(f"let {len(winners)} of {RACERS} {what} succeed that came at the same time")
+        raise _broken(f"let {len(winners)} of {RACERS} {puts_tried} at the same time succeed")
     now: Found | None = yield Get(key, 100, deadline.part())
     if winners and (now is None or now.data != winners[0]):
-        raise _broken(f"did not keep the one of {RACERS} {what} that it acknowledged")
+        raise _broken(f"acknowledged one of {RACERS} {puts_tried}, but did not keep it")
     return len(winners)
 
 
-def _broken(what: str) -> GuardNotEnforceable:
+def _broken(fault: str) -> GuardNotEnforceable:
     return GuardNotEnforceable(
-        f"this object store {what}, so it cannot enforce fences: use one with conditional writes (S3, Google Cloud "
+        f"this object store {fault}, so it cannot enforce fences: use one with conditional writes (S3, Google Cloud "
         f"Storage, Azure Blob Storage and others have them), or another guard"
     )

@@ -1,4 +1,4 @@
-"""Publications as readers get them, and streams of their bytes."""
+"""Publications for readers, and streams of their bytes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from storage_guards.objects.requests import Lost, Open, Read
 class PublicationBase(Mapping[str, Entry]):
     """All objects that one ``publish`` made current.
 
-    It does **not** follow what is published later: read again for that. All of it is of one publication, and immutable.
-    Two are equal if they are the same publication, not if they have the same names.
+    It does **not** follow later publications: read again for that. All of it is of one publication, and immutable. Two
+    are equal if they are the same publication, not if they have the same names.
 
     Attributes:
-        resource: whose it is.
+        resource: the name of the lock.
         id: unique.
         number: of the fence that published it.
         token: of that fence.
@@ -84,7 +84,7 @@ class PublicationBase(Mapping[str, Entry]):
 
 
 class _Reading:
-    """Reads the bytes of one object in order, and checks that all of them come."""
+    """The reading of one object's bytes in order, with a check that all of them come."""
 
     def __init__(self, stream: Any, key: str, size: int, seconds: float, resource: str) -> None:
         self._stream = stream
@@ -92,12 +92,12 @@ class _Reading:
         self._size = size
         self._seconds = seconds
         self._resource = resource
-        self._had = 0
+        self._received = 0
         self._rest = b""
         self._failure = ""
 
     def plan_chunk(self) -> Plan[bytes]:
-        """Read some bytes; none at the end. After an error there are none ever: some may have been lost on the way."""
+        """Read some bytes; none at the end. After an error every call fails, because bytes may have been lost."""
         if self._failure:
             raise self._broken(self._failure)
         if self._rest:
@@ -115,15 +115,15 @@ class _Reading:
                 self._broken("it was interrupted")
                 raise
         if piece is not None:
-            self._had += len(piece)
+            self._received += len(piece)
             return piece
-        if self._had != self._size:
-            raise self._broken(f"{self._had} bytes came of {self._size}")
+        if self._received != self._size:
+            raise self._broken(f"{self._received} bytes came instead of {self._size}")
         self.close()
         return b""
 
     def plan_read(self, size: int) -> Plan[bytes]:
-        """Read so many bytes, fewer only at the end; all if negative."""
+        """Read so many bytes, fewer only at the end. A negative size reads all."""
         parts: list[bytes] = []
         left = size
         while left and (chunk := (yield from self.plan_chunk())):
@@ -135,16 +135,17 @@ class _Reading:
     def close(self) -> None:
         self._stream, self._rest = None, b""
 
-    def _broken(self, why: str) -> GuardUnavailable:
+    def _broken(self, reason: str) -> GuardUnavailable:
         self.close()
-        self._failure = why
-        return GuardUnavailable(f"reading {self._key!r} broke off: {why}; read it again", resource=self._resource)
+        self._failure = reason
+        return GuardUnavailable(f"reading {self._key!r} broke off: {reason}; open it again", resource=self._resource)
 
 
 class Stream:
-    """The bytes of one object: iterate for chunks, or :meth:`read` as from a binary file. A context manager.
+    """The bytes of one object: iterate for chunks, or :meth:`read` as from a binary file. It is a context manager.
 
-    An end without an error means that all of it came. After an error, a cancellation or Ctrl-C there is no going on.
+    An end without an error means that all bytes came. After an error, also Ctrl-C, it cannot be continued: open the
+    object again.
     """
 
     def __init__(self, reading: _Reading, perform: Callable[[Plan[bytes]], bytes]) -> None:
@@ -156,11 +157,15 @@ class Stream:
             yield chunk
 
     def read(self, size: int = -1) -> bytes:
-        """Read ``size`` bytes, fewer only at the end; all that are left if negative."""
+        """Read ``size`` bytes, fewer only at the end. A negative size reads all that are left.
+
+        Raises:
+            GuardUnavailable: the reading broke off. Open the object again.
+        """
         return self._perform(self._reading.plan_read(size))
 
     def close(self) -> None:
-        """Drop the rest."""
+        """Drop the rest. The stream gives no more bytes."""
         self._reading.close()
 
     def __enter__(self) -> Self:
@@ -173,7 +178,12 @@ class Stream:
 
 
 class AsyncStream:
-    """:class:`Stream` for asyncio."""
+    """The bytes of one object for asyncio: iterate for chunks, or :meth:`read` as from a binary file. It is an async
+    context manager.
+
+    An end without an error means that all bytes came. After an error, also a cancellation, it cannot be continued: open
+    the object again.
+    """
 
     def __init__(self, reading: _Reading, perform: Callable[[Plan[bytes]], Awaitable[bytes]]) -> None:
         self._reading = reading
@@ -184,11 +194,15 @@ class AsyncStream:
             yield chunk
 
     async def read(self, size: int = -1) -> bytes:
-        """See :meth:`Stream.read`."""
+        """Read ``size`` bytes, fewer only at the end. A negative size reads all that are left.
+
+        Raises:
+            GuardUnavailable: the reading broke off. Open the object again.
+        """
         return await self._perform(self._reading.plan_read(size))
 
     async def close(self) -> None:
-        """See :meth:`Stream.close`."""
+        """Drop the rest. The stream gives no more bytes."""
         self._reading.close()
 
     async def __aenter__(self) -> Self:
@@ -211,12 +225,17 @@ class Publication(PublicationBase):
         Raises:
             KeyError: there is no such object.
             StaleRead: it has been replaced since, and its data were collected. Read the publication again.
-            GuardUnavailable: no answer. Retry.
+            GuardUnavailable: the store did not answer. Retry.
         """
         return Stream(self._perform(self._plan_open(name)), self._perform)
 
     def read(self, name: str) -> bytes:
-        """Read the bytes of one object, all of them into memory; errors as :meth:`open`."""
+        """Read all bytes of one object into memory.
+
+        Raises:
+            KeyError, StaleRead: as :meth:`open`.
+            GuardUnavailable: the store did not answer, or the reading broke off. Retry.
+        """
         with self.open(name) as stream:
             return stream.read()
 
@@ -227,10 +246,21 @@ class AsyncPublication(PublicationBase):
     __slots__ = ()
 
     async def open(self, name: str) -> AsyncStream:
-        """See :meth:`Publication.open`."""
+        """Open the bytes of one object, as a stream.
+
+        Raises:
+            KeyError: there is no such object.
+            StaleRead: it has been replaced since, and its data were collected. Read the publication again.
+            GuardUnavailable: the store did not answer. Retry.
+        """
         return AsyncStream(await self._perform(self._plan_open(name)), self._perform)
 
     async def read(self, name: str) -> bytes:
-        """See :meth:`Publication.read`."""
+        """Read all bytes of one object into memory.
+
+        Raises:
+            KeyError, StaleRead: as :meth:`open`.
+            GuardUnavailable: the store did not answer, or the reading broke off. Retry.
+        """
         async with await self.open(name) as stream:
             return await stream.read()

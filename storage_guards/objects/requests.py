@@ -1,10 +1,10 @@
 """Requests of the object-store guard's plans, as data, and the replies to them.
 
-A plan (``fencing.kernel.effects``) yields a request, is sent the reply or thrown the error, and goes on from there.
-A request holds values, never code. So threads, asyncio, and tests that script a store run the very same plans.
+A plan (``fencing.kernel.effects``) yields a request, is sent the reply or thrown the error, and continues. A request
+holds values, never code. So threads, asyncio, and tests that script a store run the very same plans.
 
-Three replies stand for something that stays open, which a plan only hands back: the pieces of a body, an upload, and
-the stream of an object.
+Three replies stand for an open thing that a plan only hands back: the pieces of a body, an upload, and the stream of an
+object.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ PAGE = 1000
 
 
 class Conflict(Exception):
-    """The store refused a conditional put. Or it did what was asked and refused its own client's second attempt."""
+    """The store refused a conditional put. Or it did the put and refused the repetition of its own client."""
 
 
 class Lost(Exception):
-    """No answer, or none that says what happened: the request may have been done, or be done later."""
+    """No answer, or none that says whether the request was done: it may have been done, or be done later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The version of an object, as far as the store tells one."""
+    """The version of an object, as far as the store gives one."""
 
     e_tag: str | None
     version: str | None
@@ -68,7 +68,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Read an object of at most ``limit`` bytes: its :class:`Found`, or None. Of a bigger one no bytes."""
+    """Read an object of at most ``limit`` bytes: its :class:`Found`, or None. A bigger one gives no bytes."""
 
     key: str
     limit: int
@@ -78,7 +78,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Store an object: its new :class:`Version`. :class:`Conflict` where the condition is refused."""
+    """Store an object: its new :class:`Version`. :class:`Conflict` where the store refuses the condition."""
 
     key: str
     data: bytes
@@ -86,7 +86,7 @@ class Put:
     seconds: float
     attributes: Mapping[str, str] = field(default_factory=dict)
     form: str | None = None
-    """How to write the ETag of the condition; None: as the probe found out."""
+    """The form of the ETag in the condition. None: the form that the probe found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give an upload up: obstore has the store forget the parts, if there is time."""
+    """Give up an upload. obstore lets the store drop the parts, if there is time."""
 
     upload: object
     seconds: float
@@ -167,7 +167,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Do all at the same time: a list of replies and errors."""
+    """Do all requests at the same time: a list of replies and errors."""
 
     requests: Sequence[Put]
 
@@ -176,7 +176,7 @@ class Together:
         return max(request.seconds for request in self.requests)
 
 
-# In the caller's own thread or task, because bodies and progress are the caller's code
+# These run in the caller's own thread or task, because bodies and progress are the caller's code.
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +195,14 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close a body: no more of its pieces are wanted."""
+    """Close a body: its other pieces are not needed."""
 
     pieces: object
 
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Tell the caller of ``publish`` how much of a body was handed over."""
+    """Report to the caller of ``publish`` how much of a body was handed over."""
 
     name: str
     sent: int
@@ -210,7 +210,7 @@ class Progressed:
 
 
 class Deadline:
-    """How long the requests of one plan may take together."""
+    """The time that the requests of one plan may take together."""
 
     def __init__(self, seconds: float, clock: Clock = time.monotonic) -> None:
         self.seconds = seconds
@@ -219,7 +219,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds, at or below 0 when they are over."""
+        """The seconds left, at or below 0 when the time is over."""
         return self._end - self._clock()
 
     @property
@@ -227,5 +227,6 @@ class Deadline:
         return self.left <= 0
 
     def part(self, share: float = 1.0) -> float:
-        """Seconds that one request may take of what is left: never 0, so that even a late one is asked once."""
+        """Return the seconds that one request may take of the time left: never 0, so that even a late one is sent
+        once."""
         return max(self.left * share, LEAST_SECONDS)

@@ -1,4 +1,4 @@
-"""What the sync and the asyncio guard through psycopg share: everything but ``with`` and ``await``."""
+"""The common part of the sync and the async guard through psycopg: everything but ``with`` and ``await``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Query = str | bytes | SQL | Composed
 
 
 class PsycopgBase(OperationsBase):
-    """The base of both guards: arguments become transactions, and operations plans."""
+    """The base of both guards. It makes transactions of arguments, and plans of operations."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__(timeout)
@@ -36,13 +36,13 @@ class PsycopgBase(OperationsBase):
         claim: bool,
         writes: int = 1,
         timeout: float | None = None,
-        foreign_body: bool = False,
+        caller_block: bool = False,
         joined: bool = False,
     ) -> PsycopgTransaction:
         seconds = wait_seconds(holders, self._timeout, timeout)
         errors = PsycopgErrors(fences_of(holders), seconds)
         return PsycopgTransaction(
-            self._access, errors, claim=claim, writes=writes, foreign_body=foreign_body, joined=joined
+            self._access, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
         )
 
     def _errors(
@@ -59,8 +59,8 @@ class PsycopgBase(OperationsBase):
     def _settle(self, connection: AnyConnection, unknown: OutcomeUnknown, seconds: float) -> PQGen[bool | None]:
         return plans.settle(connection, self._access, unknown, seconds)
 
-    def _prune(self, connection: AnyConnection, what: Pruning) -> PQGen[int]:
-        return plans.prune(connection, what, self._timeout)
+    def _prune(self, connection: AnyConnection, pruning: Pruning) -> PQGen[int]:
+        return plans.prune(connection, pruning, self._timeout)
 
     def _verify(self, connection: AnyConnection) -> PQGen[VerifyReport]:
         return plans.verify(connection, self._timeout)
@@ -70,13 +70,16 @@ class PsycopgBase(OperationsBase):
 
 
 def may_end_the_transaction(query: object) -> bool:
-    """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters."""
+    """Return whether the query may be several statements, a COMMIT among them. PostgreSQL takes these where there are
+    no parameters."""
     if isinstance(query, str):
         return ";" in query
     if isinstance(query, bytes):
         return b";" in query
     if isinstance(query, Fence) or isinstance(getattr(query, "fence", None), Fence):
-        raise TypeError("write takes the lease first, then the query")
+        raise TypeError("write got a fence in the place of the query: pass the lease first, then the query")
     if type(query).__module__.partition(".")[0] == "sqlalchemy":
-        raise TypeError(f"write takes what psycopg executes, a str say, not SQLAlchemy's {type(query).__name__}")
+        raise TypeError(
+            f"write takes a query that psycopg executes, such as a str, not SQLAlchemy's {type(query).__name__}"
+        )
     return True

@@ -1,4 +1,4 @@
-"""What a psycopg error means when the guard's own statements met it. Errors of a guarded block never come here."""
+"""The meaning of psycopg's errors in the guard's own statements. Errors of a guarded block never come here."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class PsycopgErrors(ErrorContext):
 
     def explain(self, error: Exception) -> Exception:
         """See :meth:`ErrorContext.explain`."""
-        state, said = getattr(error, "sqlstate", None), first_line(error)
+        state, message = getattr(error, "sqlstate", None), first_line(error)
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
-            return self.unavailable(f"the pool gave no connection to reach {self.about}: {said}")
-        meaning = self.of_state(state, said)
-        if meaning is not None:
-            return meaning
+            return self.unavailable(f"the pool gave no connection to reach {self.subject}: {message}")
+        explained = self.from_state(state, message)
+        if explained is not None:
+            return explained
         if isinstance(error, psycopg.ProgrammingError):
-            return self.refused(said)
+            return self.refused(message)
         if isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)):
-            return self.unanswered(said, reached=self.connected or state is not None)
+            return self.unanswered(message, reached=self.connected or state is not None)
         return error
 
 
 def commit_was_refused(error: BaseException, *, closed: bool) -> bool:
-    """Whether the database itself said no to the COMMIT; else (the connection broke) it may have happened.
+    """Return whether the database itself refused the COMMIT. Otherwise the connection broke, and it may have happened.
 
     Args:
         error: what came instead of an answer, or as one.
-        closed: whether the connection is closed now: then whatever was said last is no answer.
+        closed: whether the connection is closed now. Then the last error is no answer.
     """
     return not closed and isinstance(error, psycopg.Error) and sql_errors.commit_was_refused(error)

@@ -1,5 +1,7 @@
-"""A guard for PostgreSQL through psycopg 3 alone, without SQLAlchemy, in as few round trips as safety allows. For
-asyncio: ``guard_async``."""
+"""The sync guard for PostgreSQL through psycopg 3 alone, without SQLAlchemy.
+
+It takes as few round trips as safety allows.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,28 @@ from storage_guards.sql.operations import Operation, Operations
 
 
 class PsycopgGuard(PsycopgBase, Operations):
-    """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect: the same as
-    ``SQLAlchemyGuard``, so programs with either exclude each other.
+    """A guard that keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
-    What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
-    before you open a transaction of your own. Only writers that use the guard are kept out. Replicas and caches are not
-    covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
-    claim was still current when it committed, whatever Redis, clocks and pauses did.
+    The table is that of ``SQLAlchemyGuard``, so programs with either guard exclude each other.
 
-    A holder that is frozen inside a guarded transaction keeps others waiting for ``timeout`` at most: then the server
-    ends its session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a
-    block that does not speak to the database for so long is undone: slow work belongs outside. The server has no bound
-    for a client in the middle of sending, in an ``executemany``, a pipeline or COPY FROM STDIN: docs/databases.md.
+    It does **not** protect what was read before the claim, before ``hold``: acquire the lock before you open a
+    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches. It
+    promises this of an acknowledged write: everything that the same fence read at this database since its claim was
+    still current when the write committed, whatever Redis, clocks and pauses did.
+
+    A holder that is frozen inside a guarded transaction blocks others for ``timeout`` at most. Then the server ends its
+    session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a block
+    that does not speak to the database for so long is undone: put slow work outside. The server has no bound for a
+    client in the middle of sending, in an ``executemany``, a pipeline or COPY FROM STDIN: docs/guards/databases.md.
 
     Args:
-        source: of connections. A ``psycopg_pool`` pool is best. A connection serves one after the other, and must be
-            outside any transaction then; while a guarded block runs, use it in the block only. With a connection string
-            (as for ``psycopg.connect``), or a function that returns a new connection, each operation connects anew.
-            Autocommit or not, and every isolation level, are right.
-        timeout: the longest wait for a connection, and for any statement of a guarded transaction, locks included, in
-            seconds. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
-            give up when the network has been silent for that long, and a second.
+        source: of connections. A ``psycopg_pool`` pool is best. A single connection serves one operation after the
+            other, and must be outside any transaction then; while a guarded block runs, use the connection in the block
+            only. With a connection string (as for ``psycopg.connect``), or a function that returns a new connection,
+            each operation connects anew. Autocommit or not, and every isolation level, are right.
+        timeout: seconds: the longest wait for a connection, and for any statement of a guarded transaction, locks
+            included. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
+            give up one second after that bound when the network is silent.
 
     Raises:
         TypeError: ``source`` is none of these, or is for asyncio; ``timeout`` is no number.
@@ -47,38 +50,39 @@ class PsycopgGuard(PsycopgBase, Operations):
 
     def __init__(self, source: Source, *, timeout: float = 10.0) -> None:
         super().__init__(timeout)
-        self._lend = connection_source(source)
+        self._borrow = connection_source(source)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
 
-        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated.
+        It protects what is read **after** it has returned. It may be repeated after an error.
 
         Args:
             holders: leases or fences of different resources.
-            timeout: seconds to wait for locks, at most the guard's own; None: what the leases and the guard allow.
+            timeout: seconds to wait for locks, at most the guard's own. None: what the leases and the guard allow.
 
         Raises:
-            StaleFence: a newer fence was claimed; nothing was changed. Stop.
-            GuardUnavailable: no answer, or a mark stayed locked. Retry; the claim may have happened.
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
-            ValueError: the guard's only connection is in a transaction.
+            ValueError: the guard's only connection is in a transaction. End it first.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction, self._lend(transaction.seconds) as connection:
-            run_alone(connection, transaction.plan_begin(connection), transaction.silence)
+        with transaction, self._borrow(transaction.seconds) as connection:
+            run_alone(connection, transaction.plan_begin(connection), transaction.max_silence)
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
-        """One transaction: the marks are checked and locked by its first statement, and stay so until its commit.
+        """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
-        It does **not** protect what was read before the claim. Read and write inside the block, on its connection; it
-        commits at the end, and an exception rolls it back and passes through. ``connection.transaction()`` inside makes
+        It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
+        block commits at its end. An exception rolls it back and propagates. ``connection.transaction()`` inside makes
         savepoints; ``commit()``, ``rollback()`` and ``close()`` are refused.
 
         Args:
-            holders: leases or fences of all the resources that the block writes; their marks are locked in one order.
-            claim: claim and check at once, one round trip less; right only if nothing was read outside the block.
+            holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
+            claim: claim and check at once, which saves a round trip. It is right only if nothing was read outside the
+                block.
 
         Returns:
             A context manager; its value is the psycopg ``Connection``, in its transaction.
@@ -87,28 +91,27 @@ class PsycopgGuard(PsycopgBase, Operations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
-            GuardUnavailable: no answer, no free connection, or a mark stayed locked; the block has not run. Retry.
+            GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the server is a replica, or the block ended the transaction by
                 itself. The text says what to do.
-            ValueError: the guard's only connection is in a transaction, or in pipeline mode.
-            psycopg.Error: the commit was refused, by a deferred constraint or a serialization failure say; nothing was
-                written.
+            ValueError: the guard's only connection is in a transaction, or in pipeline mode. End that first.
+            psycopg.Error: the database refused the commit, because of a deferred constraint or a serialization failure
+                for instance. Nothing was written. Correct the data, or begin a new block.
         """
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
-        with transaction, self._lend(transaction.seconds) as connection, GuardedBlock(connection, transaction):
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        with transaction, self._borrow(transaction.seconds) as connection, GuardedBlock(connection, transaction):
             yield connection
 
     def write(
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
     ) -> int:
-        """One guarded statement: a :meth:`begin` with nothing else in it, and its errors. Inside another :meth:`begin`
-        of the same fence it would wait for itself: RuntimeError.
+        """Execute one guarded statement: a :meth:`begin` with nothing else in it.
 
         With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
 
         Args:
             holder: a lease or a fence.
-            query: an INSERT, UPDATE, DELETE, as for ``connection.execute``; that it is a SELECT is not noticed.
+            query: an INSERT, UPDATE or DELETE, as for ``connection.execute``. A SELECT is not noticed.
             params: its values.
             claim: claim and write at once.
 
@@ -116,10 +119,14 @@ class PsycopgGuard(PsycopgBase, Operations):
             How many rows it affected; with RETURNING, how many it returned; -1 where the server does not say.
 
         Raises:
-            TypeError: ``query`` is no query.
+            TypeError: ``query`` is no query. Pass a str, say, after the lease.
+            RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
+                block's connection.
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable, ValueError: as
+                :meth:`begin`.
         """
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
-        with transaction, self._lend(transaction.seconds) as connection, GuardedBlock(connection, transaction):
+        transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
+        with transaction, self._borrow(transaction.seconds) as connection, GuardedBlock(connection, transaction):
             rows = connection.execute(query, params).rowcount
         return rows  # noqa: RET504 - the transaction swallows what comes after its commit
 
@@ -130,13 +137,13 @@ class PsycopgGuard(PsycopgBase, Operations):
         After any error here roll the transaction back. The guard's bounds hold for the rest of the transaction.
 
         Args:
-            connection: of this guard's database; its transaction is begun where there is none.
-            holders: leases or fences of all the resources that the transaction writes.
+            connection: of this guard's database. Its transaction is begun where there is none.
+            holders: leases or fences of all resources that the transaction writes.
 
         Raises:
-            TypeError: no psycopg ``Connection``.
-            ValueError: it is in a nested transaction, or in a savepoint (a rollback to it would drop the check), in a
-                failed transaction, or in pipeline mode.
+            TypeError: ``connection`` is no psycopg ``Connection``.
+            ValueError: it is in a nested transaction or in a savepoint (a rollback to it would drop the check), in a
+                failed transaction, or in pipeline mode. End that first.
             GuardNotEnforceable: it is in autocommit, outside ``connection.transaction()``; or as :meth:`begin`.
             StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
         """
@@ -144,10 +151,10 @@ class PsycopgGuard(PsycopgBase, Operations):
             raise TypeError(f"advance takes a psycopg Connection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
-            run(connection, transaction.plan_advance(connection), transaction.silence)
+            run(connection, transaction.plan_advance(connection), transaction.max_silence)
 
     def _operate(self, operation: Operation) -> Any:
         seconds = operation.errors.seconds
-        with operation.errors as errors, self._lend(seconds) as connection:
+        with operation.errors as errors, self._borrow(seconds) as connection:
             errors.connected = True
             return run_alone(connection, operation.work(connection), operation.waits * seconds)

@@ -1,4 +1,4 @@
-"""The guard for PostgreSQL through psycopg 3 alone, for asyncio."""
+"""The async guard for PostgreSQL through psycopg 3 alone."""
 
 from __future__ import annotations
 
@@ -17,56 +17,149 @@ from storage_guards.sql.operations import AsyncOperations, Operation
 
 
 class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
-    """:class:`~storage_guards.PsycopgGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
+    """An async guard that keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
+
+    The table is that of ``AsyncSQLAlchemyGuard``, so programs with either guard exclude each other.
+
+    It does **not** protect what was read before the claim, before ``hold``: acquire the lock before you open a
+    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches. It
+    promises this of an acknowledged write: everything that the same fence read at this database since its claim was
+    still current when the write committed, whatever Redis, clocks and pauses did.
+
+    A holder that is frozen inside a guarded transaction blocks others for ``timeout`` at most. Then the server ends its
+    session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a block
+    that does not speak to the database for so long is undone: put slow work outside. The server has no bound for a
+    client in the middle of sending, in an ``executemany``, a pipeline or COPY FROM STDIN: docs/guards/databases.md.
 
     Args:
-        source: an ``AsyncConnectionPool``, an ``AsyncConnection``, a connection string, or a function that returns an
-            awaitable of a new connection.
-        timeout: as there.
+        source: of connections. An ``AsyncConnectionPool`` is best. A single ``AsyncConnection`` serves one operation
+            after the other, and must be outside any transaction then; while a guarded block runs, use the connection in
+            the block only. With a connection string, or a function that returns an awaitable of a new connection, each
+            operation connects anew. Autocommit or not, and every isolation level, are right.
+        timeout: seconds: the longest wait for a connection, and for any statement of a guarded transaction, locks
+            included. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
+            give up one second after that bound when the network is silent.
+
+    Raises:
+        TypeError: ``source`` is none of these, or is sync; ``timeout`` is no number.
+        ValueError: ``source`` is no connection string; ``timeout`` is not finite and above 0.
     """
 
     def __init__(self, source: AsyncSource, *, timeout: float = 10.0) -> None:
         super().__init__(timeout)
-        self._lend = async_connection_source(source)
+        self._borrow = async_connection_source(source)
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`PsycopgGuard.claim`."""
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
+
+        It protects what is read **after** it has returned. It may be repeated after an error.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for locks, at most the guard's own. None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
+            GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
+            ValueError: the guard's only connection is in a transaction. End it first.
+        """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
         with transaction:
-            async with self._lend(transaction.seconds) as connection:
-                await run_alone_async(connection, transaction.plan_begin(connection), transaction.silence)
+            async with self._borrow(transaction.seconds) as connection:
+                await run_alone_async(connection, transaction.plan_begin(connection), transaction.max_silence)
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
-        """See :meth:`PsycopgGuard.begin`, but for cancellation: the commit is carried to its answer first, within the
-        guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
-        database refused it, that error; if it has none, the block is committed or was never finished."""
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
+
+        It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
+        block commits at its end. An exception rolls it back and propagates. ``connection.transaction()`` inside makes
+        savepoints; ``commit()``, ``rollback()`` and ``close()`` are refused.
+
+        On cancellation the commit is first completed, within the guard's bound. Without an answer, the ``__cause__`` of
+        the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal by the database, it is that error. With no
+        cause, the block is committed, or never came to its commit.
+
+        Args:
+            holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
+            claim: claim and check at once, which saves a round trip. It is right only if nothing was read outside the
+                block.
+
+        Returns:
+            An async context manager; its value is the psycopg ``AsyncConnection``, in its transaction.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
+            GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
+            GuardNotEnforceable: the table is missing, the server is a replica, or the block ended the transaction by
+                itself. The text says what to do.
+            ValueError: the guard's only connection is in a transaction, or in pipeline mode. End that first.
+            psycopg.Error: the database refused the commit, because of a deferred constraint or a serialization failure
+                for instance. Nothing was written. Correct the data, or begin a new block.
+        """
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
         with transaction:
-            async with self._lend(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
+            async with self._borrow(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
                 yield connection
 
     async def write(
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
     ) -> int:
-        """See :meth:`PsycopgGuard.write`."""
-        transaction = self._transaction((holder,), claim=claim, foreign_body=may_end_the_transaction(query))
+        """Execute one guarded statement: a :meth:`begin` with nothing else in it.
+
+        With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
+
+        Args:
+            holder: a lease or a fence.
+            query: an INSERT, UPDATE or DELETE, as for ``connection.execute``. A SELECT is not noticed.
+            params: its values.
+            claim: claim and write at once.
+
+        Returns:
+            How many rows it affected; with RETURNING, how many it returned; -1 where the server does not say.
+
+        Raises:
+            TypeError: ``query`` is no query. Pass a str, say, after the lease.
+            RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
+                block's connection.
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable, ValueError: as
+                :meth:`begin`.
+        """
+        transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
         with transaction:
-            async with self._lend(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
+            async with self._borrow(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
                 rows = (await connection.execute(query, params)).rowcount
         return rows
 
     async def advance(self, connection: AsyncConnection[Any], *holders: Fence | HasFence) -> None:
-        """See :meth:`PsycopgGuard.advance`."""
+        """Check and lock the marks in a transaction of your own, from here to its end.
+
+        It does **not** protect what this transaction read before: read again what you write from. It never commits.
+        After any error here roll the transaction back. The guard's bounds hold for the rest of the transaction.
+
+        Args:
+            connection: of this guard's database. Its transaction is begun where there is none.
+            holders: leases or fences of all resources that the transaction writes.
+
+        Raises:
+            TypeError: ``connection`` is no psycopg ``AsyncConnection``.
+            ValueError: it is in a nested transaction or in a savepoint (a rollback to it would drop the check), in a
+                failed transaction, or in pipeline mode. End that first.
+            GuardNotEnforceable: it is in autocommit, outside ``connection.transaction()``; or as :meth:`begin`.
+            StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
+        """
         if not isinstance(connection, AsyncConnection):
             raise TypeError(f"advance takes a psycopg AsyncConnection, not {type(connection).__name__}")
         transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
-            await run_async(connection, transaction.plan_advance(connection), transaction.silence)
+            await run_async(connection, transaction.plan_advance(connection), transaction.max_silence)
 
     async def _operate(self, operation: Operation) -> Any:
         seconds = operation.errors.seconds
         with operation.errors as errors:
-            async with self._lend(seconds) as connection:
+            async with self._borrow(seconds) as connection:
                 errors.connected = True
                 return await run_alone_async(connection, operation.work(connection), operation.waits * seconds)

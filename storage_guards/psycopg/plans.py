@@ -1,4 +1,4 @@
-"""What the guard asks of PostgreSQL, as plans for ``wire``: admission, marks, outcomes, pruning, and the set-up."""
+"""The guard's requests to PostgreSQL, as plans for ``wire``: admission, marks, outcomes, pruning, and the set-up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def admit(
     writes: int,
     last: Sequence[str] = (),
 ) -> PQGen[list[PGresult]]:
-    """Begin a transaction and claim or check, as its first statements. A mere claim is committed, too.
+    """Begin a transaction, and claim or check as its first statements. A mere claim is also committed.
 
     Args:
         connection: idle.
@@ -41,7 +41,7 @@ def admit(
         For each fence an answer with the row (seq, recent_writes, xact).
 
     Raises:
-        StaleFence, UnclaimedFence: the rule refuses one.
+        StaleFence, UnclaimedFence: the rule refuses a fence.
     """
 
     if claim:
@@ -59,13 +59,13 @@ def admit(
 
 
 def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
-    """What :func:`admit` returned for a fence, in Python's terms."""
+    """Return the result of :func:`admit` for a fence as Python values."""
     seq, recent_writes, transaction = (first_row(answer) or ("0", "", None))[:3]
     return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
 
 
 def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
-    """Why the check did not admit the fence, unless it does when it is made again."""
+    """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated."""
     read_mark = access.sql.read_mark.format(resource=sql.literal(connection, fence.resource))
     for _ in range(ROUNDS):
         [mark] = yield from ask(connection, [read_mark])
@@ -86,8 +86,8 @@ def _claim_all(
 ) -> PQGen[list[PGresult]]:
     """Begin a transaction and raise each mark to its fence.
 
-    A mere claim (``writes`` is 0) is committed at its end. Of one fence it is even sent together with its COMMIT: a
-    claim that is refused has changed nothing, and one that arrives late does no harm.
+    A mere claim (``writes`` is 0) is committed at its end. A mere claim of one fence is sent together with its COMMIT:
+    a claim that is refused has changed nothing, and one that arrives late does no harm.
 
     Args:
         connection: idle.
@@ -101,9 +101,9 @@ def _claim_all(
         For each fence an answer with the row (seq, recent_writes, xact).
 
     Raises:
-        StaleFence: the rule refuses one.
+        StaleFence: the rule refuses a fence.
     """
-    # READ COMMITTED: a claim that has waited is judged by what it waited for. A block that may read gets its own level.
+    # READ COMMITTED: a claim that has waited must see the mark that it waited for. A block keeps its own level.
     at_once = not writes and len(fences) == 1
     opening = [sql.begin(connection, read_committed=not writes), *sql.limits(seconds, idle=not at_once)]
     values = [sql.values_of(connection, fence, writes) for fence in fences]
@@ -119,7 +119,7 @@ def _claim_all(
     )
     admitted = [result for result in results[: len(fences)] if result.ntuples]
     if len(admitted) < len(fences):
-        if len(fences) > 1:  # begin anew, so that marks are locked in their order, those that are absent included
+        if len(fences) > 1:  # begin again, so that all marks are locked in their order, also absent ones
             yield from ask(connection, [sql.ROLLBACK, *opening, *last])
         around = (opening, [sql.COMMIT]) if at_once else ([], [])
         admitted = []
@@ -137,7 +137,7 @@ def _claim_one(
     writes: int,
     around: tuple[Sequence[str], Sequence[str]],
 ) -> PQGen[PGresult]:
-    """Claim, whether there is a mark or not.
+    """Raise the mark to the fence, or make it where there is none.
 
     Args:
         around: what to send before and after, where each request is a transaction of its own.
@@ -150,7 +150,7 @@ def _claim_one(
 
     values = sql.values_of(connection, fence, writes)
     for _ in range(ROUNDS):
-        # Nobody can raise the floor any more before this transaction ends; read in the next statement, it is current.
+        # The floor is locked until this transaction ends, so the next statement reads it as it is.
         floor, claimed = yield from answers(access.sql.lock_floor, access.sql.first_claim.format(**values))
         if claimed.ntuples:
             return claimed
@@ -160,15 +160,17 @@ def _claim_one(
         mark, floor = yield from answers(access.sql.read_mark.format(**values), access.sql.read_floor)
         row = first_row(floor)
         admit_claim(_to_mark(mark), fence, int((row and row[0]) or 0))
-        [claimed] = yield from answers(sql.claim(access, values))  # a mark that is there counts, whatever the floor
+        [claimed] = yield from answers(sql.claim(access, values))  # where there is a mark, it counts, and not the floor
         if claimed.ntuples:
             return claimed
     raise keeps_changing(fence)
 
 
 def create_tables(connection: AnyConnection, seconds: float) -> PQGen[None]:
-    """Create the table and its floor row where they are missing; two processes may do it at once. A database that
-    enforces has them, and lets only their owner do it."""
+    """Create the table and its floor row where they are missing. Two processes may do it at once.
+
+    A database that enforces has them already, and lets only their owner create them.
+    """
     opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
     try:
         yield from ask(connection, [*opening, *sql.create(), sql.COMMIT])
@@ -179,7 +181,7 @@ def create_tables(connection: AnyConnection, seconds: float) -> PQGen[None]:
 
 
 def read_mark(connection: AnyConnection, resource: str, seconds: float) -> PQGen[Mark | None]:
-    """The mark as it is; locks nothing, so nothing follows from it."""
+    """Read the mark. It locks nothing, so the mark may change at any time."""
     read = POSTGRESQL.read_mark.format(resource=sql.literal(connection, resource))
     results = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), read, sql.COMMIT])
     return _to_mark(results[-2])
@@ -188,9 +190,10 @@ def read_mark(connection: AnyConnection, resource: str, seconds: float) -> PQGen
 def settle(
     connection: AnyConnection, access: MarkAccess, unknown: OutcomeUnknown, seconds: float
 ) -> PQGen[bool | None]:
-    """Whether the write has landed: lock, look, and leave everything as it was.
+    """Return whether the write has landed: lock the mark, read it, and leave everything as it was.
 
-    One round trip, unless the mark comes or goes meanwhile."""
+    It takes one round trip, unless the mark is inserted or deleted meanwhile.
+    """
     return (yield from with_fallback(connection, access, lambda: _settle(connection, access, unknown, seconds)))
 
 
@@ -200,9 +203,9 @@ def _settle(
     opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
     values = sql.values_of(connection, unknown.fence)
     marks = access.sql
-    look = [text.format(**values) for text in (marks.lock_mark, marks.lock_absence, marks.lock_floor)]
+    probes = [text.format(**values) for text in (marks.lock_mark, marks.lock_absence, marks.lock_floor)]
     for _ in range(ROUNDS):
-        results = yield from ask(connection, [*opening, *look, sql.ROLLBACK])
+        results = yield from ask(connection, [*opening, *probes, sql.ROLLBACK])
         mark, absent, floor = map(first_row, results[len(opening) : -1])
         if mark is not None or absent is not None:
             settled = Settled(
@@ -214,9 +217,12 @@ def _settle(
     raise keeps_changing(unknown.fence, ASK_AGAIN)
 
 
-def prune(connection: AnyConnection, what: Pruning, seconds: float) -> PQGen[int]:
-    """One round trip for each transaction. DELETE, a statement after the floor was locked, sees what is there then."""
-    deleted, left = 0, what
+def prune(connection: AnyConnection, pruning: Pruning, seconds: float) -> PQGen[int]:
+    """Delete marks, one round trip for each transaction.
+
+    DELETE is a statement after the one that locked the floor, so it sees the marks as they are then.
+    """
+    deleted, left = 0, pruning
     while True:
         statements = on_postgresql(left)
         opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
@@ -226,7 +232,7 @@ def prune(connection: AnyConnection, what: Pruning, seconds: float) -> PQGen[int
             raise GuardNotEnforceable(NO_FLOOR)
         count = int(results[-2].command_tuples or 0)
         deleted += count
-        rest = left.after(int(floor[0] or 0), count)
+        rest = left.next_batch(int(floor[0] or 0), count)
         if rest is None:
             return deleted
         left = rest
@@ -243,11 +249,11 @@ def verify(connection: AnyConnection, seconds: float) -> PQGen[VerifyReport]:
 
 
 def execute(connection: AnyConnection, statement: str, seconds: float) -> PQGen[None]:
-    """One statement in a transaction of its own."""
+    """Execute one statement in a transaction of its own."""
     yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), statement, sql.COMMIT])
 
 
 def _to_mark(result: PGresult) -> Mark | None:
-    """The mark in an answer (number, token, seq)."""
+    """Return the mark in an answer (number, token, seq)."""
     row = first_row(result)
     return None if row is None else Mark(int(row[0] or 0), row[1] or "", int(row[2] or 0))

@@ -1,4 +1,5 @@
-"""Runs the plans, in a thread or an asyncio task; and keeps a guarded block from ending its own transaction."""
+"""The performance of plans, in a thread or an asyncio task; and guarded blocks, which may not end their own
+transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from psycopg.abc import PQGen
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.psycopg.statements import AnyConnection
 from storage_guards.psycopg.transaction import PsycopgTransaction
-from storage_guards.psycopg.wire import hang_up, is_idle, require_idle, within
+from storage_guards.psycopg.wire import hang_up, is_idle, limit_silence, require_idle
 from storage_guards.sql.shield import GRACE, finish_within, raise_outcome
 
 T = TypeVar("T")
@@ -32,23 +33,23 @@ class GuardedBlock:
         require_idle(self._connection)
         self._autocommit = self._connection.autocommit
         try:
-            if self._autocommit:  # or else what follows a COMMIT in the block would be committed by itself
+            if self._autocommit:  # in autocommit, what follows a COMMIT in the block would be committed at once
                 self._connection.autocommit = False
-            run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.silence)
+            run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence)
         except BaseException:
             self._clean_up()
             raise
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _forbid(self._connection)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _allow(self._connection)
         try:
             if error is None:
-                run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.silence)
+                run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence)
             else:
                 self._transaction.body_failed(error)
         finally:
@@ -56,12 +57,12 @@ class GuardedBlock:
                 self._clean_up()
 
     def _clean_up(self) -> None:
-        """Roll back what is not committed, or else hang up. How that fails does not matter any more."""
+        """Roll back what is not committed, or else close the connection. Ignore the database's errors."""
         try:
             if not is_idle(self._connection) and not self._connection.closed:
-                _wait_for_turn(self._connection, self._transaction.silence)
+                _wait_for_turn(self._connection, self._transaction.max_silence)
                 self._connection.rollback()
-            if not is_idle(self._connection):  # a pipeline that was left open, in which the pool would lend it again
+            if not is_idle(self._connection):  # a pipeline is still open, and would stay open in the pool
                 hang_up(self._connection)
             elif self._autocommit:
                 self._connection.autocommit = True
@@ -70,7 +71,8 @@ class GuardedBlock:
 
 
 class AsyncGuardedBlock:
-    """:class:`GuardedBlock` for asyncio. Its end is run to an answer, whatever is cancelled: see ``sql/shield.py``."""
+    """An async :class:`GuardedBlock`. Its end runs until it has an answer, whatever is cancelled: see
+    ``sql/shield.py``."""
 
     def __init__(self, connection: AsyncConnection[Any], transaction: PsycopgTransaction) -> None:
         self._connection = connection
@@ -80,31 +82,33 @@ class AsyncGuardedBlock:
         require_idle(self._connection)
         self._autocommit = self._connection.autocommit
         try:
-            if self._autocommit:  # as above
+            if self._autocommit:  # see GuardedBlock
                 await self._connection.set_autocommit(False)
-            await run_async(self._connection, self._transaction.plan_begin(self._connection), self._transaction.silence)
+            await run_async(
+                self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence
+            )
         except BaseException:
             await finish_within(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
             raise
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _forbid(self._connection)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.foreign_body:
+        if self._transaction.caller_block:
             _allow(self._connection)
         if error is not None:
             self._transaction.body_failed(error)
         end = self._end(commits=error is None)
         ended = await finish_within(end, self._transaction.seconds, lambda: hang_up(self._connection))
-        raise_outcome(ended, error, self._transaction.meaning)
+        raise_outcome(ended, error, self._transaction.explain)
 
     async def _end(self, *, commits: bool) -> None:
         try:
             if commits:
                 await run_async(
-                    self._connection, self._transaction.plan_commit(self._connection), self._transaction.silence
+                    self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence
                 )
         finally:
             await self._clean_up()
@@ -112,9 +116,9 @@ class AsyncGuardedBlock:
     async def _clean_up(self) -> None:
         try:
             if not is_idle(self._connection) and not self._connection.closed:
-                await _wait_for_turn_async(self._connection, self._transaction.silence)
+                await _wait_for_turn_async(self._connection, self._transaction.max_silence)
                 await self._connection.rollback()
-            if not is_idle(self._connection):  # as above
+            if not is_idle(self._connection):  # see GuardedBlock
                 hang_up(self._connection)
             elif self._autocommit:
                 await self._connection.set_autocommit(True)
@@ -123,22 +127,24 @@ class AsyncGuardedBlock:
 
 
 def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
-    """Carry out a plan, in which the server may be silent for so many seconds (and a moment, so that its own refusal
-    comes first)."""
+    """Perform a plan. Give up when the server has been silent for so many seconds and a grace period.
+
+    In the grace period the server's own refusal can still arrive.
+    """
     _wait_for_turn(connection, seconds)
     with connection.lock:
-        return connection.wait(within(plan, seconds + GRACE))
+        return connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
-    """:func:`run` for asyncio."""
+    """Perform a plan as :func:`run` does."""
     await _wait_for_turn_async(connection, seconds)
     async with connection.lock:
-        return await connection.wait(within(plan, seconds + GRACE))
+        return await connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 def run_alone(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
-    """:func:`run` for a plan that begins and ends its own transaction."""
+    """Perform a plan that begins and ends its own transaction. Roll back what it leaves open."""
     require_idle(connection)
     try:
         return run(connection, plan, seconds)
@@ -151,7 +157,7 @@ def run_alone(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
 
 
 async def run_alone_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
-    """:func:`run_alone` for asyncio; what is left open is rolled back within ``seconds``, whatever is cancelled."""
+    """Perform a plan as :func:`run_alone` does. The rollback takes at most ``seconds``, whatever is cancelled."""
     require_idle(connection)
     try:
         return await run_async(connection, plan, seconds)
@@ -168,8 +174,10 @@ async def _roll_back(connection: AsyncConnection[Any]) -> None:
 
 
 def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
-    """Hang up, and OperationalError, where the connection stays in use. psycopg locks it as long as a stream or a COPY
-    is open, also against the thread that has left it open."""
+    """Wait until the connection is free. Close it and raise OperationalError where it stays in use.
+
+    psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open.
+    """
     if connection.lock.locked():
         if not connection.lock.acquire(timeout=seconds):
             _give_up(connection, seconds)
@@ -188,19 +196,22 @@ async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float)
 def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
     hang_up(connection)
     raise psycopg.OperationalError(
-        f"the connection was still in use after {seconds:.3g} s, by a stream or a COPY that was left open, say; "
+        f"the connection was still in use after {seconds:.3g} s, perhaps by a stream or a COPY that was left open; "
         f"nothing was written"
     )
 
 
 def _forbid(connection: AnyConnection) -> None:
-    """What would end the checked transaction is refused at once, as psycopg does within ``connection.transaction()``;
-    a COMMIT sent as SQL is noticed at the block's end."""
+    """Refuse at once the methods that would end the checked transaction, as psycopg does in
+    ``connection.transaction()``.
+
+    A COMMIT that is sent as SQL is noticed at the block's end.
+    """
 
     def refuse(*_: object, **__: object) -> NoReturn:
         raise GuardNotEnforceable(
-            "a guarded block leaves commit(), rollback() and close() to the guard: it commits at its end, an exception "
-            "rolls it back. Put connection.transaction() around what may be rolled back by itself"
+            "a guarded block leaves commit(), rollback() and close() to the guard, which commits at the block's end "
+            "and rolls back after an exception. Put connection.transaction() around what may be rolled back by itself"
         )
 
     vars(connection).update(dict.fromkeys(_ENDS_THE_BLOCK, refuse))

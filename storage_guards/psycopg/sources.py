@@ -17,14 +17,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from fencing.kernel.errors import GuardUnavailable
 
-Lend = Callable[[float], AbstractContextManager[Connection[Any]]]
-AsyncLend = Callable[[float], AbstractAsyncContextManager[AsyncConnection[Any]]]
+Borrow = Callable[[float], AbstractContextManager[Connection[Any]]]
+AsyncBorrow = Callable[[float], AbstractAsyncContextManager[AsyncConnection[Any]]]
 
-_WANTED = "a psycopg_pool pool, a psycopg connection, a connection string, or a function that connects is needed"
+_EXPECTED = "a psycopg_pool pool, a psycopg connection, a connection string, or a function that connects is needed"
 
 
 class Pool(Protocol):
-    """As much of a psycopg_pool pool as is used. That package need not be installed."""
+    """The part of a psycopg_pool pool that is used. That package need not be installed."""
 
     def getconn(self, timeout: float | None = None) -> Connection[Any]: ...
 
@@ -32,7 +32,7 @@ class Pool(Protocol):
 
 
 class AsyncPool(Protocol):
-    """:class:`Pool` for asyncio."""
+    """The part of an async psycopg_pool pool that is used."""
 
     async def getconn(self, timeout: float | None = None) -> AsyncConnection[Any]: ...
 
@@ -43,37 +43,39 @@ Source = Pool | Connection[Any] | str | Callable[[], Connection[Any]]
 AsyncSource = AsyncPool | AsyncConnection[Any] | str | Callable[[], Awaitable[AsyncConnection[Any]]]
 
 
-def connection_source(source: Source) -> Lend:
-    """What lends a connection of ``source``, for which it waits so many seconds at most.
+def connection_source(source: Source) -> Borrow:
+    """Return a function that borrows a connection of ``source``, and waits for it at most so many seconds.
 
     Raises:
-        TypeError: ``source`` is none, or for asyncio.
+        TypeError: ``source`` is no source of connections, or is for asyncio.
         ValueError: it is a str, but no connection string.
     """
-    thing = _checked(source, asynchronous=False)
-    if isinstance(thing, Connection):
-        return partial(_Turn, thing, threading.Lock())
-    if isinstance(thing, str):
-        return _made(lambda seconds: Connection.connect(thing, **_patience(thing, seconds)))
-    if hasattr(thing, "getconn"):
-        return partial(_Pooled, thing)
-    return _made(lambda _: thing())
+    checked = _check_source(source, asynchronous=False)
+    if isinstance(checked, Connection):
+        return partial(_SingleConnection, checked, threading.Lock())
+    if isinstance(checked, str):
+        return _new_connection(lambda seconds: Connection.connect(checked, **_connect_timeout(checked, seconds)))
+    if hasattr(checked, "getconn"):
+        return partial(_PooledConnection, checked)
+    return _new_connection(lambda _: checked())
 
 
-def async_connection_source(source: AsyncSource) -> AsyncLend:
-    """:func:`connection_source` for asyncio."""
-    thing = _checked(source, asynchronous=True)
-    if isinstance(thing, AsyncConnection):
-        return _async_one(thing)
-    if isinstance(thing, str):
-        return _async_made(lambda seconds: AsyncConnection.connect(thing, **_patience(thing, seconds)))
-    if hasattr(thing, "getconn"):
-        return _async_pooled(thing)
-    return _async_made(lambda _: thing())
+def async_connection_source(source: AsyncSource) -> AsyncBorrow:
+    """Return a function that borrows a connection of ``source``, as :func:`connection_source` does."""
+    checked = _check_source(source, asynchronous=True)
+    if isinstance(checked, AsyncConnection):
+        return _async_single(checked)
+    if isinstance(checked, str):
+        return _async_new_connection(
+            lambda seconds: AsyncConnection.connect(checked, **_connect_timeout(checked, seconds))
+        )
+    if hasattr(checked, "getconn"):
+        return _async_pooled(checked)
+    return _async_new_connection(lambda _: checked())
 
 
-class _Pooled:
-    """One connection of a pool, for one operation. (These are classes, not generators, as they cost less.)"""
+class _PooledConnection:
+    """One connection of a pool, for one operation. (A class, because a generator costs more.)"""
 
     def __init__(self, pool: Any, seconds: float) -> None:
         self._pool = pool
@@ -88,50 +90,54 @@ class _Pooled:
         self._pool.putconn(self._connection)
 
 
-def _async_pooled(pool: Any) -> AsyncLend:
+def _async_pooled(pool: Any) -> AsyncBorrow:
     @asynccontextmanager
-    async def lend(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
+    async def borrow(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
         connection = await pool.getconn(timeout=seconds)
         try:
             yield connection
         finally:
-            await _whatever_is_cancelled(pool.putconn(connection))
+            await _finish_despite_cancellation(pool.putconn(connection))
 
-    return lend
+    return borrow
 
 
-def _made(connect: Callable[[float], Any]) -> Lend:
+def _new_connection(connect: Callable[[float], Any]) -> Borrow:
     @contextmanager
-    def lend(seconds: float) -> Iterator[Connection[Any]]:
+    def borrow(seconds: float) -> Iterator[Connection[Any]]:
         connection = connect(seconds)
         if not isinstance(connection, Connection):
             if inspect.iscoroutine(connection):
                 connection.close()
-            raise TypeError(f"the function that connects returned a {type(connection).__name__}, no Connection")
+            raise TypeError(
+                f"the function that connects returned a {type(connection).__name__}; let it return a psycopg Connection"
+            )
         try:
             yield connection
         finally:
             connection.close()
 
-    return lend
+    return borrow
 
 
-def _async_made(connect: Callable[[float], Any]) -> AsyncLend:
+def _async_new_connection(connect: Callable[[float], Any]) -> AsyncBorrow:
     @asynccontextmanager
-    async def lend(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
+    async def borrow(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
         made = connect(seconds)
         connection = await made if inspect.isawaitable(made) else made
         if not isinstance(connection, AsyncConnection):
-            raise TypeError(f"the function that connects returned a {type(connection).__name__}, no AsyncConnection")
+            raise TypeError(
+                f"the function that connects returned a {type(connection).__name__}; let it return an AsyncConnection"
+            )
         try:
             yield connection
         finally:
-            await _whatever_is_cancelled(connection.close())
+            await _finish_despite_cancellation(connection.close())
 
-    return lend
+    return borrow
 
 
-class _Turn:
+class _SingleConnection:
     """The guard's only connection, for one operation after the other."""
 
     def __init__(self, connection: Connection[Any], free: threading.Lock, seconds: float) -> None:
@@ -153,11 +159,11 @@ class _Turn:
         self._free.release()
 
 
-def _async_one(connection: AsyncConnection[Any]) -> AsyncLend:
+def _async_single(connection: AsyncConnection[Any]) -> AsyncBorrow:
     turn = asyncio.Lock()
 
     @asynccontextmanager
-    async def lend(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
+    async def borrow(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
         try:
             await asyncio.wait_for(turn.acquire(), seconds)
         except TimeoutError:
@@ -168,13 +174,14 @@ def _async_one(connection: AsyncConnection[Any]) -> AsyncLend:
         finally:
             turn.release()
 
-    return lend
+    return borrow
 
 
 def _require_alive(connection: Any) -> None:
     if connection.closed:
         raise GuardUnavailable(
-            "the guard's only connection is closed; nothing was written. A pool in its place would replace it"
+            "the guard's only connection is closed; nothing was written. Make a new guard, or give it a pool, which "
+            "replaces closed connections"
         )
 
 
@@ -184,10 +191,10 @@ def _busy(seconds: float) -> GuardUnavailable:
     )
 
 
-def _checked(source: Any, *, asynchronous: bool) -> Any:
+def _check_source(source: Any, *, asynchronous: bool) -> Any:
     kind = type(source).__name__
     ours, theirs = ("AsyncPsycopgGuard", "PsycopgGuard") if asynchronous else ("PsycopgGuard", "AsyncPsycopgGuard")
-    other_kind = TypeError(f"{ours} cannot work with this {kind}; use {theirs}")
+    other_kind = TypeError(f"{ours} cannot use this {kind}; use {theirs}")
     if isinstance(source, str):
         try:
             conninfo_to_dict(source)
@@ -201,7 +208,9 @@ def _checked(source: Any, *, asynchronous: bool) -> Any:
         return source
     connect = getattr(source, "getconn", source)
     if isinstance(source, type) or not callable(connect):
-        raise TypeError(f"{_WANTED}, not {kind}{' (SQLAlchemyGuard takes engines)' if kind.endswith('Engine') else ''}")
+        raise TypeError(
+            f"{_EXPECTED}, not {kind}{' (SQLAlchemyGuard takes engines)' if kind.endswith('Engine') else ''}"
+        )
     is_coroutine = inspect.iscoroutinefunction(connect)
     if is_coroutine and not asynchronous:
         raise other_kind
@@ -210,15 +219,15 @@ def _checked(source: Any, *, asynchronous: bool) -> Any:
     return source
 
 
-def _patience(conninfo: str, seconds: float) -> dict[str, Any]:
-    """libpq's time to connect, unless the user has set one; it counts whole seconds, 2 at least."""
+def _connect_timeout(conninfo: str, seconds: float) -> dict[str, Any]:
+    """Return libpq's time-out for connecting, unless the user has set one. It counts whole seconds, 2 at least."""
     if "connect_timeout" in conninfo_to_dict(conninfo):
         return {}
     return {"connect_timeout": max(2, math.ceil(seconds))}
 
 
-async def _whatever_is_cancelled(giving_back: Awaitable[None]) -> None:
-    """Or the connection would be lost to its pool. It waits for no server."""
+async def _finish_despite_cancellation(giving_back: Awaitable[None]) -> None:
+    """Give a connection back even on a cancellation; otherwise its pool would lose it. It waits for no server."""
     task = asyncio.ensure_future(giving_back)
     try:
         await asyncio.shield(task)

@@ -1,8 +1,8 @@
-"""How values get into the statements of ``sql/statements.py``, and what goes around these. No I/O.
+"""The statements of ``sql/statements.py`` with their values, and the statements around them. No I/O.
 
-Several statements go to the server together, as one simple query, so values are literals. The two that run all the
-time are prepared on each connection and executed by name: to parse and plan them takes longer than to run them. (Not on
-a database that enforces: there they are calls of functions, whose plans the server keeps itself.)
+Several statements go to the server together, as one simple query, so values are literals. The two frequent ones are
+prepared on each connection and executed by name, because parsing and planning take longer than running. (Not on a
+database that enforces: there they are calls of functions, whose plans the server keeps itself.)
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writ
 
 
 def _named(kind: str, text: str, types: str) -> tuple[str, str]:
-    """A name that no other text can have, and the PREPARE."""
+    """Return a name that no other text can have, and the PREPARE."""
     name = f"fencing_{kind}_{crc32(text.encode()):08x}"
     return name, f"PREPARE {name} ({types}) AS {text.format(**_PLACES)}"
 
@@ -55,24 +55,30 @@ _CHECK_NAME, _PREPARE_CHECK = _named("check", POSTGRESQL.check, "text, bigint, t
 _CLAIM_NAME, _PREPARE_CLAIM = _named("claim", POSTGRESQL.claim, "text, bigint, text, text, bigint")
 
 PREPARE = (_PREPARE_CHECK, _PREPARE_CLAIM)
-"""What a connection needs before ``check`` and ``claim`` with ``prepared=True``."""
+"""The statements that a connection needs before ``check`` and ``claim`` with ``prepared=True``."""
 
 
 class MarkAccess:
-    """How a guard's role gets at the marks: by statements on the table, or by calls of functions, on a database that
-    enforces. Found out by the refusal of the one, and then kept."""
+    """The access of a guard's role to the marks.
+
+    It is by statements on the table, or by calls of functions, on a database that enforces. The guard finds out by the
+    refusal of the one, and remembers it.
+    """
 
     def __init__(self) -> None:
         self.enforced: bool | None = None
 
     @property
     def sql(self) -> Statements:
-        """The statements that are right there."""
+        """The statements for this access."""
         return CALLS if self.enforced else POSTGRESQL
 
 
 def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
-    """BEGIN as this connection is set. With ``read_committed`` a statement that has waited sees what it waited for."""
+    """Return the BEGIN for this connection's settings.
+
+    With ``read_committed`` a statement that has waited sees what it waited for.
+    """
     level = connection.isolation_level
     parts = ["BEGIN"]
     if read_committed:
@@ -87,11 +93,12 @@ def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
 
 
 def limits(seconds: float, *, idle: bool = True) -> list[str]:
-    """Bound what this transaction can wait for, and be waited for.
+    """Return the statements that bound what this transaction can wait for, and how long others can wait for it.
 
-    Each statement, and so each wait for a lock. Unless nobody else's statements follow (``idle``): each wait for a
-    lock also where a block takes the first bound away, for a slow statement; a client that stands still between two
-    statements; and one that stands still while it is being sent rows, which the former does not notice.
+    The first bounds each statement, and so each wait for a lock. The others are for blocks with statements of a caller
+    (``idle``). They bound each wait for a lock, also where a block removes the first bound for a slow statement; a
+    client that stands still between two statements; and a client that stands still while it is being sent rows, which
+    the former does not notice.
     """
     limit = f" = {max(1, round(seconds * 1000))}"
     of_each_statement = "SET LOCAL statement_timeout" + limit
@@ -106,10 +113,10 @@ def limits(seconds: float, *, idle: bool = True) -> list[str]:
 
 
 def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Values:
-    """The literals of one claim or check, with a new random id for the write.
+    """Return the literals of one claim or check, with a new random id for the write.
 
     Raises:
-        GuardNotEnforceable: the connection's client encoding cannot say the resource's name.
+        GuardNotEnforceable: the connection's client encoding cannot express the resource's name.
     """
     return {
         "resource": literal(connection, fence.resource),
@@ -123,8 +130,10 @@ def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Value
 def check(
     access: MarkAccess, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False
 ) -> str:
-    """Admit a write: a row (seq, recent_writes, xact) if the fence is the mark's own. If it ``joins`` a transaction,
-    the last column is whether it was outside any savepoint."""
+    """Return the statement that admits a write: a row (seq, recent_writes, xact) if the fence is the mark's own.
+
+    If it ``joins`` a transaction, the last column says whether it was outside any savepoint.
+    """
     if prepared and not access.enforced:
         resource = literal(connection, fence.resource)
         return f"EXECUTE {_CHECK_NAME} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
@@ -133,24 +142,26 @@ def check(
 
 
 def claim(access: MarkAccess, values: Values, *, prepared: bool = False) -> str:
-    """Raise a mark that exists: a row (seq, recent_writes, xact) if the rule admits the fence."""
+    """Return the statement that raises a mark that exists: a row (seq, recent_writes, xact) if the rule admits the
+    fence."""
     if prepared and not access.enforced:
         return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
     return access.sql.claim.format(**values)
 
 
 def make_floor() -> str:
-    """Makes the floor row where there is none, and with it the table's id."""
+    """Return the statement that makes the floor row where there is none, and with it the table's id."""
     return POSTGRESQL.make_floor.format(write=f"'{new_id()}'")
 
 
 def create() -> list[str]:
-    """Create the table and its floor row where they are missing; two processes may do it at once."""
+    """Return the statements that create the table and its floor row where they are missing. Two processes may do it at
+    once."""
     return [f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", _TABLE, make_floor()]
 
 
 def literal(connection: AnyConnection, text: str) -> str:
-    """The text as a literal of SQL, whatever is in it."""
+    """Return the text as an SQL literal."""
     if text.isascii() and "'" not in text and "\\" not in text:
         return f"'{text}'"
     encoding = "ascii" if text.isascii() else connection.info.encoding
@@ -158,5 +169,5 @@ def literal(connection: AnyConnection, text: str) -> str:
         return Escaping(connection.pgconn).escape_literal(text.encode(encoding)).decode(encoding)
     except UnicodeEncodeError as error:
         raise GuardNotEnforceable(
-            f"the connection's client_encoding ({encoding}) cannot say the resource name {text!r}; set it to UTF8"
+            f"the connection's client_encoding ({encoding}) cannot express the resource name {text!r}; set it to UTF8"
         ) from error

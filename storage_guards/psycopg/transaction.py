@@ -1,7 +1,7 @@
-"""One guarded transaction on a psycopg connection: begin, check first, run the block, see that it is still open.
+"""One guarded transaction on a psycopg connection: begin, check first, run the block, and see that it is still open.
 
-Written once, as plans for ``wire``; the guards differ in who waits for them. Trips to the
-server: one to begin and check, one to commit, and a claim of one fence takes one in all.
+It is written once, as plans for ``wire``; the two guards perform these. Round trips: one to begin and check, one to
+commit. A claim of one fence takes one altogether.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, req
 from storage_guards.sql.transaction import GuardedTransaction
 
 _ENDED_INSIDE = (
-    "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
-    "(then nothing was written; put connection.transaction() around what may fail), or the block sent COMMIT or "
-    "ROLLBACK (then what it wrote until that is committed or not, and nothing after it was written but, unchecked, the "
-    "rest of the same request or pipeline), or it left a "
-    "pipeline or a query open"
+    "the checked transaction was not sound at the block's end. Perhaps a statement failed and its error was "
+    "swallowed: then nothing was written; put connection.transaction() around what may fail. Perhaps the block sent "
+    "COMMIT or ROLLBACK: then what it wrote before is committed or not, and the rest of the same request or pipeline "
+    "may be written unchecked, but nothing later; leave the end to the guard. Perhaps it left a pipeline or a query "
+    "open: then close it in the block"
 )
 
 _AUTOCOMMIT = (
@@ -36,22 +36,22 @@ _NESTED = "a rollback to the savepoint would drop the check; advance outside nes
 
 
 class PsycopgTransaction(GuardedTransaction[MarkAccess]):
-    """See :class:`GuardedTransaction`. Its plans are carried out on one connection."""
+    """A :class:`GuardedTransaction` whose plans are performed on one psycopg connection."""
 
     _connection: AnyConnection | None = None
     _cursor: str | None = None
-    """It ends with its transaction, and no other can have its name: closing it proves which one this is."""
+    """The unique name of a cursor that ends with its transaction. Closing it proves that this still is the one."""
 
     @property
-    def silence(self) -> float:
-        """For how long the server may be silent: a request may wait for the lock of each mark."""
+    def max_silence(self) -> float:
+        """The seconds that the server may be silent: a request may wait for the lock of each mark."""
         return self.seconds * len(self.fences)
 
     def plan_begin(self, connection: AnyConnection) -> PQGen[None]:
-        """Begin a transaction and admit the fences. A mere claim is committed, too."""
-        self._meet(connection)
+        """Begin a transaction and admit the fences. A mere claim is also committed."""
+        self._set_connection(connection)
         last = []
-        if self.foreign_body:
+        if self.caller_block:
             self._cursor = f"fencing_{secrets.token_hex(8)}"
             last.append(f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)")
         self._admitted = yield from admit(
@@ -59,15 +59,16 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         )
 
     def plan_advance(self, connection: AnyConnection) -> PQGen[None]:
-        """Check in a transaction of the caller's own, which is begun where there is none; it stays theirs."""
-        self._meet(connection)
+        """Check the fences in a transaction of the caller's own. It is begun where there is none, and stays the
+        caller's."""
+        self._set_connection(connection)
         require_ready(connection)
         opening = sql.limits(self.seconds)
         if not is_open(connection):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
             opening.insert(0, sql.begin(connection))
-        if self._marks.enforced is None:  # a refusal would undo the caller's transaction, so it is asked for, once
+        if self._marks.enforced is None:  # a refusal would undo the caller's transaction, so ask first, once
             [enforced] = yield from ask(connection, [sql.IS_ENFORCED])
             self._marks.enforced = first_row(enforced) == ("t",)
         checks = [sql.check(self._marks, connection, fence, joins=True) for fence in self.fences]
@@ -86,7 +87,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         self._admitted = checked
 
     def plan_commit(self, connection: AnyConnection) -> PQGen[None]:
-        """Commit, if this still is the transaction that was checked."""
+        """Commit, if this still is the checked transaction."""
         if not is_open(connection):
             self.refuse(_ENDED_INSIDE)
         self._committing = True  # from here on no answer means an unknown outcome
@@ -100,7 +101,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
             self.refuse(_ENDED_INSIDE)
         self._committed = True
 
-    def _meet(self, connection: AnyConnection) -> None:
+    def _set_connection(self, connection: AnyConnection) -> None:
         self._connection = connection
         self.errors.connected = True
 

@@ -1,8 +1,8 @@
-"""Several statements, one round trip: plans that psycopg's ``Connection.wait`` runs, sync or async.
+"""Several statements in one round trip: plans that psycopg's ``Connection.wait`` runs, sync or async.
 
-psycopg sends BEGIN, each statement and COMMIT one by one. A plan here is a generator, as psycopg's own: it puts a
-request on the connection and yields until the answer is there. The connection itself stays in its usual mode, so in a
-guarded block everything of psycopg works.
+psycopg itself sends BEGIN, each statement and COMMIT one by one. A plan here is a generator, like psycopg's own: it
+puts a request on the connection and yields until the answer is there. The connection itself stays in its usual mode, so
+everything of psycopg works in a guarded block.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Row = tuple[str | None, ...]
 _ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
 _prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
-"""True: PREPARE was sent. False: it does not last here (a pooler in between), so statements are sent whole."""
+"""True: PREPARE was sent. False: it does not last here (because of a pooler), so statements are sent in full."""
 
 
 def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
-    """Send the statements as one simple query. The server stops at the first that fails: its result is the last."""
+    """Send the statements as one simple query. The server stops at the first that fails, so its result is the last."""
     pgconn = connection.pgconn
     request = "; ".join(statements)
     pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
@@ -38,9 +38,12 @@ def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGr
     return results
 
 
-def within(plan: PQGen[T], seconds: float) -> PQGen[T]:
-    """The plan, which gives up after so many seconds of silence. Meanwhile psycopg 3.3 calls again ten times a second;
-    older ones do not, and there ``tcp_user_timeout`` and the ends that asyncio guards bound are what there is."""
+def limit_silence(plan: PQGen[T], seconds: float) -> PQGen[T]:
+    """Run the plan, but give up after so many seconds of silence.
+
+    psycopg 3.3 calls ten times a second meanwhile. Older versions do not: there the bounds are ``tcp_user_timeout``
+    and, in asyncio guards, the bound of the transaction's end.
+    """
     silent_since: float | None = None
     try:
         wanted = next(plan)
@@ -51,7 +54,7 @@ def within(plan: PQGen[T], seconds: float) -> PQGen[T]:
             elif silent_since is None:
                 silent_since = time.monotonic()
             elif time.monotonic() - silent_since > seconds:
-                raise psycopg.OperationalError(f"no answer for {seconds:.3g} s")
+                raise psycopg.OperationalError(f"the server gave no answer for {seconds:.3g} s")
             wanted = plan.send(ready)
     except StopIteration as done:
         result: T = done.value
@@ -59,14 +62,14 @@ def within(plan: PQGen[T], seconds: float) -> PQGen[T]:
 
 
 def failure_of(connection: AnyConnection, results: Sequence[PGresult]) -> psycopg.Error | None:
-    """The error of the statement that failed, which is the last; None: none has."""
+    """Return the error of the statement that failed, which is the last one. None: none failed."""
     if results[-1].status == ExecStatus.FATAL_ERROR:
         return errors.error_from_result(results[-1], encoding=connection.info.encoding)
     return None
 
 
 def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
-    """Send, and return each statement's answer; raise the error of the one that failed."""
+    """Send the statements, and return the answer to each. Raise the error of the one that failed."""
     results = yield from send(connection, statements)
     failure = failure_of(connection, results)
     if failure is not None:
@@ -77,17 +80,18 @@ def ask(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGre
 def ask_prepared(
     connection: AnyConnection, access: MarkAccess, opening: Sequence[str], statements: Callable[[bool], Sequence[str]]
 ) -> PQGen[list[PGresult]]:
-    """Begin a transaction and ask at once; prepared statements are prepared on the way, where they are not yet.
+    """Begin a transaction and send statements at once. Prepared statements are prepared on the way, where they are not
+    yet.
 
-    What is prepared can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
-    the transaction is begun anew, twice at most; and once more if the access to the marks is refused, as by
+    Prepared statements can vanish at any time: psycopg itself sends DEALLOCATE ALL, after a rollback for instance. Then
+    the transaction is begun again, twice at most; and once more if the access to the marks is refused, as by
     :func:`with_fallback`.
 
     Args:
         connection: idle.
         access: to the marks; calls of functions are not prepared.
         opening: begins the transaction.
-        statements: those after that, with prepared ones or without.
+        statements: returns the statements after that, with prepared ones or without.
 
     Returns:
         The answers to ``statements`` alone.
@@ -112,9 +116,8 @@ def ask_prepared(
                 access.enforced = not enforced
                 raise refused if isinstance(failure, errors.UndefinedFunction) else failure
             refused = failure
-            access.enforced = (
-                not enforced
-            )  # not the reverse of what it is now: another thread may have found out the same
+            # The reverse of what it was before: another thread may have found out the same meanwhile.
+            access.enforced = not enforced
         elif known and isinstance(failure, errors.InvalidSqlStatementName):
             _prepared.pop(connection, None)
             vanished += 1
@@ -127,9 +130,10 @@ def ask_prepared(
 
 
 def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[[], PQGen[T]]) -> PQGen[T]:
-    """Carry out a plan that begins with a transaction; if the access to the marks is refused, once more by the other.
+    """Perform a plan that begins with a transaction. If the access to the marks is refused, repeat it by the other
+    access.
 
-    A role without privileges on the table is that of an application whose database enforces; or else its functions are
+    A role without privileges on the table is that of an application whose database enforces; or else the functions are
     gone.
     """
     tried = access.enforced
@@ -137,7 +141,8 @@ def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[
         return (yield from plan())
     except _ACCESS_REFUSED as error:
         refused = error
-    access.enforced = not tried  # not the reverse of what it is now: another thread may have found out the same
+    # The reverse of what it was before: another thread may have found out the same meanwhile.
+    access.enforced = not tried
     try:
         yield from ask(connection, [ROLLBACK])
         return (yield from plan())
@@ -147,7 +152,7 @@ def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[
 
 
 def require_ready(connection: AnyConnection) -> None:
-    """ValueError where the connection cannot take a statement, or not at once."""
+    """Raise ValueError where the connection cannot take a statement at once."""
     if connection.pgconn.pipeline_status != PipelineStatus.OFF:
         raise ValueError(
             "the connection is in pipeline mode, where statements are sent before the check was answered; "
@@ -161,36 +166,36 @@ def require_ready(connection: AnyConnection) -> None:
 
 
 def require_idle(connection: AnyConnection) -> None:
-    """ValueError where a transaction of the guard's own cannot be begun."""
+    """Raise ValueError where the guard cannot begin a transaction of its own."""
     if is_idle(connection):
         return
     require_ready(connection)
     if connection.pgconn.transaction_status == TransactionStatus.INTRANS:
         raise ValueError(
-            "the connection is in a transaction of its own, which the guard would commit: end it first (a SELECT "
-            "begins one, too), or check inside it with advance()"
+            "the connection is in a transaction already, which the guard would commit: end it first (a SELECT also "
+            "begins one), or check inside it with advance()"
         )
 
 
 def is_idle(connection: AnyConnection) -> bool:
-    """Whether the connection is outside any transaction, and of use."""
+    """Return whether the connection is outside any transaction, and usable."""
     pgconn = connection.pgconn
     return pgconn.transaction_status == TransactionStatus.IDLE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 def is_open(connection: AnyConnection) -> bool:
-    """Whether the driver reports a sound open transaction, ready for the next statement."""
+    """Return whether the driver reports a sound open transaction, ready for the next statement."""
     pgconn = connection.pgconn
     return pgconn.transaction_status == TransactionStatus.INTRANS and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 def hang_up(connection: AnyConnection) -> None:
-    """Close the socket under whatever waits for it, without a word to the server."""
+    """Close the socket without a message to the server, also while another thread or task waits for it."""
     connection.pgconn.finish()
 
 
 def first_row(result: PGresult) -> Row | None:
-    """The first row of an answer; None: there is none. All that the mark table has but resources is ASCII."""
+    """Return the first row of an answer, or None. All columns of the mark table except resources are ASCII."""
     if not result.ntuples:
         return None
     values = [result.get_value(0, column) for column in range(result.nfields)]

@@ -1,17 +1,17 @@
-"""What makes PostgreSQL itself refuse writes that have not passed the check, as SQL. No I/O; no driver is known here.
+"""SQL that makes PostgreSQL itself refuse writes that have not passed the check. No I/O; no driver is known here.
 
-The rule stays where it is: in the mark's row, which a check changes, and locks until the transaction ends. Besides:
+The rule stays in the mark's row: a check changes that row, and locks it until the transaction ends. Besides:
 
-- **Functions** with the guard's statements as their bodies, run with their owner's rights (``sql/functions.py``). They
-  are the only way by which the application's role can change a mark, so nothing but a check sets the mark's ``xact``.
+- **Functions** have the guard's statements as their bodies, and run with their owner's rights (``sql/functions.py``).
+  The application's role can change a mark only through them, so only a check sets the mark's ``xact``.
 - **A row trigger** on the enforced table demands that the mark of the row's resource has ``xact`` = the current
   transaction. It runs AFTER the row was stored: no other trigger changes the row any more, and generated columns are
-  there. It is STABLE: it sees the database as the writing statement does, so that a check *inside* that statement,
-  whose reads are older than the wait for the mark, does not count. It is ENABLE ALWAYS: ``session_replication_role``
+  there. It is STABLE: it sees the database as the writing statement does. So a check *inside* that statement does not
+  count: the statement's reads are older than the wait for the mark. It is ENABLE ALWAYS: ``session_replication_role``
   does not switch it off.
 - **A statement trigger** refuses TRUNCATE.
 
-All names are resolved, quoted and looked up by the server; every function has a search_path of its own.
+The server resolves, quotes and looks up all names. Every function has a search_path of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage_guards.sql.statements import CREATE_LOCK
 _ROW_TRIGGER = "fencing_enforced"
 _TRUNCATE_TRIGGER = "fencing_enforced_truncate"
 
-# Each row is a finding: what is wrong, and what to do.
+# Each row is a finding: the problem, and the remedy.
 _REFUSALS = """
     SELECT 'is a superuser, or can become one', 'Let the application connect as a role of its own.'
         FROM pg_roles WHERE rolsuper AND pg_has_role(app, oid, 'MEMBER')
@@ -85,9 +85,9 @@ BEGIN
     ELSIF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = app) THEN
         RAISE EXCEPTION 'there is no role %', quote_ident(app);
     ELSIF NOT EXISTS (SELECT FROM pg_class WHERE oid = target AND relkind IN ('r', 'p') AND relpersistence <> 't') THEN
-        RAISE EXCEPTION '% is no ordinary table, nor a partitioned one', target;
+        RAISE EXCEPTION '% is neither an ordinary table nor a partitioned one', target;
     ELSIF target = marks_oid THEN
-        RAISE EXCEPTION '{TABLE} is what the check itself writes';
+        RAISE EXCEPTION 'the check itself writes {TABLE}, so it cannot be enforced';
     END IF;
     SELECT nspname, format('%I.%I', nspname, relname) INTO home, marks
         FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace WHERE pg_class.oid = marks_oid;
@@ -97,7 +97,7 @@ BEGIN
         UNION SELECT relid FROM pg_partition_ancestors(target)
     ) AS tree;
 
-    -- A parent's triggers are not those of tables that only inherit from it.
+    -- A table that only inherits from another does not have its triggers.
     SELECT inhrelid INTO one FROM pg_inherits JOIN pg_class ON oid = inhrelid WHERE inhparent = target
         AND NOT relispartition AND NOT EXISTS (
             SELECT FROM pg_trigger WHERE tgrelid = inhrelid AND tgname = '{_ROW_TRIGGER}'
@@ -106,8 +106,8 @@ BEGIN
         RAISE EXCEPTION '% inherits from %, and its rows would not be checked: enforce it first', one::regclass, target;
     END IF;
 
-    -- The resource of a row must not depend on who asks, or when: what PostgreSQL demands of an index, too. Nor on
-    -- virtual generated columns, which are NULL in triggers.
+    -- The resource of a row must not depend on the role or the time: PostgreSQL demands the same of an index. It must
+    -- not depend on virtual generated columns either, which are NULL in triggers.
     EXECUTE format('CREATE TEMPORARY TABLE %I (LIKE %s INCLUDING GENERATED) ON COMMIT DROP', bare, target);
     path := current_setting('search_path');
     BEGIN
@@ -126,7 +126,7 @@ BEGIN
     ) AS used WHERE classid = 'pg_class'::regclass AND objid = 'pg_temp.fencing_resource'::regclass;
     EXECUTE format('DROP TABLE pg_temp.%I', bare);
 
-    -- Functions first, then what they replace.
+    -- First the functions, then the privileges that they replace.
 {{functions}}
     SELECT functions || array_agg(oid) INTO functions FROM pg_proc
         WHERE pronamespace = quote_ident(home)::regnamespace AND proname IN ({{names}});
@@ -193,7 +193,7 @@ _DROP = f"""FOR one IN SELECT target UNION SELECT relid FROM pg_partition_tree(t
     END IF;"""
 
 _UNENFORCE = """
--- Lets everybody write {table} again who may. The marks, and the functions, stay as they are.
+-- Lets every role with the privilege write {table} again. The marks and the functions stay.
 DO ${tag}$
 DECLARE
     target regclass := to_regclass({table_literal});
@@ -208,12 +208,12 @@ ${tag}$"""
 
 
 def enforce(table: str, resource: str, role: str) -> str:
-    """One statement that makes the database refuse unchecked writes of ``table``, or says why it cannot.
+    """Return one statement that makes the database refuse unchecked writes of ``table``, or says why it cannot.
 
     Args:
         table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``.
-        resource: an expression over the table's columns, the name of the row's resource: ``'orders:' || id``.
-        role: the application's; its exact name.
+        resource: an expression over the table's columns that gives the name of the row's resource: ``'orders:' || id``.
+        role: the exact name of the application's role.
     """
     return _fill(
         _ENFORCE,
@@ -226,7 +226,7 @@ def enforce(table: str, resource: str, role: str) -> str:
 
 
 def unenforce(table: str) -> str:
-    """One statement that takes back what :func:`enforce` did to ``table``."""
+    """Return one statement that undoes :func:`enforce` on ``table``."""
     return _fill(_UNENFORCE, table)
 
 
@@ -239,10 +239,10 @@ def _fill(template: str, table: str, **values: str) -> str:
     return template.format(table=one_line, table_literal=literal, drop=_DROP, tag=tag, **values).lstrip()
 
 
-def _literal(what: str, text: object) -> str:
-    """The text as a literal of SQL, whatever the session's settings."""
+def _literal(name: str, text: object) -> str:
+    """Return the text as an SQL literal that does not depend on the session's settings."""
     if not isinstance(text, str):
-        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+        raise TypeError(f"{name} is a str, not {type(text).__name__}")
     if not text.strip() or "\0" in text:
-        raise ValueError(f"{what} is empty, or has a NUL in it")
+        raise ValueError(f"{name} is empty, or has a NUL in it; pass a text")
     return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

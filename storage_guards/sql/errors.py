@@ -1,4 +1,4 @@
-"""What a database's error means to a guard's own statements, whatever the driver. No driver is known here."""
+"""The meaning of database errors in a guard's own statements, for every driver. No driver is known here."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ NOTHING_WRITTEN = "no data was written, retry"
 ASK_AGAIN = "the outcome is still open, ask again"
 
 ROUNDS = 3
-"""How often a verdict is sought while claims of others come between the statement and the look at the mark."""
+"""Attempts to reach a verdict while other claims come between the statement and the read of the mark."""
 
 
 def keeps_changing(fence: Fence, then: str = "retry") -> GuardUnavailable:
-    """The error where a verdict was sought in vain."""
+    """Return the error for a mark that changed at every attempt, so that there is no verdict."""
     return GuardUnavailable(
         f"the mark of {fence.resource!r} changed at each of {ROUNDS} attempts; {then}", resource=fence.resource
     )
 
 
 class ErrorContext(ABC):
-    """Around statements of the guard's own, connecting included: what a driver's error there is to the caller.
+    """The context of a guard's own statements, connecting included. It maps a driver's errors to the caller's errors.
 
     Args:
-        fences: what was claimed or checked; may be empty.
-        seconds: how long a statement is allowed to wait.
-        then: what follows from an error that may pass.
+        fences: the fences of the claim or check; may be empty.
+        seconds: how long a statement may wait.
+        then: the caller's next step after an error that may pass.
     """
 
     kinds: ClassVar[tuple[type[Exception], ...]]
-    """What the driver, or the way to the database, fails with."""
+    """The errors of the driver, and of the connection to the database."""
     connected = False
-    """Whether there is a connection yet; for a driver whose errors do not say."""
+    """Whether there is a connection yet, for a driver whose errors do not say so."""
 
     def __init__(self, fences: Sequence[Fence], seconds: float, then: str = NOTHING_WRITTEN) -> None:
         self.fences = fences
@@ -60,70 +60,72 @@ class ErrorContext(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, self.kinds):
-            meaning = self.explain(error)
-            if meaning is not error:
-                raise meaning from error
+            explained = self.explain(error)
+            if explained is not error:
+                raise explained from error
 
     @abstractmethod
     def explain(self, error: Exception) -> Exception:
-        """The error to raise instead of ``error``, one of ``kinds``, which the guard's own statements met.
+        """Return the error to raise instead of ``error``, which is one of ``kinds`` and came from the guard's own
+        statements.
 
         Returns:
-            ``GuardUnavailable`` (retry) or ``GuardNotEnforceable`` (change the set-up); ``error`` itself where neither
-            is known to be right.
+            ``GuardUnavailable`` (retry) or ``GuardNotEnforceable`` (change the set-up). Or ``error`` itself where
+            neither is known to be right.
         """
 
     @property
-    def about(self) -> str:
-        """What it was about, for messages."""
+    def subject(self) -> str:
+        """The marks or the table that the statements are about, for messages."""
         if not self.fences:
             return f"the table {TABLE}"
         names = ", ".join(repr(fence.resource) for fence in self.fences)
         return f"the mark{'s' * (len(self.fences) > 1)} of {names}"
 
     def unavailable(self, text: str) -> GuardUnavailable:
-        """The error of what may pass."""
+        """Return the error for a failure that may pass."""
         resource = self.fences[0].resource if len(self.fences) == 1 else None
         return GuardUnavailable(f"{text}; {self.then}", resource=resource)
 
-    def unanswered(self, said: str, *, reached: bool) -> GuardUnavailable:
-        """The database did not answer, though it was ``reached``, or was not."""
+    def unanswered(self, message: str, *, reached: bool) -> GuardUnavailable:
+        """Return the error for a database that gave no answer; ``reached`` says whether there was a connection."""
         hint = "" if reached else "; is it running, and are its address, its name, user and password right?"
-        return self.unavailable(f"the database did not answer about {self.about}: {said}{hint}")
+        return self.unavailable(f"the database did not answer about {self.subject}: {message}{hint}")
 
-    def refused(self, said: str) -> GuardNotEnforceable:
-        """The database will not have the statement."""
-        return GuardNotEnforceable(f"the database refused the guard's statement on {TABLE}: {said}")
+    def refused(self, message: str) -> GuardNotEnforceable:
+        """Return the error for a statement that the database refused."""
+        return GuardNotEnforceable(f"the database refused the guard's statement on {TABLE}: {message}")
 
-    def of_state(self, state: str | None, said: str) -> FencingError | None:
-        """The error that a state stands for by itself; None: none.
+    def from_state(self, state: str | None, message: str) -> FencingError | None:
+        """Return the error that a state stands for by itself, or None.
 
         Args:
-            state: PostgreSQL's.
-            said: the error's first line.
+            state: the SQLSTATE, as PostgreSQL has it.
+            message: the first line of the error.
         """
         if state == UNDEFINED_TABLE:
             return GuardNotEnforceable(f"the table {TABLE} is missing: call guard.create_tables() once")
         if state == READ_ONLY:
             return GuardNotEnforceable(
-                f"this connection is read-only; a guard needs the primary, not a replica ({said})"
+                f"this connection is read-only ({message}): connect the guard to the primary, not to a replica"
             )
         if state == ALREADY_BEGUN:
             return GuardNotEnforceable(
-                f"the connection was in a transaction before the guard began its own: something executes statements "
-                f"when the pool hands connections out ({said})"
+                f"the connection was in a transaction before the guard began its own ({message}): remove what "
+                f"executes statements when the pool hands out a connection"
             )
         if state == NO_PRIVILEGE:
             return GuardNotEnforceable(
-                f"the database refused the guard's statement: {said}; use a role that has this right, or grant "
+                f"the database refused the guard's statement: {message}; use a role that has this right, or grant "
                 f"it (where the database enforces, enforce() grants what guards need, and the owner prunes)"
             )
-        if state == RAISED:  # by what enforcement.py executes
-            return GuardNotEnforceable(said)
+        if state == RAISED:  # by the statements of enforcement.py
+            return GuardNotEnforceable(message)
         if state in WAITED_TOO_LONG:
             return self.unavailable(
-                f"{self.about} stayed locked by another transaction for {self.seconds:.3g} s (a begin around this one?)"
+                f"{self.subject} stayed locked by another transaction for {self.seconds:.3g} s "
+                f"(perhaps a begin around this one)"
             )
         if state in LOST_A_RACE:
-            return self.unavailable(f"{self.about} was changed by another transaction at the same time")
+            return self.unavailable(f"{self.subject} was changed by another transaction at the same time")
         return None

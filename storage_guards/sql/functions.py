@@ -1,9 +1,9 @@
 """The admission rule as functions of PostgreSQL, for applications that may not change the mark table. No I/O.
 
-What they do **not** stop is somebody who claims with an invented fence on purpose: they admit whoever names a number
-and a token. Their bodies are the guard's own statements, so the rule is one text; who calls one gets what the
-statement would have answered. They run with their owner's rights and a search_path of their own, under which nothing
-of the caller's is found. EXECUTE is for the application's role alone, but for what changes nothing.
+They do **not** stop a client that claims with an invented fence on purpose: they admit any number and token. Their
+bodies are the guard's own statements, so the rule is one text, and a call gets the statement's answer. They run with
+their owner's rights and a search_path of their own, under which no object of the caller is found. Only the
+application's role may EXECUTE them, except those that change nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from storage_guards.sql.statements import statements_on
 
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
-# PostgreSQL's format() puts the mark table's full name in the place of %1$s, and % in that of %%.
+# PostgreSQL's format() replaces %1$s by the mark table's full name, and %% by %.
 _SQL = statements_on("%1$s", outermost=True)
 _MAKE_FLOOR = _SQL.make_floor.format(write="substr(replace(gen_random_uuid()::text, '-', ''), 1, 12)")
 _IS_NO_RESOURCE = f"IF $1 = '{FLOOR}' THEN RAISE EXCEPTION '{FLOOR} is no resource'; END IF;"
@@ -54,7 +54,7 @@ _FIRST_CLAIM = _Function(
     _ADMITTED,
     _body(
         _IS_NO_RESOURCE,
-        f"PERFORM 1 FROM ({_SQL.lock_floor}) AS floor;",  # whoever calls may have left that out
+        f"PERFORM 1 FROM ({_SQL.lock_floor}) AS floor;",  # the caller may have left that out
         f"RETURN QUERY {_SQL.first_claim};",
     ),
 )
@@ -76,7 +76,7 @@ _LOCK_MARK = _Function(
     _body(f"RETURN QUERY {_SQL.lock_mark};"),
 )
 
-# Undone at once: a mark that is inserted so has asked no floor. Whoever was about to insert it is over all the same.
+# The insertion is undone at once, because it has not asked the floor. It has waited for other insertions all the same.
 _LOCK_ABSENCE = _Function(
     "fencing_lock_absence",
     "text, bigint, text",
@@ -92,8 +92,9 @@ _LOCK_ABSENCE = _Function(
     ),
 )
 
-# xact alone would do, but for a dump that is restored into another server, where transactions are counted anew: one of
-# them could have the number in a restored mark. So the row, too, must have been written since this transaction began.
+# xact alone would be enough, except after a dump is restored into another server. Transactions are counted anew there,
+# so one of them could have the number in a restored mark. So the row must also have been written since this
+# transaction began.
 _REQUIRE = _Function(
     "fencing_require",
     "text, regclass",
@@ -109,7 +110,7 @@ _REQUIRE = _Function(
             $2, quote_literal($1)
             USING ERRCODE = '42501', HINT = 'Write through a guard, with a lease of that resource: guard.begin(lease), '
             'guard.write(lease, ...). In SQL, SELECT * FROM fencing_check(...) first, in the same transaction, as a '
-            'statement of its own, outside what is rolled back. For operators: docs/enforcement.md.';
+            'statement of its own, outside what is rolled back. For operators: docs/guards/enforcement.md.';
     END IF;
 END""".replace("%", "%%").replace("{marks}", "%1$s"),
     changes=False,
@@ -122,7 +123,7 @@ _REFUSE_TRUNCATE = _Function(
     """BEGIN
     RAISE EXCEPTION 'fencing: % is enforced, and TRUNCATE is of no single resource', TG_RELID::regclass
         USING ERRCODE = '42501',
-        HINT = 'DELETE the rows under leases of their resources. For operators: docs/enforcement.md.';
+        HINT = 'DELETE the rows under leases of their resources. For operators: docs/guards/enforcement.md.';
 END""".replace("%", "%%"),
     changes=False,
 )
@@ -131,7 +132,8 @@ _ALL = (_CHECK, _CLAIM, _FIRST_CLAIM, _LOCK_FLOOR, _LOCK_MARK, _LOCK_ABSENCE, _R
 
 
 def _create(function: _Function) -> str:
-    """What makes it, inside a DO block with the variables ``home`` (the schema), ``marks`` (the table) and ``app``."""
+    """Return the SQL that makes it, inside a DO block with the variables ``home`` (schema), ``marks`` (table) and
+    ``app``."""
     name = f"%I.{function.name}({function.parameters})"
     kind, grantee = ("VOLATILE", "quote_ident(app)") if function.changes else ("STABLE", "'PUBLIC'")
     return f"""    EXECUTE format('CREATE OR REPLACE FUNCTION {name}

@@ -1,5 +1,8 @@
-"""What every SQL guard can do besides claims and guarded blocks: methods and their documentation, once for all guards,
-sync and async. Each is one piece of work on a connection of its own; how that is done is each guard's."""
+"""The operations of every SQL guard besides claims and guarded blocks.
+
+All SQL guards share their methods and documentation, sync and async. Each operation is one piece of work on a
+connection of its own. Each guard decides how to run it.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from fencing.kernel.fence import Fence, Mark, check_resource
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.sql.enforcement import enforce, unenforce
 from storage_guards.sql.errors import ASK_AGAIN, NOTHING_WRITTEN, ErrorContext
-from storage_guards.sql.pruning import Pruning, pruning
+from storage_guards.sql.pruning import Pruning, check_pruning
 from storage_guards.sql.verify import VerifyReport
 
-_REPEAT = "what was deleted until then stays so, repeat it"
+_REPEAT = "the marks deleted until then stay deleted; call prune again"
 
 
 class Operation(NamedTuple):
     """Work on an idle connection, which it leaves idle.
 
     Args:
-        errors: what errors mean there, and the bound of each wait.
-        work: does it on a connection; with psycopg it returns the plan.
-        waits: how often the server may keep silent for the bound.
+        errors: explains the errors of the work, and has the bound of each wait.
+        work: does the work on a connection. With psycopg it returns the plan.
+        waits: how often the server may stay silent for the whole bound.
     """
 
     errors: ErrorContext
@@ -33,14 +36,16 @@ class Operation(NamedTuple):
 
 
 class OperationsBase(ABC):
-    """The operations as values, and the guard's own work behind them."""
+    """The operations as values, and the hooks that each guard supplies for them."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = check_timeout(timeout)
 
     def enforcement_sql(self, table: str, *, resource: str, role: str) -> str:
-        """The statement that ``enforce`` executes, for a migration. It makes the same demands, and fails as ``enforce``
-        does; after it a ``GRANT`` to another role, or a new partition, is not looked at: run it again then.
+        """Return the statement that ``enforce`` executes, for use in a migration.
+
+        It makes the same demands as ``enforce`` and fails in the same cases. Run it again after a later ``GRANT`` to
+        another role and after a new partition: it does not notice these.
 
         Args:
             table: as for ``enforce``.
@@ -63,8 +68,8 @@ class OperationsBase(ABC):
         return Operation(errors, lambda connection: self._settle(connection, unknown, seconds), waits=3)
 
     def _pruning(self, below: object, older_than: object) -> Operation:
-        what = pruning(below, older_than)
-        return Operation(self._errors(then=_REPEAT), lambda connection: self._prune(connection, what))
+        pruning = check_pruning(below, older_than)
+        return Operation(self._errors(then=_REPEAT), lambda connection: self._prune(connection, pruning))
 
     def _verification(self) -> Operation:
         return Operation(self._errors(), self._verify)
@@ -76,31 +81,31 @@ class OperationsBase(ABC):
     def _errors(
         self, fences: Sequence[Fence] = (), seconds: float | None = None, then: str = NOTHING_WRITTEN
     ) -> ErrorContext:
-        """The driver's; ``seconds`` are the guard's own where nothing else is said."""
+        """Return the driver's error context. Without ``seconds`` its bound is the guard's own."""
 
     @abstractmethod
     def _create(self, connection: Any) -> Any:
-        """Make the table and its floor row where they are missing; two processes may do it at once."""
+        """Create the table and its floor row where they are missing. Two processes may do it at once."""
 
     @abstractmethod
     def _read(self, connection: Any, resource: str) -> Any:
-        """The mark as it is; locks nothing, so nothing follows from it."""
+        """Read the mark. It locks nothing, so the mark may change at any time."""
 
     @abstractmethod
     def _settle(self, connection: Any, unknown: OutcomeUnknown, seconds: float) -> Any:
-        """The verdict: lock, look, and leave everything as it was."""
+        """Return the verdict: lock the mark, read it, and leave everything as it was."""
 
     @abstractmethod
-    def _prune(self, connection: Any, what: Pruning) -> Any:
-        """Delete what may go: one transaction after the other, each right by itself. How many there were."""
+    def _prune(self, connection: Any, pruning: Pruning) -> Any:
+        """Delete the marks that may go, in several transactions, and return how many were deleted."""
 
     @abstractmethod
     def _verify(self, connection: Any) -> Any:
-        """The report."""
+        """Return the report."""
 
     @abstractmethod
     def _execute(self, connection: Any, statement: str) -> Any:
-        """Execute it in a transaction of its own, within the guard's bounds, on PostgreSQL alone."""
+        """Execute the statement in a transaction of its own, within the guard's bounds. PostgreSQL only."""
 
 
 class Operations(OperationsBase):
@@ -111,32 +116,42 @@ class Operations(OperationsBase):
         """Do the work on a connection of its own."""
 
     def create_tables(self) -> None:
-        """Create the mark table where it is missing. May be called at each start, by several processes at once.
+        """Create the mark table where it is missing. It may be called at each start, by several processes at once.
 
         Raises:
             GuardUnavailable: the database did not answer. Retry.
-            GuardNotEnforceable: the database refused, for want of a privilege say. A migration can make the table
-                instead: docs/databases.md.
+            GuardNotEnforceable: the database refused, because of a missing privilege for instance. A migration can
+                create the table instead: docs/guards/databases.md.
         """
         self._operate(self._creation())
 
     def mark(self, resource: str) -> Mark | None:
-        """The newest fence claimed for ``resource``; None: none. For people and tests: no basis for a write."""
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it.
+
+        Args:
+            resource: the name of the lock.
+
+        Raises:
+            GuardUnavailable: the database did not answer. Retry.
+            GuardNotEnforceable: the table is missing, or the role may not read it. The text says what to do.
+        """
         found: Mark | None = self._operate(self._reading(resource))
         return found
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """Whether the write whose outcome was unknown happened, at this guard's database. Changes nothing there.
+        """Return whether a write with an unknown outcome happened, at this guard's database. It changes nothing there.
 
-        It does **not** say whether it still stands: others may have written since. True and False are never wrong, also
-        after a crash, a failover or a restore of the database: they are said of the data that are there now. Ask soon:
-        a mark remembers its last 16 writes. The answer may be had by another process (the error can be pickled), and
-        with any guard of this database.
+        It does **not** say whether the write still stands: others may have written since. True and False are never
+        wrong, also after a crash, a failover or a restore: they describe the data that are there now. Ask soon, because
+        a mark remembers its last 16 writes. Another process may ask too (the error can be pickled), with any guard of
+        this database.
 
         Args:
-            error: as :meth:`begin` or :meth:`write` raised it; after a cancellation the ``__cause__`` of that.
-            timeout: seconds to wait for a transaction that is still under way, at most the guard's own, which is the
-                default.
+            error: the error that ``begin`` or ``write`` raised. After a cancellation, the ``__cause__`` of the
+                ``CancelledError``.
+            timeout: seconds to wait for a transaction that is still under way, at most the guard's own. None: the
+                guard's own.
 
         Returns:
             True: it happened. False: it did not, and never will; it may be written again, under a lease that still
@@ -144,9 +159,9 @@ class Operations(OperationsBase):
             database); read the data under a lease.
 
         Raises:
-            TypeError: ``error`` is no OutcomeUnknown.
-            GuardUnavailable: no answer, or the transaction, or another one, still holds the mark. Ask again.
-            GuardNotEnforceable: as :meth:`claim`.
+            TypeError: ``error`` is no OutcomeUnknown. Pass the one that the write raised.
+            GuardUnavailable: the database did not answer, or a transaction still holds the mark. Ask again.
+            GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
         """
         verdict: bool | None = self._operate(self._inquiry(error, timeout))
         return verdict
@@ -154,125 +169,256 @@ class Operations(OperationsBase):
     def prune(self, *, below: int | None = None, older_than: float | None = None) -> int:
         """Delete marks that are not needed any more, and shut out every older fence instead.
 
-        A table has one mark for each name ever used. Deleting one must not let its old holders back in. So the highest
-        number among the deleted marks becomes the **floor**: from then on a claim on *any* name without a mark must be
-        above it. That shuts out old fences of all such names, also of those whose marks were not touched, and that is
-        right where numbers follow the clock, as the coordinators' do unless ``clock_floor=False``: what is at or under
-        the floor was granted before then. If not, a coordinator that is refused once mints above the floor.
+        A table has one mark for each name ever used. Deleting a mark must not admit its old holders again. So the
+        highest number among the deleted marks becomes the **floor**: from then on a claim on *any* name without a mark
+        must be above it. This also shuts out old fences of names whose marks were not touched. That is right where
+        numbers follow the clock, as they do unless a coordinator has ``clock_floor=False``: a number at or below the
+        floor was granted before that time. A coordinator without a clock floor is refused once, and then mints above
+        the floor.
 
-        A holder whose mark was deleted cannot write any more (``UnclaimedFence``), however long it renews its lease. So
-        choose an age that no lease reaches, days rather than minutes. Marks that an open transaction uses stay.
+        A holder whose mark was deleted cannot write any more (``UnclaimedFence``), even if it renews its lease. So
+        choose an age that no lease reaches: days, not minutes. Marks that an open transaction uses stay.
 
-        Each 1000 marks are one transaction, so claims on new names wait little. Needs the privilege to DELETE.
+        Each transaction deletes 1000 marks at most, so claims on new names wait only shortly. The role needs the
+        privilege to DELETE.
 
         Args:
-            below: marks with a lower number than this.
-            older_than: marks not claimed for so many seconds. With both, marks of which both is true.
+            below: delete marks with a lower number than this.
+            older_than: delete marks that were not claimed for so many seconds. With both arguments, marks that meet
+                both.
 
         Returns:
             How many marks were deleted.
 
         Raises:
-            TypeError, ValueError: neither was given, or no number in range.
-            GuardUnavailable: no answer, or a claim has held the floor for too long. What was deleted until then is;
-                repeat it.
+            TypeError, ValueError: no argument was given, or one is no number in range.
+            GuardUnavailable: the database did not answer, or a claim held the floor for too long. The marks deleted
+                until then stay deleted. Call it again.
             GuardNotEnforceable: the table, its floor row or the privilege is missing, or the engine is in autocommit.
+                The text says what to do.
         """
         count: int = self._operate(self._pruning(below, older_than))
         return count
 
     def verify(self) -> VerifyReport:
-        """Look through the table and the database's settings, and say what to change. Changes nothing.
+        """Inspect the table and the database's settings, and report what to change. It changes nothing.
 
-        It does **not** prove that all is well: what a proxy, a replica or a backup does cannot be seen from here. Call
-        it at deployment, and print the report.
+        It does **not** prove that all is well: proxies, replicas and backups cannot be seen from here. Call it at
+        deployment, and print the report.
 
         Returns:
-            What was found: each finding with what it threatens, and what to do about it.
+            The findings, each with what it threatens and what to do about it.
 
         Raises:
-            GuardNotEnforceable: for what breaks safety, and only for that. The text names all of it.
-            GuardUnavailable: no answer. Retry.
+            GuardNotEnforceable: a finding breaks safety. The text names all of these.
+            GuardUnavailable: the database did not answer. Retry.
         """
         found: VerifyReport = self._operate(self._verification())
         return found
 
     def enforce(self, table: str, *, resource: str, role: str) -> None:
-        """Make PostgreSQL itself refuse every write of ``table`` whose transaction has not passed the check: raw SQL,
-        psql, an old worker, an ORM that forgot.
+        """Make PostgreSQL itself refuse every write of ``table`` in a transaction that has not passed the check.
 
-        It does **not** stop somebody who claims with an invented fence on purpose; nor the table's owner or a
-        superuser, who are refused, but can switch it off: that must not be the application. Nor is what the table's
-        *readers* see checked.
+        This covers raw SQL, psql, old workers, and ORM code that bypasses the guard. It does **not** stop a client that
+        claims with an invented fence on purpose. It does not stop the table's owner or a superuser either: they are
+        refused, but can switch it off, so the application must not be one of them. *Reads* of the table are not
+        checked.
 
-        For a guard of the role that owns the table and ``fencing_marks``, the one that runs the migrations. From then
-        on INSERT, UPDATE, DELETE, MERGE and COPY of a row need, earlier in the same transaction, the check of a guard
-        for this row's resource; an UPDATE that changes the resource needs both; TRUNCATE is refused. The application's
-        role loses all rights to change ``fencing_marks`` but those that its guards have through functions, and so does
-        every other role: enforce for each that uses a guard. Guards find that out by themselves.
+        Call it with a guard of the role that owns the table and ``fencing_marks``: the role that runs the migrations.
+        From then on INSERT, UPDATE, DELETE, MERGE and COPY of a row need a guard's check for this row's resource,
+        earlier in the same transaction. An UPDATE that changes the resource needs both checks. TRUNCATE is refused. The
+        application's role and every other role lose the right to change ``fencing_marks`` directly. The guards of the
+        application's role use functions instead, and find that out by themselves. Enforce the table for each role that
+        uses a guard.
 
-        May be repeated, for another role, another expression, or new partitions (whose rows are checked at once, but
-        TRUNCATE of a single one is not). A row that breaks the rule now is let alone until it is written.
+        It may be repeated, for another role, another expression, or new partitions. (Rows of a new partition are
+        checked at once, but TRUNCATE of this partition alone is not.) A row that breaks the rule now is not checked
+        until it is written.
 
         Args:
             table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``. Ordinary or partitioned.
-            resource: SQL over the table's columns, the name of the row's resource, such as ``'orders:' || id``. Of
-                columns and immutable functions; those outside ``pg_catalog`` with their schema.
-            role: the application's, by its exact name.
+            resource: an SQL expression over the table's columns that gives the name of the row's resource, such as
+                ``'orders:' || id``. It may use columns and immutable functions. Write functions outside ``pg_catalog``
+                with their schema.
+            role: the exact name of the application's role.
 
         Raises:
-            GuardNotEnforceable: the role could get round it, as an owner, a superuser, a member of either, or by the
-                privilege TRIGGER; the expression does not do; no PostgreSQL. The text says what to change. Nothing was
-                changed.
-            GuardUnavailable: no answer, or the table was in use for the guard's ``timeout``. Retry.
-            TypeError, ValueError: an argument is no text, or empty.
+            GuardNotEnforceable: the role could bypass the check, as an owner, as a superuser, as a member of either, or
+                by the privilege TRIGGER; or the expression is not usable; or this is not PostgreSQL. Nothing was
+                changed. The text says what to do.
+            GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
+            TypeError, ValueError: an argument is no text, or is empty.
         """
         self._operate(self._change(enforce(table, resource, role)))
 
     def unenforce(self, table: str) -> None:
-        """Let the table be written unchecked again. The marks and their functions stay, guards go on to use these.
+        """Let ``table`` be written without a check again. The marks and their functions stay, and guards still use
+        them.
+
+        Args:
+            table: as for :meth:`enforce`.
 
         Raises:
-            GuardNotEnforceable, GuardUnavailable: as :meth:`enforce`.
+            GuardNotEnforceable: the database refused. The text says what to do.
+            GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
+            TypeError, ValueError: ``table`` is no text, or is empty.
         """
         self._operate(self._change(unenforce(table)))
 
 
 class AsyncOperations(OperationsBase):
-    """:class:`Operations` for asyncio."""
+    """The operations of an async guard."""
 
     @abstractmethod
     async def _operate(self, operation: Operation) -> Any:
-        """See :meth:`Operations._operate`."""
+        """Do the work on a connection of its own."""
 
     async def create_tables(self) -> None:
-        """See :meth:`Operations.create_tables`."""
+        """Create the mark table where it is missing. It may be called at each start, by several processes at once.
+
+        Raises:
+            GuardUnavailable: the database did not answer. Retry.
+            GuardNotEnforceable: the database refused, because of a missing privilege for instance. A migration can
+                create the table instead: docs/guards/databases.md.
+        """
         await self._operate(self._creation())
 
     async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`Operations.mark`."""
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it.
+
+        Args:
+            resource: the name of the lock.
+
+        Raises:
+            GuardUnavailable: the database did not answer. Retry.
+            GuardNotEnforceable: the table is missing, or the role may not read it. The text says what to do.
+        """
         found: Mark | None = await self._operate(self._reading(resource))
         return found
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
-        """See :meth:`Operations.landed`."""
+        """Return whether a write with an unknown outcome happened, at this guard's database. It changes nothing there.
+
+        It does **not** say whether the write still stands: others may have written since. True and False are never
+        wrong, also after a crash, a failover or a restore: they describe the data that are there now. Ask soon, because
+        a mark remembers its last 16 writes. Another process may ask too (the error can be pickled), with any guard of
+        this database.
+
+        Args:
+            error: the error that ``begin`` or ``write`` raised. After a cancellation, the ``__cause__`` of the
+                ``CancelledError``.
+            timeout: seconds to wait for a transaction that is still under way, at most the guard's own. None: the
+                guard's own.
+
+        Returns:
+            True: it happened. False: it did not, and never will; it may be written again, under a lease that still
+            holds. None: it cannot be known here any more (many writes came after it, or it was sent to another
+            database); read the data under a lease.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown. Pass the one that the write raised.
+            GuardUnavailable: the database did not answer, or a transaction still holds the mark. Ask again.
+            GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
+        """
         verdict: bool | None = await self._operate(self._inquiry(error, timeout))
         return verdict
 
     async def prune(self, *, below: int | None = None, older_than: float | None = None) -> int:
-        """See :meth:`Operations.prune`."""
+        """Delete marks that are not needed any more, and shut out every older fence instead.
+
+        A table has one mark for each name ever used. Deleting a mark must not admit its old holders again. So the
+        highest number among the deleted marks becomes the **floor**: from then on a claim on *any* name without a mark
+        must be above it. This also shuts out old fences of names whose marks were not touched. That is right where
+        numbers follow the clock, as they do unless a coordinator has ``clock_floor=False``: a number at or below the
+        floor was granted before that time. A coordinator without a clock floor is refused once, and then mints above
+        the floor.
+
+        A holder whose mark was deleted cannot write any more (``UnclaimedFence``), even if it renews its lease. So
+        choose an age that no lease reaches: days, not minutes. Marks that an open transaction uses stay.
+
+        Each transaction deletes 1000 marks at most, so claims on new names wait only shortly. The role needs the
+        privilege to DELETE.
+
+        Args:
+            below: delete marks with a lower number than this.
+            older_than: delete marks that were not claimed for so many seconds. With both arguments, marks that meet
+                both.
+
+        Returns:
+            How many marks were deleted.
+
+        Raises:
+            TypeError, ValueError: no argument was given, or one is no number in range.
+            GuardUnavailable: the database did not answer, or a claim held the floor for too long. The marks deleted
+                until then stay deleted. Call it again.
+            GuardNotEnforceable: the table, its floor row or the privilege is missing, or the engine is in autocommit.
+                The text says what to do.
+        """
         count: int = await self._operate(self._pruning(below, older_than))
         return count
 
     async def verify(self) -> VerifyReport:
-        """See :meth:`Operations.verify`."""
+        """Inspect the table and the database's settings, and report what to change. It changes nothing.
+
+        It does **not** prove that all is well: proxies, replicas and backups cannot be seen from here. Call it at
+        deployment, and print the report.
+
+        Returns:
+            The findings, each with what it threatens and what to do about it.
+
+        Raises:
+            GuardNotEnforceable: a finding breaks safety. The text names all of these.
+            GuardUnavailable: the database did not answer. Retry.
+        """
         found: VerifyReport = await self._operate(self._verification())
         return found
 
     async def enforce(self, table: str, *, resource: str, role: str) -> None:
-        """See :meth:`Operations.enforce`."""
+        """Make PostgreSQL itself refuse every write of ``table`` in a transaction that has not passed the check.
+
+        This covers raw SQL, psql, old workers, and ORM code that bypasses the guard. It does **not** stop a client that
+        claims with an invented fence on purpose. It does not stop the table's owner or a superuser either: they are
+        refused, but can switch it off, so the application must not be one of them. *Reads* of the table are not
+        checked.
+
+        Call it with a guard of the role that owns the table and ``fencing_marks``: the role that runs the migrations.
+        From then on INSERT, UPDATE, DELETE, MERGE and COPY of a row need a guard's check for this row's resource,
+        earlier in the same transaction. An UPDATE that changes the resource needs both checks. TRUNCATE is refused. The
+        application's role and every other role lose the right to change ``fencing_marks`` directly. The guards of the
+        application's role use functions instead, and find that out by themselves. Enforce the table for each role that
+        uses a guard.
+
+        It may be repeated, for another role, another expression, or new partitions. (Rows of a new partition are
+        checked at once, but TRUNCATE of this partition alone is not.) A row that breaks the rule now is not checked
+        until it is written.
+
+        Args:
+            table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``. Ordinary or partitioned.
+            resource: an SQL expression over the table's columns that gives the name of the row's resource, such as
+                ``'orders:' || id``. It may use columns and immutable functions. Write functions outside ``pg_catalog``
+                with their schema.
+            role: the exact name of the application's role.
+
+        Raises:
+            GuardNotEnforceable: the role could bypass the check, as an owner, as a superuser, as a member of either, or
+                by the privilege TRIGGER; or the expression is not usable; or this is not PostgreSQL. Nothing was
+                changed. The text says what to do.
+            GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
+            TypeError, ValueError: an argument is no text, or is empty.
+        """
         await self._operate(self._change(enforce(table, resource, role)))
 
     async def unenforce(self, table: str) -> None:
-        """See :meth:`Operations.unenforce`."""
+        """Let ``table`` be written without a check again. The marks and their functions stay, and guards still use
+        them.
+
+        Args:
+            table: as for :meth:`enforce`.
+
+        Raises:
+            GuardNotEnforceable: the database refused. The text says what to do.
+            GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
+            TypeError, ValueError: ``table`` is no text, or is empty.
+        """
         await self._operate(self._change(unenforce(table)))

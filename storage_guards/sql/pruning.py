@@ -1,16 +1,16 @@
-"""Deleting marks under a floor, as SQL. No I/O, and no driver is known here.
+"""The deletion of marks under a floor, as SQL. No I/O, and no driver is known here.
 
-A mark that is gone admits whoever comes next, unless something remembers how new its fences were. That is the floor:
-one row with the highest number among deleted marks, which each claim on an absent mark locks FOR SHARE and must exceed.
-So one transaction locks the floor, raises it, and only then deletes, nothing above it:
+A deleted mark admits any fence, unless something remembers how new its fences were. That is the floor: one row with the
+highest number among deleted marks. Each claim on an absent mark locks the floor FOR SHARE, and must be above it. So one
+transaction locks the floor, raises it, and only then deletes marks, none above the floor:
 
-- A claim on an absent mark that came first has the floor locked, and this waits for it.
-- One that comes later waits in turn, and sees the new floor.
-- A mark that an open transaction has locked is skipped: it is in use. And whoever holds a mark may be waiting for the
-  floor, so waiting for marks here would be a deadlock.
+- It waits for a claim on an absent mark that came first, because that claim has the floor locked.
+- A claim that comes later waits for it, and sees the new floor.
+- It skips a mark that an open transaction has locked: that mark is in use. To wait for it would be a deadlock, because
+  its holder may be waiting for the floor.
 
-The floor is never above the marks that were there: however high the number that is asked for, no later fence is shut
-out that would not have been anyway.
+The floor is never above the marks that were there. So a high ``below`` shuts out no later fence that would otherwise be
+admitted.
 """
 
 from __future__ import annotations
@@ -26,44 +26,47 @@ BATCH = 1000
 """Marks in one transaction, so that claims on absent marks do not wait long for the floor."""
 
 _MOST_SECONDS = 10**9
-"""Thirty years: every database can subtract that from its clock."""
+"""Thirty years: every database can subtract this from its clock."""
 
-NO_FLOOR = "the floor row of fencing_marks is missing: call guard.create_tables() once, which makes it, and prune then"
+NO_FLOOR = "the floor row of fencing_marks is missing: call guard.create_tables() once, which makes it, and prune again"
 
 
 @dataclass(frozen=True)
 class Pruning:
-    """Which marks may go.
+    """The marks that may be deleted.
 
     Args:
         highest: their highest number.
-        seconds: since their last claim, at the least.
+        seconds: the least time since their last claim.
     """
 
     highest: int
     seconds: float
 
-    def after(self, floor: int, deleted: int) -> Pruning | None:
-        """What is left for the next transaction; None: nothing is.
+    def next_batch(self, floor: int, deleted: int) -> Pruning | None:
+        """Return what is left for the next transaction, or None.
 
         Args:
-            floor: as the last one raised it; under it no mark is added any more, so these transactions end.
-            deleted: by the last one.
+            floor: the floor as the last transaction raised it. No mark is added below it any more, so the transactions
+                end.
+            deleted: how many marks the last transaction deleted.
         """
         return None if deleted < BATCH else replace(self, highest=min(self.highest, floor))
 
-    def may_go(self, by_age: str) -> str:
-        """The condition on a row, as SQL.
+    def condition(self, age_condition: str) -> str:
+        """Return the condition on a row, as SQL.
 
         Args:
-            by_age: the same for ``claimed_at`` alone: each database compares its own clock with what it has written.
+            age_condition: the condition on ``claimed_at``. Each database compares its own clock with the times that it
+                has written.
         """
-        condition = f"resource <> '{FLOOR}' AND number <= {self.highest}"
-        return f"{condition} AND {by_age}" if self.seconds else condition
+        numbers = f"resource <> '{FLOOR}' AND number <= {self.highest}"
+        return f"{numbers} AND {age_condition}" if self.seconds else numbers
 
 
-def pruning(below: object, older_than: object) -> Pruning:
-    """What the arguments of ``prune`` say; TypeError or ValueError where they say nothing."""
+def check_pruning(below: object, older_than: object) -> Pruning:
+    """Return the arguments of ``prune`` as one value. Raise TypeError or ValueError where they are missing or out of
+    range."""
     if below is None and older_than is None:
         raise TypeError("prune needs below=number or older_than=seconds, or both")
     highest = MAX_NUMBER if below is None else check_number(below, "below") - 1
@@ -77,28 +80,28 @@ def pruning(below: object, older_than: object) -> Pruning:
 
 
 class PruningStatements(NamedTuple):
-    """One pruning transaction. Only numbers are in it, as they are.
+    """The statements of one pruning transaction. Only numbers are in it, as they are.
 
     Args:
-        raise_floor: takes the floor's lock and raises it to the highest number that may go: one row, the new floor.
-        delete: deletes what may go, BATCH at the most.
+        raise_floor: locks the floor and raises it to the highest number that may go. It answers with one row: the new
+            floor.
+        delete: deletes the marks that may go, BATCH at most.
     """
 
     raise_floor: str
     delete: str
 
 
-def on_postgresql(what: Pruning) -> PruningStatements:
-    """For the marks of a PostgreSQL."""
-    old = what.may_go(f"claimed_at < clock_timestamp() - interval '{what.seconds:.3f} seconds'")
+def on_postgresql(pruning: Pruning) -> PruningStatements:
+    """Return the statements for PostgreSQL."""
+    old = pruning.condition(f"claimed_at < clock_timestamp() - interval '{pruning.seconds:.3f} seconds'")
     return _statements(old, "greatest", " FOR UPDATE SKIP LOCKED")
 
 
-def on_sqlite(what: Pruning) -> PruningStatements:
-    """For the marks of a SQLite."""
-    return _statements(
-        what.may_go(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{what.seconds:.3f} seconds')"), "max", ""
-    )
+def on_sqlite(pruning: Pruning) -> PruningStatements:
+    """Return the statements for SQLite."""
+    old = pruning.condition(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{pruning.seconds:.3f} seconds')")
+    return _statements(old, "max", "")
 
 
 def _statements(old: str, largest: str, skip: str) -> PruningStatements:

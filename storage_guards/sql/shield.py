@@ -1,8 +1,8 @@
-"""The end of a guarded transaction under asyncio, run to an answer however often its task is cancelled.
+"""The end of a guarded transaction under asyncio. It runs until it has an answer, however often its task is cancelled.
 
-No driver is known here. Cancellations are delivered afterwards. A ``CancelledError`` whose ``__cause__`` is None came
-after a commit that happened; else the cause says what became of it: an ``OutcomeUnknown``, or the error by which the
-database refused it.
+No driver is known here. Cancellations are delivered afterwards. A ``CancelledError`` whose ``__cause__`` is None means
+that the commit happened, or was never begun. Otherwise the cause is the outcome: an ``OutcomeUnknown``, or the error by
+which the database refused the commit.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 GRACE = 1.0
-"""Seconds that the end of a transaction gets beyond its bound, so that the database's own refusal comes first; and what
-a connection gets that was hung up."""
+"""Extra seconds for the end of a transaction, so that the database's own refusal comes first. A connection that was
+closed gets as many to finish."""
 
 Ended = tuple["asyncio.CancelledError | None", "BaseException | None"]
 
 
 async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up: Callable[[], None]) -> Ended:
-    """Run ``end`` for as long as the transaction's bound allows; then hang the connection up.
+    """Run ``end`` for as long as the transaction's bound allows. Then close the connection.
 
     Returns:
-        The last cancellation that came meanwhile, and what ``end`` raised; None and None for the best.
+        The last cancellation that came meanwhile, and the error of ``end``. Each is None where there was none.
     """
     task = asyncio.ensure_future(end)
-    cancelled = await _outlast(task, seconds + GRACE)
+    cancelled = await _wait_despite_cancellation(task, seconds + GRACE)
     if not task.done():
         hang_up()
         task.cancel()
-        cancelled = await _outlast(task, GRACE) or cancelled
+        cancelled = await _wait_despite_cancellation(task, GRACE) or cancelled
     return cancelled, _failure(task)
 
 
 def raise_outcome(
     ended: Ended,
     error: BaseException | None,
-    meaning: Callable[[BaseException], BaseException | None],
+    explain: Callable[[BaseException], BaseException | None],
 ) -> None:
-    """Raise what there is to be raised.
+    """Raise the error that the caller must see, if there is one.
 
     Args:
-        ended: as :func:`finish_within` returned it.
-        error: what the block raised, and what goes on by itself unless something is raised here.
-        meaning: what a failed end says of the transaction.
+        ended: the result of :func:`finish_within`.
+        error: the error of the block. It propagates by itself unless another one is raised here.
+        explain: returns what a failed end means for the transaction.
     """
     cancelled, failure = ended
     if cancelled is not None and (failure is None or error is not None):
@@ -53,15 +53,15 @@ def raise_outcome(
         return
     if isinstance(failure, Exception) and cancelled is None:
         raise failure
-    said = meaning(failure)
+    explained = explain(failure)
     if cancelled is not None:
-        raise cancelled from said
-    if said is not None and said is not error:
-        raise said from failure
+        raise cancelled from explained
+    if explained is not None and explained is not error:
+        raise explained from failure
 
 
-async def _outlast(task: asyncio.Future[Any], seconds: float) -> asyncio.CancelledError | None:
-    """Wait for ``task`` whatever cancellations arrive, for so many seconds; the last of them."""
+async def _wait_despite_cancellation(task: asyncio.Future[Any], seconds: float) -> asyncio.CancelledError | None:
+    """Wait for ``task`` at most so many seconds, whatever is cancelled, and return the last cancellation."""
     cancelled = None
     deadline = time.monotonic() + seconds
     while not task.done() and (left := deadline - time.monotonic()) > 0:
@@ -74,7 +74,7 @@ async def _outlast(task: asyncio.Future[Any], seconds: float) -> asyncio.Cancell
 
 def _failure(end: asyncio.Future[Any]) -> BaseException | None:
     if not end.done():
-        return asyncio.CancelledError("not to be had back from the driver")
+        return asyncio.CancelledError("the driver did not end the transaction")
     if end.cancelled():
-        return asyncio.CancelledError("hung up, or cancelled from elsewhere")
+        return asyncio.CancelledError("the connection was closed, or the end was cancelled from elsewhere")
     return end.exception()

@@ -1,10 +1,10 @@
 """The admission rule as SQL, for PostgreSQL and SQLite: one text for every driver. No I/O, and no driver is known here.
 
-Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert): it takes the mark's row lock, compares, and answers
-in one step, and the lock is kept until the transaction ends. Only a refusal reads the mark again, to say why.
+Each verdict is one ``UPDATE … RETURNING`` (or the claim's upsert). It takes the mark's row lock, compares, and answers
+in one step. The lock is kept until the transaction ends. Only after a refusal the mark is read again, for the reason.
 
-On a database that enforces (``enforcement.py``) an application may not change the table. There functions of the same
-names as the statements here have these very texts as their bodies, and the statements call them.
+On a database that enforces (``enforcement.py``) an application may not change the table. There are functions with the
+names of these statements, whose bodies are these very texts. The statements then call the functions.
 """
 
 from __future__ import annotations
@@ -14,33 +14,36 @@ from typing import NamedTuple
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
 
 CREATE_LOCK = 7_236_273_601
-"""Arbitrary: the advisory lock under which PostgreSQL creates tables and functions, as IF NOT EXISTS fails where two
-race."""
+"""The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
+number is arbitrary."""
 
 ENFORCED = "to_regprocedure('fencing_check(text, bigint, text, text)') IS NOT NULL"
-"""True where the functions are; the application's role has no other way to the table then."""
+"""True where the functions exist. The application's role then has no other access to the table."""
 
-# In a savepoint, a row's xmin is the savepoint's own transaction id and not that of the whole transaction.
+# In a savepoint, a row's xmin is the savepoint's own transaction id, not that of the outer transaction.
 _IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
 
-# Qualified by the table's name, which the upsert needs; the UPDATE does not mind.
+# Qualified by the table's name, because the upsert needs that.
 _REMEMBER = f"substr(CAST({{write}} AS text) || ' ' || {TABLE}.recent_writes, 1, {REMEMBERED_CHARACTERS})"
 _ADMITS = f"({TABLE}.number < {{number}} OR ({TABLE}.number = {{number}} AND {TABLE}.token = {{token}}))"
 
 
 class Statements(NamedTuple):
-    """Templates of :meth:`str.format`; the fields are ``resource``, ``number``, ``token``, ``write`` (a new random id)
+    """Templates of :meth:`str.format`. The fields are ``resource``, ``number``, ``token``, ``write`` (a new random id)
     and ``writes`` (what to add to ``seq``: 1 for a write, 0 for a mere claim).
 
     Args:
-        check: admits a write: a row (seq, recent_writes; on PostgreSQL also xact) if the fence is the mark's own.
-        claim: raises a mark that exists: such a row if the rule admits the fence.
-        first_claim: the same for a mark that may be absent; ``lock_floor`` comes before it.
-        lock_floor: a row (number, recent_writes) that nobody changes before this transaction ends; none: no floor yet.
+        check: admits a write. It answers with a row (seq, recent_writes; on PostgreSQL also xact) if the fence is the
+            mark's own.
+        claim: raises a mark that exists. It answers with such a row if the rule admits the fence.
+        first_claim: the same for a mark that may be absent. ``lock_floor`` comes before it.
+        lock_floor: answers with a row (number, recent_writes) that no other transaction can change before this one
+            ends. No row: there is no floor yet.
         make_floor: makes the floor where there is none, and with it the table's id, which is the ``write``.
-        lock_mark: changes nothing, and waits for whoever has written the mark: a row (recent_writes) if there is one.
-        lock_absence: a mark that an open transaction is about to insert is not there yet: inserting it, too, waits for
-            that. A row if there was no mark; to be rolled back.
+        lock_mark: changes nothing, and waits for the transaction that has written the mark. It answers with a row
+            (recent_writes) if there is a mark.
+        lock_absence: inserts a mark, to be rolled back, and answers with a row if there was none. The insertion waits
+            for an open transaction that is about to insert the same mark, which cannot be seen yet.
     """
 
     check: str
@@ -53,7 +56,8 @@ class Statements(NamedTuple):
 
     @property
     def read_mark(self) -> str:
-        """The mark as it is: a row (number, token, seq). Locks nothing, so nothing follows from it."""
+        """The statement that reads the mark: a row (number, token, seq). It locks nothing, so the mark may change at
+        any time."""
         return f"SELECT number, token, seq FROM {TABLE} WHERE resource = {{resource}}"
 
     @property
@@ -62,9 +66,10 @@ class Statements(NamedTuple):
 
 
 def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
-    """The rule on the table of that name, which may be qualified by a schema.
+    """Return the rule's statements on the table of that name, which may be qualified by a schema.
 
-    With ``outermost`` the rows have one more column: whether outside any savepoint. (It costs a tenth of the check.)
+    With ``outermost`` the rows have one more column: whether the check was outside any savepoint. (It adds a tenth to
+    the cost of the check.)
     """
     # xact: the transaction that last wrote the mark, for checks inside the database.
     xact, column, value = "", "", ""
@@ -109,7 +114,7 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
 POSTGRESQL = statements_on(TABLE)
 JOINING = statements_on(TABLE, outermost=True)
 
-# SQLite has one writer at a time: the UPDATE before has taken the write lock, which covers the floor.
+# SQLite has one writer at a time: the earlier UPDATE has taken the write lock, which covers the floor.
 SQLITE = statements_on(TABLE, postgresql=False)
 
 _FENCE = "CAST({resource} AS text), CAST({number} AS bigint), CAST({token} AS text)"
@@ -120,8 +125,8 @@ CALLS = Statements(
     claim=f"SELECT * FROM fencing_claim({_WRITE}, CAST({{writes}} AS bigint))",
     first_claim=f"SELECT * FROM fencing_first_claim({_WRITE}, CAST({{writes}} AS bigint))",
     lock_floor="SELECT * FROM fencing_lock_floor()",
-    make_floor="SELECT number FROM fencing_lock_floor()",  # which makes it, too
+    make_floor="SELECT number FROM fencing_lock_floor()",  # it makes the floor, too
     lock_mark="SELECT * FROM fencing_lock_mark(CAST({resource} AS text))",
     lock_absence=f"SELECT * FROM fencing_lock_absence({_FENCE})",
 )
-"""The same on a database that enforces, through its functions."""
+"""The statements on a database that enforces: calls of its functions."""

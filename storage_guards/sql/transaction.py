@@ -1,9 +1,8 @@
-"""One guarded transaction, as far as it is the same whatever the driver: how far it has come, and so what an error
-means. No I/O, and no driver is known here.
+"""One guarded transaction, as far as it is the same for every driver: its state, and so the meaning of an error.
 
-It is admitted; its body may fail; it is committing, from the moment that a COMMIT may be sent; it is committed. An
-error says that nothing was written, until the commit begins. From then on whatever is not the server's own answer means
-that the outcome is not known.
+No I/O, and no driver is known here. The states are: admitted; its body has failed; committing, from the moment that a
+COMMIT may be sent; committed. Until the commit begins, an error means that nothing was written. From then on every
+error that is not the server's own answer means that the outcome is not known.
 """
 
 from __future__ import annotations
@@ -23,19 +22,20 @@ M = TypeVar("M")
 
 
 class GuardedTransaction(ABC, Generic[M]):
-    """One use: a claim, a guarded block, or a check in a transaction of the caller's own.
+    """One claim, one guarded block, or one check in a transaction of the caller's own. It is used once.
 
-    As a context manager it goes around all of it, connecting included, and gives database errors the meaning they have
-    at the point reached. An interruption (CancelledError, KeyboardInterrupt) stays what it is. If it came during the
-    commit, so that the outcome is not known, its ``__cause__`` says so.
+    As a context manager it surrounds all of it, connecting included. It gives database errors the meaning that they
+    have in the current state. An interruption (CancelledError, KeyboardInterrupt) stays the same error. If it came
+    during the commit, so that the outcome is not known, its ``__cause__`` says so.
 
     Args:
-        marks: the guard's way to them, which is one object of the guard.
-        errors: the driver's, for the fences, which are sorted by resource, one each; and the bound of every wait for a
-            lock, and of every statement where the database has such a bound.
-        claim: raise the marks; else they must be the fences' own already.
+        marks: the guard's access to the marks: one object for each guard.
+        errors: the driver's error context. It has the fences, sorted by resource, one for each; and the bound of every
+            wait for a lock, and of every statement where the database has such a bound.
+        claim: raise the marks. Otherwise they must be the fences' own already.
         writes: what to add to the marks' seq: 1 for a block that may write, 0 for a mere claim.
-        foreign_body: the block is the caller's, who can send anything, a COMMIT included: look again at its end.
+        caller_block: the block is the caller's and can send anything, also a COMMIT: check the transaction again at its
+            end.
         joined: it is a transaction of the caller's own.
 
     Raises:
@@ -43,9 +43,9 @@ class GuardedTransaction(ABC, Generic[M]):
     """
 
     _admitted: Sequence[Any] | None = None
-    """What the database answered to each claim or check."""
+    """The database's answer to each claim or check."""
     _body_error: BaseException | None = None
-    """By which the block ended: nothing will be committed."""
+    """The error by which the block ended: nothing will be committed."""
     _committing = False
     _committed = False
 
@@ -56,7 +56,7 @@ class GuardedTransaction(ABC, Generic[M]):
         *,
         claim: bool,
         writes: int = 1,
-        foreign_body: bool = False,
+        caller_block: bool = False,
         joined: bool = False,
     ) -> None:
         self.errors = errors
@@ -64,42 +64,43 @@ class GuardedTransaction(ABC, Generic[M]):
         self.seconds = errors.seconds
         self.claims = claim
         self.writes = writes
-        self.foreign_body = foreign_body
+        self.caller_block = caller_block
         self.joined = joined
         self._marks = marks
 
     def __enter__(self) -> Self:
-        self._alone: AbstractContextManager[None] = (
+        self._nesting: AbstractContextManager[None] = (
             nullcontext() if self.joined else refuse_nested(self._marks, self.fences, self)
         )
-        self._alone.__enter__()
+        self._nesting.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._alone.__exit__(None, None, None)
+        self._nesting.__exit__(None, None, None)
         if isinstance(error, self.errors.kinds):
-            meaning = self.meaning(error)
-            if meaning is None:
+            explained = self.explain(error)
+            if explained is None:
                 return True
-            if meaning is error:
+            if explained is error:
                 return False
-            if meaning is self._body_error:
-                raise meaning  # with the cause that it has
-            raise meaning from error
+            if explained is self._body_error:
+                raise explained  # it keeps its own cause
+            raise explained from error
         if error is None or isinstance(error, Exception) or error.__cause__ is not None:
             return False
         if self._committing and not self._committed and self.writes:
-            raise error from self.meaning(error)
+            raise error from self.explain(error)
         return False
 
-    def meaning(self, error: BaseException) -> BaseException | None:
-        """What ``error``, which ended the transaction, says of it; None: nothing, for it is committed."""
+    def explain(self, error: BaseException) -> BaseException | None:
+        """Return the error to raise for ``error``, which ended the transaction. None: it is committed, so raise
+        nothing."""
         if self._committed:
             return None
         if self._body_error is not None:
-            return self._body_error  # a rollback that failed after it changes nothing: the transaction is gone
+            return self._body_error  # the transaction is gone, even if the rollback failed
         if self._admitted is None or not self.writes:
             if isinstance(error, self.errors.kinds):
                 return self.errors.explain(error)
@@ -109,23 +110,23 @@ class GuardedTransaction(ABC, Generic[M]):
         return error
 
     def body_failed(self, error: BaseException) -> None:
-        """The block raised it; what comes from a commit that has begun is none of it."""
+        """Note that the block raised ``error``, unless the commit has begun: then the error is the commit's."""
         if not self._committing:
             self._body_error = error
 
     def refuse(self, text: str) -> NoReturn:
-        """GuardNotEnforceable: this is not the checked transaction any more, so it is not committed."""
+        """Raise GuardNotEnforceable: this is no longer the checked transaction, so it is not committed."""
         self._body_error = GuardNotEnforceable(text)
         raise self._body_error
 
     def is_over(self) -> bool:
-        """Whether it holds the marks no more, though this context has not been left yet: hooks may run then."""
+        """Return whether it no longer holds the marks. Hooks may run before its context is left."""
         return False
 
     @abstractmethod
     def _commit_was_refused(self, error: BaseException) -> bool:
-        """Whether it is the database's own no to the COMMIT."""
+        """Return whether ``error`` is the database's own refusal of the COMMIT."""
 
     @abstractmethod
     def _unknown(self) -> OutcomeUnknown:
-        """The error of a commit without an answer, from what was admitted."""
+        """Return the error for a commit without an answer."""

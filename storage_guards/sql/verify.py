@@ -1,4 +1,5 @@
-"""What ``verify`` reports; what it asks a PostgreSQL, and what the answers mean. No I/O, and no driver is known."""
+"""The report of ``verify``, the questions to PostgreSQL, and the meaning of the answers. No I/O, and no driver is known
+here."""
 
 from __future__ import annotations
 
@@ -16,30 +17,30 @@ _CHECKS = ("fencing_marks_number", "fencing_marks_seq")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One fact about the database that should be changed.
 
     Args:
-        threatens: ``"safety"``: the rules do not hold, or no guarded write can succeed. ``"durability"``: what was
-            acknowledged may be gone after a crash. ``"waiting"``: a wait without a bound. ``"upkeep"``: all holds now,
-            and one safeguard of several is missing, or cannot be seen from here.
-        what: was found.
+        threatens: ``"safety"``: the rules do not hold, or no guarded write can succeed. ``"durability"``: acknowledged
+            writes may be gone after a crash. ``"waiting"``: a wait has no bound. ``"upkeep"``: all rules hold now, but
+            one safeguard of several is missing, or cannot be seen from here.
+        problem: the fact that was found.
         change: what to do about it.
     """
 
     threatens: Literal["safety", "durability", "waiting", "upkeep"]
-    what: str
+    problem: str
     change: str
 
     def __str__(self) -> str:
-        return f"{self.threatens}: {self.what}; {self.change}"
+        return f"{self.threatens}: {self.problem}; {self.change}"
 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """All that was found; nothing of it breaks safety.
+    """All findings of ``verify``. None of them breaks safety.
 
     Args:
-        database: kind and version.
+        database: its kind and version.
         findings: may be empty.
     """
 
@@ -51,29 +52,29 @@ class VerifyReport:
 
 
 def report(database: str, findings: Iterable[Finding]) -> VerifyReport:
-    """The report; GuardNotEnforceable where a finding threatens safety."""
+    """Return the report. Raise GuardNotEnforceable where a finding threatens safety."""
     found = VerifyReport(database, tuple(findings))
-    broken = [f"{finding.what}; {finding.change}" for finding in found.findings if finding.threatens == "safety"]
+    broken = [f"{finding.problem}; {finding.change}" for finding in found.findings if finding.threatens == "safety"]
     if broken:
         raise GuardNotEnforceable(f"{database} cannot enforce the rules as it is: {'. '.join(broken)}")
     return found
 
 
 def missing_checks(there: Container[str], how: str = "is missing") -> Iterator[Finding]:
-    """Those of the table's constraints, in all databases, that are not ``there``."""
+    """Yield the CHECK constraints that every database has and that are not ``there``."""
     yield from (Finding("upkeep", f"the CHECK {name} {how}", MAKE_ANEW) for name in _CHECKS if name not in there)
 
 
 def missing_floor(count: int) -> Iterator[Finding]:
-    """If there are so many floor rows."""
+    """Yield a finding if the number of floor rows, ``count``, is 0."""
     if not count:
         yield Finding(
-            "upkeep", "the floor row is missing; if marks were ever pruned, stale claims may come in", MAKE_ANEW
+            "upkeep", "the floor row is missing; if marks were ever pruned, stale claims may be admitted", MAKE_ANEW
         )
 
 
 def not_durable(name: str, value: str, change: str) -> Finding:
-    """A setting of the database."""
+    """Return the finding for a setting of the database that may lose acknowledged writes."""
     return Finding("durability", f"{name} is {value}: a crash may lose acknowledged writes and marks", change)
 
 
@@ -114,7 +115,7 @@ POSTGRESQL_FACTS = f"""
     )::text
     FROM pg_class WHERE oid = to_regclass('{TABLE}')
 """
-"""One row with one column of JSON; undefined_table where there is no table."""
+"""One row with one column of JSON. The error is undefined_table where there is no table."""
 
 _TEXTS = ("text", "character varying")
 _TYPES = {
@@ -129,24 +130,24 @@ _TYPES = {
 
 
 def assess_postgresql(text: str, *, pid: int | None, parameters: dict[str, str] | None) -> VerifyReport:
-    """The report; GuardNotEnforceable where something breaks safety.
+    """Return the report. Raise GuardNotEnforceable where something breaks safety.
 
     Args:
         text: the answer to POSTGRESQL_FACTS.
-        pid: the server process that the driver was told of when it connected; None: it does not say.
-        parameters: of libpq, for a connection over a network; None: of another driver, or without a network.
+        pid: the server process that the server named to the driver at connecting. None: the driver does not say.
+        parameters: libpq's, for a connection over a network. None: another driver, or no network.
     """
     facts = json.loads(text)
-    findings = [*_of_the_table(facts), *_of_the_server(facts), *_of_the_way(facts, pid, parameters)]
+    findings = [*_table_findings(facts), *_server_findings(facts), *_connection_findings(facts, pid, parameters)]
     return report(f"PostgreSQL {facts['server']}", findings)
 
 
-def _of_the_table(facts: dict[str, Any]) -> Iterator[Finding]:
+def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["kind"] != "r":
         yield Finding("safety", f"{TABLE} is no plain table", MAKE_ANEW)
     if facts["persistence"] != "p":
         kind = "unlogged: after a crash the server empties it" if facts["persistence"] == "u" else "temporary"
-        yield Finding("safety", f"{TABLE} is {kind}, and the marks are to live as long as the data", "SET LOGGED")
+        yield Finding("safety", f"{TABLE} is {kind}, but the marks must live as long as the data", "SET LOGGED")
     if facts["row_security"]:
         yield Finding("safety", f"row security hides rows of {TABLE} from this role", "disable it on this table")
     columns = facts["columns"]
@@ -157,16 +158,16 @@ def _of_the_table(facts: dict[str, Any]) -> Iterator[Finding]:
         elif column["type"].partition("(")[0] not in types:
             yield Finding("safety", f"the column {name} is {column['type']}, not {types[0]}", MAKE_ANEW)
         elif not column["exact"]:
-            yield Finding("safety", f"the collation of {name} takes different names for equal", 'use COLLATE "C"')
+            yield Finding("safety", f"the collation of {name} treats different names as equal", 'use COLLATE "C"')
         elif not column["required"] and name != "xact":
             yield Finding("upkeep", f"the column {name} may be NULL", "SET NOT NULL")
     if facts["key"] != ["resource"]:
-        yield Finding("safety", "the primary key is not (resource) alone, at once", MAKE_ANEW)
+        yield Finding("safety", "the primary key is not (resource) alone, valid and checked at once", MAKE_ANEW)
     yield from missing_checks(facts["checks"], "is missing or not validated")
     yield from missing_floor(facts["floor"])
 
 
-def _of_the_server(facts: dict[str, Any]) -> Iterator[Finding]:
+def _server_findings(facts: dict[str, Any]) -> Iterator[Finding]:
     if facts["replica"]:
         yield Finding("safety", "this server is a replica", "connect to the primary")
     elif facts["read_only"] == "on":
@@ -183,12 +184,14 @@ def _of_the_server(facts: dict[str, Any]) -> Iterator[Finding]:
             yield not_durable(name, "off", "turn it on")
 
 
-def _of_the_way(facts: dict[str, Any], pid: int | None, parameters: dict[str, str] | None) -> Iterator[Finding]:
+def _connection_findings(
+    facts: dict[str, Any], pid: int | None, parameters: dict[str, str] | None
+) -> Iterator[Finding]:
     if pid is not None and pid != facts["pid"]:
         yield Finding(
             "upkeep",
-            f"between here and the server is a pooler (it names process {pid}, the server {facts['pid']})",
-            "see that it pools transactions or sessions, not statements",
+            f"there is a pooler between this client and the server (it names process {pid}, the server {facts['pid']})",
+            "let it pool transactions or sessions, not statements",
         )
     for name in ("connect_timeout", "tcp_user_timeout"):
         if parameters is not None and parameters.get(name, "0") == "0":

@@ -1,5 +1,7 @@
-"""For migrations: ``import storage_guards.sqlalchemy.alembic`` in ``script.py.mako`` lets each of them name the types
-of the mark table, as in ``storage_guards.sqlalchemy.alembic.XID8()``. See docs/databases.md. It does not need Alembic.
+"""The types of the mark table, for migrations with Alembic.
+
+With ``import storage_guards.sqlalchemy.alembic`` in ``script.py.mako`` each migration can name them, as in
+``storage_guards.sqlalchemy.alembic.XID8()``. See docs/guards/databases.md. This module does not need Alembic.
 """
 
 from __future__ import annotations
@@ -21,4 +23,4 @@ class XID8(UserDefinedType[str]):
         return "xid8"
 
 
-ischema_names.setdefault("xid8", XID8)  # so that Alembic knows the column again that it has made
+ischema_names.setdefault("xid8", XID8)  # so that Alembic recognises the column that it has made

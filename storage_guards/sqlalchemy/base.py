@@ -1,4 +1,4 @@
-"""What the sync and the asyncio guard through SQLAlchemy share: everything but ``with`` and ``await``."""
+"""The common part of the sync and the async guard through SQLAlchemy: everything but ``with`` and ``await``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 
 COUNT_ROWS = {"preserve_rowcount": True}
-"""Execution options: SQLAlchemy keeps the row count of an INSERT, too."""
+"""Execution options with which SQLAlchemy also keeps the row count of an INSERT."""
 
 _MARKS: dict[str, Callable[[], Marks]] = {
     name: kind for kind in (PostgreSQLMarks, MySQLMarks, SQLiteMarks) for name in kind.dialect.names
@@ -39,7 +39,7 @@ _MARKS: dict[str, Callable[[], Marks]] = {
 
 
 class SQLAlchemyBase(OperationsBase):
-    """The base of both guards: arguments become transactions, and operations work on a connection."""
+    """The base of both guards. It makes transactions of arguments, and runs operations on a connection."""
 
     def __init__(self, engine: Engine, timeout: float) -> None:
         reason = unsupported(engine)
@@ -60,23 +60,26 @@ class SQLAlchemyBase(OperationsBase):
         claim: bool,
         writes: int = 1,
         timeout: float | None = None,
-        at_most: float = math.inf,
-        foreign_body: bool = False,
+        max_seconds: float = math.inf,
+        caller_block: bool = False,
         joined: bool = False,
     ) -> SQLAlchemyTransaction:
         fences = fences_of(holders)
-        seconds = min(wait_seconds(holders, self._timeout, timeout), max(at_most, LEAST_SECONDS))
+        seconds = min(wait_seconds(holders, self._timeout, timeout), max(max_seconds, LEAST_SECONDS))
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
-            self._marks, errors, claim=claim, writes=writes, foreign_body=foreign_body, joined=joined
+            self._marks, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
         )
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))
 
     def _may_end_the_transaction(self, statement: Executable) -> bool:
-        """Whether it may be several statements, a COMMIT among them, as PostgreSQL takes where there are no parameters;
-        or on MariaDB and MySQL anything that commits implicitly, a procedure included."""
+        """Return whether the statement may end the transaction.
+
+        PostgreSQL takes several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL it
+        may be any statement that commits implicitly, also a procedure.
+        """
         if self._marks.dialect.commits_implicitly:
             return not isinstance(statement, UpdateBase)
         return isinstance(statement, TextClause) and ";" in statement.text
@@ -94,15 +97,15 @@ class SQLAlchemyBase(OperationsBase):
         return self._marks.read(connection, resource)
 
     def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
-        with self._marks.undone(connection, seconds) as enforced:
+        with self._marks.rolled_back(connection, seconds) as enforced:
             settled = self._marks.settle(connection, unknown.fence, enforced=enforced)
         return verdict(unknown, settled)
 
-    def _prune(self, connection: Connection, what: Pruning) -> int:
-        return self._marks.prune(connection, what, self._timeout)
+    def _prune(self, connection: Connection, pruning: Pruning) -> int:
+        return self._marks.prune(connection, pruning, self._timeout)
 
     def _verify(self, connection: Connection) -> VerifyReport:
-        with self._marks.undone(connection, self._timeout):
+        with self._marks.rolled_back(connection, self._timeout):
             return self._marks.verify(connection)
 
     def _execute(self, connection: Connection, statement: str) -> None:
@@ -113,7 +116,7 @@ class SQLAlchemyBase(OperationsBase):
         session = target if isinstance(target, Session) else None
         if session is not None and (session.new or session.dirty or session.deleted):
             raise ValueError(
-                "the session has unflushed changes, made from what was read before the check; advance first"
+                "the session has unflushed changes, which come from before the check; advance before you change objects"
             )
         nested = target.in_nested_transaction()
         with transaction:
@@ -121,7 +124,8 @@ class SQLAlchemyBase(OperationsBase):
             dialect = self._marks.dialect
             if not dialect.serves(connection):
                 raise ValueError(
-                    f"the connection goes to {connection.dialect.name}, this guard's marks are in {dialect.names[0]}"
+                    f"the connection goes to {connection.dialect.name}, but this guard's marks are in "
+                    f"{dialect.names[0]}; pass a connection to that database"
                 )
             if nested or connection.in_nested_transaction():
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
@@ -134,7 +138,7 @@ class SQLAlchemyBase(OperationsBase):
 def _marks_of(engine: Engine) -> Marks:
     if engine.dialect.driver != "psycopg":
         return _MARKS[engine.dialect.name]()
-    from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only who uses psycopg has it
+    from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only users of psycopg have it
 
     return PsycopgMarks()
 

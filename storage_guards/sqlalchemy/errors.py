@@ -1,5 +1,4 @@
-"""What a database error through SQLAlchemy means when the guard's own statements met it. Errors of a guarded block
-never come here."""
+"""The meaning of SQLAlchemy's errors in the guard's own statements. Errors of a guarded block never come here."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from fencing.sql.errors import TRANSACTION_IS_GONE, UNDEFINED_TABLE, first_line,
 from storage_guards.sql.errors import ErrorContext
 
 DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
-"""What a database, or the way to it, fails with. asyncpg lets the errors of its socket through as they are."""
+"""The errors of a database, and of the connection to it. asyncpg passes on the errors of its socket."""
 
 
 class SQLAlchemyErrors(ErrorContext):
@@ -25,45 +24,43 @@ class SQLAlchemyErrors(ErrorContext):
     def explain(self, error: Exception) -> Exception:
         """See :meth:`ErrorContext.explain`."""
         if isinstance(error, PoolTimeoutError):
-            return self.unavailable(f"the engine's pool had no free connection to reach {self.about}")
+            return self.unavailable(f"the engine's pool had no free connection to reach {self.subject}")
         if not isinstance(error, DBAPIError):
             return self.unanswered(str(error) or type(error).__name__, reached=False)
-        said = first_line(error.orig)
-        state = state_of(error.orig) or state_of_sqlite(said)
-        meaning = self.of_state(state, said)
+        message = first_line(error.orig)
+        state = state_of(error.orig) or state_of_sqlite(message)
+        explained = self.from_state(state, message)
         if state == UNDEFINED_TABLE:
-            return GuardNotEnforceable(f"{meaning}, or give guard.metadata to Alembic")
-        if meaning is not None:
-            return meaning
+            return GuardNotEnforceable(f"{explained}, or give guard.metadata to Alembic")
+        if explained is not None:
+            return explained
         if isinstance(error, ProgrammingError):
-            return self.refused(said)
+            return self.refused(message)
         if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:
-            return self.unanswered(said, reached=not _was_not_reached(error))
+            return self.unanswered(message, reached=not _was_not_reached(error))
         return error
 
 
 def commit_was_refused(error: BaseException) -> bool:
-    """Whether the database itself said no to the COMMIT; else (the connection broke, the disk failed) it may have
+    """Return whether the database itself refused the COMMIT. Otherwise (a broken connection, a full disk) it may have
     happened."""
-    if (
-        not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated
-    ):  # whatever was said last
-        return False
+    if not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated:
+        return False  # the last error of a broken connection is no answer
     return sql_errors.commit_was_refused(error.orig)
 
 
-def has_lost_a_race(error: BaseException | None) -> bool:
-    """Whether the transaction failed only because of others at the same time: all of it may be tried again."""
+def lost_race(error: BaseException | None) -> bool:
+    """Return whether the transaction failed only because of concurrent ones, so that all of it may be repeated."""
     if not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated:
         return False
     return sql_errors.has_lost_a_race(error.orig)
 
 
 def transaction_is_gone(error: DBAPIError) -> bool:
-    """Whether a statement failed because its transaction had failed, or was over, before."""
+    """Return whether a statement failed because its transaction had already failed or ended."""
     return state_of(error.orig) in TRANSACTION_IS_GONE
 
 
 def _was_not_reached(error: DBAPIError) -> bool:
-    """Whether it failed before there was a statement: in connecting."""
+    """Return whether connecting failed, before there was a statement."""
     return error.statement is None and isinstance(error, OperationalError) and state_of(error.orig) is None

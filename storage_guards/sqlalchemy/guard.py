@@ -1,4 +1,4 @@
-"""A guard for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL, SQLite. For asyncio: ``guard_async``."""
+"""The sync guard for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL, SQLite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import Operation, Operations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
-from storage_guards.sqlalchemy.retry import split
+from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory, session_on
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 
@@ -27,31 +27,31 @@ AnyFence = Fence | HasFence
 
 
 class SQLAlchemyGuard(SQLAlchemyBase, Operations):
-    """Keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
+    """A guard that keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
-    What it does **not** promise: what was read before the claim (before ``hold``) is not protected; so acquire the lock
-    before you open a transaction of your own. Only writers that use the guard are kept out. Replicas and caches are not
-    covered. What it promises: if a write is acknowledged, everything the same fence read at this database since its
-    claim was still current when it committed, whatever Redis, clocks and pauses did.
+    It does **not** protect what was read before the claim, before ``hold``: acquire the lock before you open a
+    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches. It
+    promises this of an acknowledged write: everything that the same fence read at this database since its claim was
+    still current when the write committed, whatever Redis, clocks and pauses did.
 
-    A holder that is frozen inside a transaction keeps others waiting, though not for ever: each wait here is bounded,
-    and the server (not SQLite) ends the session of a client that stands still inside a guarded transaction. Except: on
-    PostgreSQL in the middle of sending, in an ``executemany`` of psycopg or COPY FROM STDIN (docs/databases.md). MySQL
-    has a bound only while it is sending rows, and none for a client that stands still between two statements. The
-    client's own waits for a silent network, and for a free connection, are the driver's and the pool's: see
-    ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, ``pool_timeout``.
+    A holder that is frozen inside a transaction blocks others, but not for ever. Each wait here is bounded, and the
+    server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There are two
+    exceptions. On PostgreSQL, a client may stand still in the middle of sending: in an ``executemany`` of psycopg or
+    COPY FROM STDIN (docs/guards/databases.md). MySQL has a bound only while it is sending rows, and none for a client that
+    stands still between two statements. The driver and the pool bound the client's own waits, for a silent network and
+    for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and ``pool_timeout``.
 
     Args:
-        engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit; every
-            isolation level is right, on PostgreSQL with REPEATABLE READ and above more claims end in
+        engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit. Every
+            isolation level is right; on PostgreSQL with REPEATABLE READ and above more claims end in
             ``GuardUnavailable``. MariaDB's and MySQL's transactions become READ COMMITTED unless they are SERIALIZABLE.
-        timeout: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and MariaDB),
-            and for a client that stands still in one, in seconds. A lease that ends earlier shortens it.
+        timeout: seconds: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and
+            MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
 
     Raises:
-        TypeError: ``engine`` is no (sync) engine, or ``timeout`` no number.
+        TypeError: ``engine`` is no sync engine, or ``timeout`` is no number.
         ValueError: ``timeout`` is not finite and above 0.
-        GuardNotEnforceable: this database, driver or pool is not supported; the text says what is.
+        GuardNotEnforceable: this database, driver or pool is not supported. The text says which ones are.
     """
 
     def __init__(self, engine: Engine, *, timeout: float = 10.0) -> None:
@@ -65,17 +65,17 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         self._engine = engine
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls it on acquiring.
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
 
-        It protects what is read **after** it has returned. Idempotent: after an error it may be repeated.
+        It protects what is read **after** it has returned. It may be repeated after an error.
 
         Args:
             holders: leases or fences of different resources.
-            timeout: seconds to wait for locks, at most the guard's own; None: what the leases and the guard allow.
+            timeout: seconds to wait for locks, at most the guard's own. None: what the leases and the guard allow.
 
         Raises:
-            StaleFence: a newer fence was claimed; nothing was changed. Stop.
-            GuardUnavailable: no answer, or a mark stayed locked. Retry; the claim may have happened.
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
@@ -84,14 +84,15 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection]:
-        """One transaction: the marks are checked and locked by its first statement, and stay so until its commit.
+        """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
 
-        It does **not** protect what was read before the claim. Read and write inside the block, on its connection; it
-        commits at the end, and an exception rolls it back and passes through. For the ORM: :meth:`session`.
+        It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
+        block commits at its end. An exception rolls it back and propagates. For the ORM there is :meth:`session`.
 
         Args:
-            holders: leases or fences of all the resources that the block writes; their marks are locked in one order.
-            claim: claim and check at once, one commit less; right only if nothing was read outside the block.
+            holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
+            claim: claim and check at once, which saves a commit. It is right only if nothing was read outside the
+                block.
 
         Returns:
             A context manager; its value is the :class:`~sqlalchemy.Connection`, in its transaction.
@@ -100,13 +101,13 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
-            GuardUnavailable: no answer, or a mark stayed locked; the block has not run. Retry.
+            GuardUnavailable: the database did not answer, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
                 by itself. The text says what to do.
-            sqlalchemy.exc.DBAPIError: the commit was refused, by a deferred constraint or a serialization failure say;
-                nothing was written.
+            sqlalchemy.exc.DBAPIError: the database refused the commit, because of a deferred constraint or a
+                serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
         """
-        with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+        with self._run(self._transaction(holders, claim=claim, caller_block=True)) as connection:
             yield connection
 
     @overload
@@ -121,36 +122,38 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
     @contextmanager
     def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> Iterator[Any]:
-        """A :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
+        """Run a :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
 
             with guard.session(lease) as session:
                 session.get_one(Order, 42).total += 1
 
-        It does **not** protect what was read before the claim, and no caches: values that you, or a cache, carry into
-        the block are written as they are. But nothing that the session serves is older than the check, and an object
-        from another session is never taken for current: added, it is expired, so that it is read again; it is refused
-        if it has changes, and so is ``merge``, which would write all that was read of it. The session flushes and
-        commits as the block ends, and is closed then. ``commit``, ``rollback`` and ``close`` inside are refused;
-        ``begin_nested`` is not: a failure inside it undoes its savepoint, and never the check.
+        It does **not** protect what was read before the claim, and no caches: a value that you carry into the block is
+        written as it is. The session itself serves nothing that is older than the check. An object from another session
+        is expired when it is added, so that it is read again. It is refused if it has changes. ``merge`` is refused
+        too, because it would write all that was read of the object.
+
+        The session flushes and commits as the block ends, and is then closed. ``commit``, ``rollback`` and ``close``
+        inside are refused. ``begin_nested`` is allowed: a failure inside it undoes its savepoint, and never the check.
 
         Args:
             holders: as for :meth:`begin`.
             claim: as for :meth:`begin`.
-            factory: your ``sessionmaker``, with its options, class and events; its engine is this guard's. Or a
+            factory: your ``sessionmaker`` on this guard's engine, with its options, class and events. Or a
                 ``scoped_session``: inside the block its scope has the guarded session, and no other before and after.
 
         Returns:
             A context manager; its value is the :class:`~sqlalchemy.orm.Session`.
 
         Raises:
-            TypeError: ``factory`` is none of these.
-            ValueError: it makes sessions of another engine, its scope has a session already; or, in the block, what was
-                read elsewhere was to be written.
-            GuardNotEnforceable: also when the block used another database, or ended the session by itself.
-            Exception: whatever :meth:`begin` raises.
+            TypeError: ``factory`` is none of these. Pass one of them.
+            ValueError: the factory makes sessions of another engine, or its scope has a session already; or the block
+                was about to write what was read elsewhere. The text says what to do.
+            GuardNotEnforceable: as :meth:`begin`; also when the block used another database, or ended the session by
+                itself.
+            Exception: every error of :meth:`begin`.
         """
         check_factory(factory, self._engine)
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
         with (
             transaction,
             self._engine.connect() as connection,
@@ -170,39 +173,41 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         claim: bool = False,
         attempts: int = 5,
     ) -> T:
-        """Run ``function(connection)`` in a :meth:`begin`, all of it anew where others at the same time undid it::
+        """Run ``function(connection)`` in a :meth:`begin`, and repeat all of it where concurrent transactions undid
+        it::
 
             total = guard.run(lease, move_money)
 
-        The function **may run several times**; of these runs one is committed at the most. So it reads inside all it
-        writes from, and does nothing that a rollback does not undo. It is tried again after a serialization failure, a
-        deadlock, a lock wait timeout of MariaDB or MySQL, or a busy SQLite, after a short random pause, within the
-        guard's ``timeout`` and the lease's remaining time. Nothing else is: no lost connection, no unknown outcome.
+        The function **may run several times**; at most one of these runs is committed. So it must read inside
+        everything that it writes from, and do nothing that a rollback does not undo. It is repeated after a
+        serialization failure, a deadlock, a lock wait time-out of MariaDB or MySQL, or a busy SQLite. A short random
+        pause comes first, and all of it stays within the guard's ``timeout`` and the lease's remaining time. It is not
+        repeated after anything else: no lost connection, no unknown outcome.
 
         Args:
             holders_then_function: leases or fences as for :meth:`begin`; the function comes last.
             claim: as for :meth:`begin`.
-            attempts: how often it runs at the most.
+            attempts: how often the function runs at most.
 
         Returns:
-            What the function returned in the run that was committed.
+            The result of the function in the run that was committed.
 
         Raises:
-            GuardUnavailable: also when it was undone each time; nothing was written. Retry later.
-            Exception: whatever :meth:`begin` or the function raises.
+            GuardUnavailable: as :meth:`begin`; also when every run was undone. Nothing was written. Retry later.
+            Exception: every error of :meth:`begin` or of the function.
         """
-        holders, function = split(holders_then_function)
+        holders, function = split_arguments(holders_then_function)
         if inspect.iscoroutinefunction(function):
             raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
         retries = self._retries(holders, attempts)
         while True:
-            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
             try:
                 with self._run(transaction) as connection:
                     result: T = function(connection)
                 return result
             except (DBAPIError, GuardUnavailable) as error:
-                if not transaction.lost_a_race(error):
+                if not transaction.lost_race(error):
                     raise
                 pause = retries.pause(error)
             time.sleep(pause)
@@ -210,14 +215,13 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     def write(
         self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
     ) -> int:
-        """One guarded statement: a :meth:`begin` with nothing else in it, and its errors. Inside another :meth:`begin`
-        of the same fence it would wait for itself: RuntimeError.
+        """Execute one guarded statement: a :meth:`begin` with nothing else in it.
 
         With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
 
         Args:
             holder: a lease or a fence.
-            statement: an INSERT, UPDATE, DELETE or ``text()``; that a ``text()`` is a SELECT is not noticed.
+            statement: an INSERT, UPDATE, DELETE or ``text()``. A SELECT in a ``text()`` is not noticed.
             parameters: its values; a list of them for several rows.
             claim: claim and write at once.
 
@@ -225,11 +229,14 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             How many rows it affected; with RETURNING, how many it returned; -1 where the driver does not know.
 
         Raises:
-            TypeError: ``statement`` is no SQL statement; wrap a str in ``sqlalchemy.text()``.
+            TypeError: ``statement`` is no SQL statement. Wrap a str in ``sqlalchemy.text()``.
             ValueError: it is a SELECT. Read inside :meth:`begin`.
+            RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
+                block's connection.
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
+        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
         with self._run(transaction) as connection:
             return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
@@ -237,20 +244,22 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
-        never commits. After any error here roll the transaction back. A savepoint or COMMIT sent as text is not
-        noticed, nor that you go on after a deadlock of MariaDB or MySQL, which undoes the check, too. The objects of a
-        session are expired, so that they are read again; on PostgreSQL the guard's bounds hold for the rest of the
-        transaction. On MariaDB and MySQL the transaction keeps its isolation level, and is refused if it has read from
-        a snapshot that is older than the mark.
+        never commits. After any error here roll the transaction back. It does not notice a savepoint or COMMIT that is
+        sent as text. It does not notice either that a transaction goes on after a deadlock of MariaDB or MySQL, which
+        undoes the check too.
+
+        The objects of a session are expired, so that they are read again. On PostgreSQL the guard's bounds hold for the
+        rest of the transaction. On MariaDB and MySQL the transaction keeps its isolation level. It is refused there if
+        it has read from a snapshot that is older than the mark.
 
         Args:
-            connection_or_session: of this guard's database; its transaction is begun where there is none.
-            holders: leases or fences of all the resources that the transaction writes.
+            connection_or_session: of this guard's database. Its transaction is begun where there is none.
+            holders: leases or fences of all resources that the transaction writes.
 
         Raises:
-            TypeError: neither a Connection nor a Session.
+            TypeError: it is neither a Connection nor a Session.
             ValueError: it is in a nested transaction (a rollback to the savepoint would drop the check), or the session
-                has unflushed changes.
+                has unflushed changes. Advance first.
             StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         if not isinstance(connection_or_session, (Connection, Session)):

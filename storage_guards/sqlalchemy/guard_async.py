@@ -1,4 +1,4 @@
-"""The guard for SQL databases through SQLAlchemy 2, for asyncio."""
+"""The async guard for SQL databases through SQLAlchemy 2."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import AsyncOperations, Operation
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
-from storage_guards.sqlalchemy.retry import split
+from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import async_session_on, check_factory
-from storage_guards.sqlalchemy.transaction import InGreenlet, SQLAlchemyTransaction, in_greenlet
+from storage_guards.sqlalchemy.transaction import AsyncGuardedBlock, SQLAlchemyTransaction, in_greenlet
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AsyncSession)
@@ -32,12 +32,25 @@ AnyFence = Fence | HasFence
 
 
 class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
-    """:class:`~storage_guards.SQLAlchemyGuard`, which see, for asyncio; ``begin`` gives an ``AsyncConnection``.
+    """An async guard that keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
+
+    It does **not** protect what was read before the claim, before ``hold``: acquire the lock before you open a
+    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches. It
+    promises this of an acknowledged write: everything that the same fence read at this database since its claim was
+    still current when the write committed, whatever Redis, clocks and pauses did.
+
+    The bounds of all waits, and their exceptions, are those of :class:`~storage_guards.SQLAlchemyGuard`.
 
     Args:
         engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql`` or
-            ``sqlite+aiosqlite``.
-        timeout: as there.
+            ``sqlite+aiosqlite``. Not in autocommit.
+        timeout: seconds: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and
+            MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
+
+    Raises:
+        TypeError: ``engine`` is no ``AsyncEngine``, or ``timeout`` is no number.
+        ValueError: ``timeout`` is not finite and above 0.
+        GuardNotEnforceable: this database, driver or pool is not supported. The text says which ones are.
     """
 
     def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0) -> None:
@@ -49,17 +62,54 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         self._engine = engine
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`SQLAlchemyGuard.claim`."""
+        """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
+
+        It protects what is read **after** it has returned. It may be repeated after an error.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait for locks, at most the guard's own. None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
+            GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
+        """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
         async with self._run(transaction):
             pass
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection]:
-        """See :meth:`SQLAlchemyGuard.begin`, but for cancellation: the commit is carried to its answer first, within
-        the guard's bound. If there was none, the ``CancelledError``'s ``__cause__`` is the ``OutcomeUnknown``; if the
-        database refused it, that error; if it has none, the block is committed or was never finished."""
-        async with self._run(self._transaction(holders, claim=claim, foreign_body=True)) as connection:
+        """Run one transaction: its first statement checks and locks the marks, which stay locked until its commit.
+
+        It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
+        block commits at its end. An exception rolls it back and propagates. For the ORM there is :meth:`session`.
+
+        On cancellation the commit is first completed, within the guard's bound. Without an answer, the ``__cause__`` of
+        the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal by the database, it is that error. With no
+        cause, the block is committed, or never came to its commit.
+
+        Args:
+            holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
+            claim: claim and check at once, which saves a commit. It is right only if nothing was read outside the
+                block.
+
+        Returns:
+            An async context manager; its value is the :class:`~sqlalchemy.ext.asyncio.AsyncConnection`, in its
+            transaction.
+
+        Raises:
+            StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
+            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
+            GuardUnavailable: the database did not answer, or a mark stayed locked. The block has not run. Retry.
+            GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
+                by itself. The text says what to do.
+            sqlalchemy.exc.DBAPIError: the database refused the commit, because of a deferred constraint or a
+                serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
+        """
+        async with self._run(self._transaction(holders, claim=claim, caller_block=True)) as connection:
             yield connection
 
     @overload
@@ -74,23 +124,54 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
 
     @asynccontextmanager
     async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
-        """See :meth:`SQLAlchemyGuard.session`, with an ``AsyncSession``; and :meth:`begin` for cancellation. Hooks at
-        the block's end run in a task of their own, where an ``async_scoped_session`` by tasks has another session: they
-        use the one that they are given."""
+        """Run a :meth:`begin` for the ORM: a new session, whose transaction begins with the check::
+
+            async with guard.session(lease) as session:
+                (await session.get_one(Order, 42)).total += 1
+
+        It does **not** protect what was read before the claim, and no caches: a value that you carry into the block is
+        written as it is. The session itself serves nothing that is older than the check. An object from another session
+        is expired when it is added, so that it is read again. It is refused if it has changes. ``merge`` is refused
+        too, because it would write all that was read of the object.
+
+        The session flushes and commits as the block ends, and is then closed. ``commit``, ``rollback`` and ``close``
+        inside are refused. ``begin_nested`` is allowed: a failure inside it undoes its savepoint, and never the check.
+
+        Hooks at the block's end run in a task of their own, where an ``async_scoped_session`` by tasks has another
+        session. They must use the session that they are given. On cancellation it does the same as :meth:`begin`.
+
+        Args:
+            holders: as for :meth:`begin`.
+            claim: as for :meth:`begin`.
+            factory: your ``async_sessionmaker`` on this guard's engine, with its options, class and events. Or an
+                ``async_scoped_session``: inside the block its scope has the guarded session, and no other before and
+                after.
+
+        Returns:
+            An async context manager; its value is the :class:`~sqlalchemy.ext.asyncio.AsyncSession`.
+
+        Raises:
+            TypeError: ``factory`` is none of these. Pass one of them.
+            ValueError: the factory makes sessions of another engine, or its scope has a session already; or the block
+                was about to write what was read elsewhere. The text says what to do.
+            GuardNotEnforceable: as :meth:`begin`; also when the block used another database, or ended the session by
+                itself.
+            Exception: every error of :meth:`begin`.
+        """
         check_factory(factory, self._engine.sync_engine, asynchronous=True)
-        transaction = self._transaction(holders, claim=claim, foreign_body=True)
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
         with transaction:
             async with (
                 self._engine.connect() as connection,
                 async_session_on(connection, transaction, factory) as session,
-                InGreenlet(connection, transaction),
+                AsyncGuardedBlock(connection, transaction),
             ):
                 yield session
 
     @asynccontextmanager
     async def _run(self, transaction: SQLAlchemyTransaction) -> AsyncIterator[AsyncConnection]:
         with transaction:
-            async with self._engine.connect() as connection, InGreenlet(connection, transaction):
+            async with self._engine.connect() as connection, AsyncGuardedBlock(connection, transaction):
                 yield connection
 
     async def run(
@@ -99,11 +180,34 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         claim: bool = False,
         attempts: int = 5,
     ) -> T:
-        """See :meth:`SQLAlchemyGuard.run`; the function is asynchronous."""
-        holders, function = split(holders_then_function)
+        """Run ``function(connection)`` in a :meth:`begin`, and repeat all of it where concurrent transactions undid
+        it::
+
+            total = await guard.run(lease, move_money)
+
+        The function **may run several times**; at most one of these runs is committed. So it must read inside
+        everything that it writes from, and do nothing that a rollback does not undo. It is repeated after a
+        serialization failure, a deadlock, a lock wait time-out of MariaDB or MySQL, or a busy SQLite. A short random
+        pause comes first, and all of it stays within the guard's ``timeout`` and the lease's remaining time. It is not
+        repeated after anything else: no lost connection, no unknown outcome.
+
+        Args:
+            holders_then_function: leases or fences as for :meth:`begin`; the function, an ``async def``, comes last.
+            claim: as for :meth:`begin`.
+            attempts: how often the function runs at most.
+
+        Returns:
+            The result of the function in the run that was committed.
+
+        Raises:
+            TypeError: the function is not asynchronous. Write it as ``async def``.
+            GuardUnavailable: as :meth:`begin`; also when every run was undone. Nothing was written. Retry later.
+            Exception: every error of :meth:`begin` or of the function.
+        """
+        holders, function = split_arguments(holders_then_function)
         retries = self._retries(holders, attempts)
         while True:
-            transaction = self._transaction(holders, claim=claim, at_most=retries.left(), foreign_body=True)
+            transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
             try:
                 async with self._run(transaction) as connection:
                     running: Any = function(connection)
@@ -112,7 +216,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                     result: T = await running
                 return result
             except (DBAPIError, GuardUnavailable) as error:
-                if not transaction.lost_a_race(error):
+                if not transaction.lost_race(error):
                     raise
                 pause = retries.pause(error)
             await asyncio.sleep(pause)
@@ -120,14 +224,53 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     async def write(
         self, holder: Fence | HasFence, statement: Executable, parameters: Parameters = None, *, claim: bool = False
     ) -> int:
-        """See :meth:`SQLAlchemyGuard.write`."""
+        """Execute one guarded statement: a :meth:`begin` with nothing else in it.
+
+        With ``claim=True`` it is a **blind** write: right only if its values depend on nothing read before.
+
+        Args:
+            holder: a lease or a fence.
+            statement: an INSERT, UPDATE, DELETE or ``text()``. A SELECT in a ``text()`` is not noticed.
+            parameters: its values; a list of them for several rows.
+            claim: claim and write at once.
+
+        Returns:
+            How many rows it affected; with RETURNING, how many it returned; -1 where the driver does not know.
+
+        Raises:
+            TypeError: ``statement`` is no SQL statement. Wrap a str in ``sqlalchemy.text()``.
+            ValueError: it is a SELECT. Read inside :meth:`begin`.
+            RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
+                block's connection.
+            StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+        """
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, foreign_body=self._may_end_the_transaction(statement))
+        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
         async with self._run(transaction) as connection:
             return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
 
     async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:
-        """See :meth:`SQLAlchemyGuard.advance`."""
+        """Check and lock the marks in a transaction of your own, from here to its end.
+
+        It does **not** protect what this transaction, or its session, read before: read again what you write from. It
+        never commits. After any error here roll the transaction back. It does not notice a savepoint or COMMIT that is
+        sent as text. It does not notice either that a transaction goes on after a deadlock of MariaDB or MySQL, which
+        undoes the check too.
+
+        The objects of a session are expired, so that they are read again. On PostgreSQL the guard's bounds hold for the
+        rest of the transaction. On MariaDB and MySQL the transaction keeps its isolation level. It is refused there if
+        it has read from a snapshot that is older than the mark.
+
+        Args:
+            connection_or_session: of this guard's database. Its transaction is begun where there is none.
+            holders: leases or fences of all resources that the transaction writes.
+
+        Raises:
+            TypeError: it is neither an AsyncConnection nor an AsyncSession.
+            ValueError: it is in a nested transaction (a rollback to the savepoint would drop the check), or the session
+                has unflushed changes. Advance first.
+            StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
+        """
         if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
             raise TypeError(
                 f"advance takes an AsyncConnection or AsyncSession, not {type(connection_or_session).__name__}"

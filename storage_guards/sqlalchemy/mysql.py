@@ -1,11 +1,12 @@
 """The mark table and the admission rule on MariaDB and MySQL, which have no ``UPDATE … RETURNING``.
 
-Each verdict takes two statements: one that takes the mark's row lock and changes it only if the rule admits the fence,
-and a locking read of what is there now. How many rows the first affected is no verdict: 0, 1 or 2, after the driver's
-flags. Assignments run from left to right, so what a column was is used before it is assigned: number comes last.
+Each verdict takes two statements. The first takes the mark's row lock, and changes the row only if the rule admits the
+fence. The second is a locking read of the row. The number of rows that the first affected is no verdict: it is 0, 1 or
+2, depending on the driver's flags. Assignments run from left to right, so a column's old value is used before it is
+assigned: number comes last.
 
-What must be exact is VARBINARY: collations hold different names to be equal, and some pad them with blanks. Names
-travel as hexadecimal digits, so that no character set and no ``sql_mode`` of the session changes them on their way.
+Columns that must be exact are VARBINARY: collations treat different names as equal, and some pad them with blanks.
+Names are sent as hexadecimal digits, so no character set and no ``sql_mode`` of the session changes them.
 """
 
 from __future__ import annotations
@@ -19,20 +20,21 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
 from fencing.sql.dialects import MySQL
-from storage_guards.sql import pruning
+from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import NO_FLOOR, Pruning
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks, Prepared, mark_table, one
+from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
 
 _REMEMBER = f"SUBSTRING(CONCAT(:write, ' ', recent_writes), 1, {REMEMBERED_CHARACTERS})"
 _ADMITS = "(number < :number OR (number = :number AND token = :token))"
-_IS_MINE = "(number = :number AND token = :token)"
+_MATCHES = "(number = :number AND token = :token)"
 
-# SIMULTANEOUS_ASSIGNMENT, a mode of MariaDB, changes nothing: each column is read only before it is assigned.
+# MariaDB's mode SIMULTANEOUS_ASSIGNMENT changes nothing: each column is read only before it is assigned.
 _RAISE = f"""
     recent_writes = IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
     claimed_at = IF({_ADMITS}, UTC_TIMESTAMP(), claimed_at),
@@ -40,7 +42,7 @@ _RAISE = f"""
     token = IF(number < :number, :token, token),
     number = GREATEST(number, :number)
 """
-# The engine, since a table of another could be written without a transaction: then nothing is locked, or rolled back.
+# The engine is read too: a table of another engine has no transactions, so nothing would be locked or rolled back.
 _READ_MARK = """
     SELECT number, CONVERT(token USING utf8mb4) AS token, seq, CONVERT(recent_writes USING utf8mb4) AS recent_writes,
         (SELECT engine FROM information_schema.tables
@@ -51,7 +53,7 @@ _LOCK_MARK = text(_READ_MARK + " FOR UPDATE")
 
 _STATEMENTS = Statements(
     check=f"""
-        UPDATE fencing_marks SET recent_writes = IF({_IS_MINE}, {_REMEMBER}, recent_writes), seq = seq + {_IS_MINE}
+        UPDATE fencing_marks SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
         WHERE resource = UNHEX(:resource)
     """,
     claim=f"UPDATE fencing_marks SET {_RAISE} WHERE resource = UNHEX(:resource)",
@@ -71,7 +73,7 @@ _STATEMENTS = Statements(
         "VALUES (UNHEX(:resource), :number, :token, 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
     ),
 )
-"""Here they answer with no row; the mark is read after them."""
+"""These statements answer with no row, so the mark is read after them."""
 
 _TYPES = {
     "resource": "varbinary(512)",
@@ -84,7 +86,7 @@ _DURABLE = {"innodb_flush_log_at_trx_commit": ("1",), "innodb_doublewrite": ("1"
 
 
 class MySQLMarks(Marks):
-    """The marks of a MariaDB or MySQL database, on connections that others open, and bound."""
+    """The marks of a MariaDB or MySQL database, on connections that a guard opens and bounds."""
 
     dialect = MySQL()
 
@@ -100,27 +102,30 @@ class MySQLMarks(Marks):
         self._read = text(_READ_MARK)
 
     def note_transaction(self, connection: Connection) -> None:
-        """A savepoint, which no transaction outlives: not a COMMIT, nor what commits implicitly, nor a deadlock."""
+        """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
         connection.exec_driver_sql("SAVEPOINT fencing_checked")
 
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """Whether this is the transaction in which the fence was admitted; error 1305 where it is not."""
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
         connection.exec_driver_sql("RELEASE SAVEPOINT fencing_checked")
         return True
 
     def check(
         self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
     ) -> list[Admitted]:
-        """See :meth:`Marks.check`. A transaction that had read may have a snapshot from before the fence's claim, or
-        before another write under it. What it goes on to read would be old, though the check is not: so its snapshot
-        must have the mark as it is."""
+        """Admit a write under each fence, as :meth:`Marks.check` does.
+
+        A transaction that has read before may have a snapshot from before the fence's claim, or from before another
+        write under it. Its later reads would be old, though the check is not. So its snapshot must have the mark as it
+        is.
+        """
         seen = [self._row(connection, self._read, fence) for fence in fences] if joined else []
         admitted = super().check(connection, fences)
         for row, now in zip(seen, admitted, strict=False):
             if row is None or now.recent_writes != _remember(now.recent_writes, row.recent_writes):
                 raise GuardUnavailable(
-                    f"what this transaction has read may be older than the mark of {now.fence.resource!r}: roll it "
-                    f"back, and advance at its beginning",
+                    f"this transaction may have read data that are older than the mark of {now.fence.resource!r}: "
+                    f"roll it back, and advance at its beginning",
                     resource=now.fence.resource,
                 )
         return admitted
@@ -129,41 +134,41 @@ class MySQLMarks(Marks):
         values = {**self._values(fence), "writes": writes, "write": new_id()}
         connection.execute(sql.claim, values)
         row = self._row(connection, _LOCK_MARK, fence)
-        if row is None:  # nobody locks a mark that is not there: a locking read of it deadlocks where two insert it
+        if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
             floor, table = self._shared_floor(connection, sql)
             if fence.number <= floor:
                 admit_claim(None, fence, floor)
             connection.execute(sql.first_claim, {**values, "table": table})
             row = self._row(connection, _LOCK_MARK, fence)
-        if row is not None and _is_mine(row, fence) and (not writes or _begins_with(row, values["write"])):
+        if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_claim(_mark(row), fence, 0)
-        raise GuardUnavailable("the mark was locked, and changed all the same; retry", resource=fence.resource)
+        raise GuardUnavailable("the mark changed although it was locked; retry", resource=fence.resource)
 
     def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.check, values)
         row = self._row(connection, _LOCK_MARK, fence)
-        if row is not None and _is_mine(row, fence) and _begins_with(row, values["write"]):
+        if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_write(_mark(row), fence)
-        # It was not there for the UPDATE, and came before the look at it.
+        # There was no mark for the UPDATE, and then one for the read.
         raise GuardUnavailable("the mark was claimed at the same time; retry", resource=fence.resource)
 
-    def _locked(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
-        # A write first: with the answer to a SELECT the server may not yet say that it has begun a transaction.
+    def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
+        # A write comes first: after a SELECT the server may not yet report that it has begun a transaction.
         connection.execute(sql.lock_mark, {"resource": self._key(fence.resource)})
         self.require_open(connection)
         return self._row(connection, _LOCK_MARK, fence)
 
-    def _was_absent(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
+    def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.lock_absence, values)
         row = self._row(connection, _LOCK_MARK, fence)
         return row is not None and _begins_with(row, values["write"])
 
     def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
-        row = one(connection, statement, {"resource": self._key(fence.resource)})
+        row = fetch_one(connection, statement, {"resource": self._key(fence.resource)})
         if row is not None:
             _require_innodb(row)
         return row
@@ -172,9 +177,12 @@ class MySQLMarks(Marks):
         super()._make_floor(connection, sql)
         _require_innodb(connection.execute(self._read, {"resource": self._key(FLOOR)}).one())
 
-    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
-        """No statement here can change a table and ask the same table which rows, so names come here and go back."""
-        old = what.may_go(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {what.seconds:.3f} SECOND")
+    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
+        """Prune in one transaction.
+
+        A statement here cannot change a table and select from it. So the names are read first, and then sent back.
+        """
+        old = pruning.condition(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {pruning.seconds:.3f} SECOND")
         connection.exec_driver_sql(f"UPDATE {TABLE} SET seq = seq WHERE resource = '{FLOOR}'")
         self.require_open(connection)
         highest = connection.exec_driver_sql(f"SELECT COALESCE(MAX(number), 0) FROM {TABLE} WHERE {old}").scalar_one()
@@ -188,15 +196,15 @@ class MySQLMarks(Marks):
             raise GuardNotEnforceable(NO_FLOOR)
         may_go = f"{old} AND number <= {int(floor)}"
         names = connection.exec_driver_sql(
-            f"SELECT HEX(resource) FROM {TABLE} WHERE {may_go} LIMIT {pruning.BATCH} FOR UPDATE SKIP LOCKED"
+            f"SELECT HEX(resource) FROM {TABLE} WHERE {may_go} LIMIT {pruning_module.BATCH} FOR UPDATE SKIP LOCKED"
         ).scalars()
         listed = ", ".join(f"x'{name}'" for name in names)
         if not listed:
             return floor, 0
-        # They are locked since, so none of them has risen.
+        # They are locked, so none of them has been raised since.
         return floor, connection.exec_driver_sql(f"DELETE FROM {TABLE} WHERE resource IN ({listed})").rowcount
 
-    def _facts(self, connection: Connection) -> Iterator[Finding]:
+    def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         table = {"table": TABLE}
         columns = {
             name: (kind.lower(), nullable)
@@ -245,7 +253,9 @@ class MySQLMarks(Marks):
             yield not_durable("sync_binlog", settings["sync_binlog"], "set it to 1")
         if settings.get("wsrep_on") == "ON":
             yield Finding(
-                "upkeep", "this is a Galera cluster, where locks are of one node", "send all guarded work to one node"
+                "upkeep",
+                "this is a Galera cluster, where a lock holds on one node only",
+                "send all guarded work to one node",
             )
         if not MySQL.is_mariadb(connection):
             yield Finding(
@@ -268,18 +278,18 @@ class MySQLMarks(Marks):
 def _require_innodb(row: Row[Any]) -> None:
     if row.engine != "InnoDB":
         raise GuardNotEnforceable(
-            f"the table {TABLE} is of the engine {row.engine}, which has no transactions: a check would not hold until "
-            f"the write; ALTER TABLE {TABLE} ENGINE = InnoDB, and the same for the data"
+            f"the table {TABLE} has the engine {row.engine}, which has no transactions: a check would not hold until "
+            f"the write; ALTER TABLE {TABLE} ENGINE = InnoDB, and do the same for the data"
         )
 
 
 def _remember(now: str, before: str) -> str:
-    """What a mark's writes would be after the newest one of ``now``, if there was none between it and ``before``."""
+    """Return a mark's writes as they would be if the newest one of ``now`` came right after ``before``."""
     newest = now.partition(" ")[0]
     return f"{newest} {before}"[:REMEMBERED_CHARACTERS]
 
 
-def _is_mine(row: Row[Any], fence: Fence) -> bool:
+def _matches(row: Row[Any], fence: Fence) -> bool:
     return (row.number, row.token) == (fence.number, fence.token)
 
 

@@ -1,8 +1,8 @@
-"""The marks of PostgreSQL through SQLAlchemy and psycopg 3, by the psycopg guard's plans: one round trip begins, bounds
-all waits and checks. It goes past the engine, where each of these would be a trip, and more work than the trip.
+"""The marks of PostgreSQL through SQLAlchemy and psycopg 3, by the psycopg guard's plans.
 
-So these statements do not meet what an engine does with each of its own, such as hooks and a log. Where a hook has
-begun the transaction already, everything goes through the engine, as with other drivers.
+One round trip begins the transaction, bounds all waits and checks. It bypasses the engine, which would need a round
+trip for each of these, and more work than the round trip itself. So the engine's hooks and log do not see these
+statements. Where a hook has already begun the transaction, everything goes through the engine, as with other drivers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
 T = TypeVar("T")
 
-_IS_STILL = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
+_IS_SAME_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
 
 
 class PsycopgMarks(PostgreSQLMarks):
-    """The marks of a PostgreSQL database, on connections that others open."""
+    """The marks of a PostgreSQL database through psycopg, on connections that a guard opens."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,14 +49,14 @@ class PsycopgMarks(PostgreSQLMarks):
         writes: int = 1,
         joined: bool = False,
     ) -> list[Admitted]:
-        """See :meth:`Marks.admit`. A mere claim is committed, too."""
+        """Claim or check, as :meth:`Marks.admit` does. A mere claim is also committed."""
         if joined and not connection.in_transaction():
-            connection.begin()  # or else it would not be SQLAlchemy's to roll back
+            connection.begin()  # otherwise SQLAlchemy would not roll it back
         driver: Any = connection.connection.driver_connection
         # A transaction of the caller's own may go through another driver.
         if not PostgreSQL.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        answers = _carry_out(
+        answers = _perform(
             connection,
             driver,
             lambda: admit(driver, self._access, fences, seconds, claim=claim, writes=writes),
@@ -64,17 +64,19 @@ class PsycopgMarks(PostgreSQLMarks):
         )
         return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
 
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_still`."""
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """See :meth:`Marks.is_same_transaction`."""
         driver: Any = connection.connection.driver_connection
-        statement = _IS_STILL.format(admitted.transaction)
-        [same] = _carry_out(connection, driver, lambda: ask(driver, [statement]), seconds)
+        statement = _IS_SAME_TRANSACTION.format(admitted.transaction)
+        [same] = _perform(connection, driver, lambda: ask(driver, [statement]), seconds)
         return first_row(same) == ("t",)
 
 
-def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
-    """Carry out a plan on the connection's driver; its errors are SQLAlchemy's. What is interrupted psycopg stops
-    itself, or else it closes the connection."""
+def _perform(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
+    """Perform a plan on the connection's driver. Its errors become SQLAlchemy's.
+
+    psycopg stops an interrupted statement itself, or else this closes the connection.
+    """
     try:
         if connection.dialect.is_async:
             adapted: Any = connection.connection.dbapi_connection
@@ -82,11 +84,11 @@ def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]]
             return result
         return run(driver, plan(), seconds)
     except psycopg.Error as error:
-        if error.sqlstate is None or not is_an_answer(error.sqlstate):  # or else it is the last one of this connection
+        if error.sqlstate is None or not is_an_answer(error.sqlstate):  # otherwise the connection is broken
             hang_up(driver)
         if driver.closed:
             with suppress(Exception):
-                connection.exec_driver_sql("")  # so that the engine finds it, tells its pool, and rolls nothing back
+                connection.exec_driver_sql("")  # the engine notices, tells its pool, and rolls nothing back
         raise DBAPIError.instance(
             "the guard's statements",
             None,
@@ -100,5 +102,5 @@ def _carry_out(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]]
     except BaseException as interruption:
         if driver.closed or driver.pgconn.transaction_status == TransactionStatus.ACTIVE:
             hang_up(driver)
-            connection.invalidate(interruption)  # or else the rollback that fails would hide the interruption
+            connection.invalidate(interruption)  # otherwise a failed rollback would hide the interruption
         raise

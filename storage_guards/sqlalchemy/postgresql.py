@@ -12,16 +12,17 @@ from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL
 from storage_guards.sql.verify import POSTGRESQL_FACTS, VerifyReport, assess_postgresql
 from storage_guards.sqlalchemy.alembic import XID8
-from storage_guards.sqlalchemy.marks import Marks, mark_table, one
+from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.table import fetch_one, mark_table
 
 _LIMITS = text(f"SELECT {ENFORCED}, {PostgreSQL.LIMITS}")
 _IS_ENFORCED = text(f"SELECT {ENFORCED}")
 _CREATE_LOCK = text("SELECT pg_advisory_xact_lock(:lock)")
-_IS_STILL = text("SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction")
+_IS_SAME_TRANSACTION = text("SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction")
 
 
 class PostgreSQLMarks(Marks):
-    """The marks of a PostgreSQL database, on connections that others open."""
+    """The marks of a PostgreSQL database, on connections that a guard opens."""
 
     dialect = PostgreSQL()
 
@@ -36,9 +37,9 @@ class PostgreSQLMarks(Marks):
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         return bool(connection.execute(_LIMITS, PostgreSQL.limit(seconds)).one()[0])
 
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_still`."""
-        row = one(connection, _IS_STILL, {"transaction": admitted.transaction})
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """See :meth:`Marks.is_same_transaction`."""
+        row = fetch_one(connection, _IS_SAME_TRANSACTION, {"transaction": admitted.transaction})
         return row is not None and bool(row[0])
 
     def verify(self, connection: Connection) -> VerifyReport:
@@ -62,9 +63,9 @@ class PostgreSQLMarks(Marks):
 
     def _create(self, connection: Connection) -> None:
         if connection.execute(_IS_ENFORCED).scalar_one():
-            return  # it is there, and none but its owner may make it
+            return  # the table exists, and only its owner may create it
         connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})
         super()._create(connection)
 
-    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
-        return self._prune_with(connection, on_postgresql(what))
+    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
+        return self._prune_with(connection, on_postgresql(pruning))

@@ -1,4 +1,4 @@
-"""How often, and for how long, a whole block is tried again that others at the same time have undone."""
+"""Retries of a whole block that concurrent transactions have undone: how often, and for how long."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from fencing.kernel.retry import Backoff
 _BACKOFF = Backoff(first=0.04, longest=0.5, least=0.0)
 
 
-def split(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
-    """The leases or fences, and the function, which comes last."""
+def split_arguments(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
+    """Return the leases or fences, and the function, which comes last."""
     if len(arguments) < 2 or not callable(arguments[-1]):
-        raise TypeError("run takes leases or fences, and then a function: guard.run(lease, function)")
+        raise TypeError("run takes leases or fences, and then a function: call guard.run(lease, function)")
     return tuple(arguments[:-1]), arguments[-1]
 
 
 class Retries:
-    """One use of ``run``: bounded in attempts and in time.
+    """The retries of one ``run``, bounded in attempts and in time.
 
     Args:
         holders: leases or fences.
-        attempts: how often the block is tried at the most.
+        attempts: how often the block runs at most.
         seconds: how long, from now on.
     """
 
@@ -34,7 +34,7 @@ class Retries:
         if isinstance(attempts, bool) or not isinstance(attempts, int):
             raise TypeError(f"attempts is a number of attempts, not {type(attempts).__name__}")
         if attempts < 1:
-            raise ValueError(f"attempts is at least 1, not {attempts}")
+            raise ValueError(f"attempts is {attempts}; pass at least 1")
         self._fences = sorted_fences(holders)
         self._attempts = attempts
         self._begun = time.monotonic()
@@ -42,18 +42,19 @@ class Retries:
         self._failed = 0
 
     def left(self) -> float:
-        """Seconds."""
+        """Return the seconds left."""
         return self._deadline - time.monotonic()
 
     def pause(self, error: Exception) -> float:
-        """How many seconds to wait before the next attempt; GuardUnavailable from ``error`` if there is none."""
+        """Return the seconds to wait before the next attempt. Raise GuardUnavailable from ``error`` if there is
+        none."""
         self._failed += 1
         pause = _BACKOFF.pause(self._failed)
         if self._failed >= self._attempts or pause >= self.left():
             names = ", ".join(repr(fence.resource) for fence in self._fences)
             took = time.monotonic() - self._begun
             raise GuardUnavailable(
-                f"the block under {names} was undone by others at the same time, {self._failed} of at most "
+                f"concurrent transactions undid the block under {names} {self._failed} of at most "
                 f"{self._attempts} times in {took:.3g} s; nothing was written, retry later",
                 resource=self._fences[0].resource if len(self._fences) == 1 else None,
             ) from error

@@ -1,9 +1,9 @@
-"""ORM sessions of which nothing is older than the claim: one session, one guarded transaction.
+"""ORM sessions in which nothing is older than the claim: one session for one guarded transaction.
 
-The session is new and bound to the guarded connection, so its identity map begins empty, and whatever it loads it loads
-after the check. What comes in from elsewhere is not taken as current: an object that was loaded by another session is
-expired as it is added, and refused where it has changes, or where its values would be copied (``merge``). It commits
-once, by the guard, as its block ends: with its events and flushes, through :meth:`Session.commit` itself.
+The session is new and bound to the guarded connection. So its identity map begins empty, and it loads everything after
+the check. An object that another session has loaded is not taken as current: it is expired as it is added. It is
+refused where it has changes, or where its values would be copied (``merge``). The guard commits the session once, as
+its block ends: with its events and flushes, through :meth:`Session.commit` itself.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 _ENDS_THE_BLOCK = ("rollback", "close", "reset", "invalidate")
 
 _LEAVE_THE_END = (
-    "a guarded session leaves commit(), rollback(), close() and the like to the guard: it commits as the block ends, "
-    "an exception rolls it back. Put session.begin_nested() around what may be rolled back by itself"
+    "a guarded session leaves commit(), rollback(), close() and the like to the guard, which commits at the block's "
+    "end and rolls back after an exception. Put session.begin_nested() around what may be rolled back by itself"
 )
 
 _ELSEWHERE = (
     "this session would use another engine or connection than its guarded one, where nothing is checked: bind no "
-    "mapper and no statement to another database here, and use a session of its own for that"
+    "mapper and no statement to another database here, and use a second session for that"
 )
 
 _FLUSHES = 100
-"""As many as SQLAlchemy makes before it takes hooks that always leave something to flush for an endless loop."""
+"""After so many flushes SQLAlchemy, too, assumes that a hook always leaves something to flush."""
 
 
 def check_factory(factory: Any, engine: Engine, *, asynchronous: bool = False) -> None:
-    """TypeError or ValueError unless ``factory`` can make this engine's sessions; None will do."""
+    """Raise TypeError or ValueError unless ``factory`` is None or makes this engine's sessions."""
     makers, theirs = (sessionmaker, scoped_session), (async_sessionmaker, async_scoped_session)
     if asynchronous:
         makers, theirs = theirs, makers  # type: ignore[assignment]
@@ -64,12 +64,14 @@ def check_factory(factory: Any, engine: Engine, *, asynchronous: bool = False) -
     bind = getattr(factory, "kw", {}).get("bind")
     bind = bind.sync_engine if isinstance(bind, AsyncEngine) else bind
     if bind is not None and bind is not engine:
-        raise ValueError(f"the factory makes sessions on {bind!r}, and this guard's marks are in {engine!r}")
+        raise ValueError(
+            f"the factory makes sessions on {bind!r}, but this guard's marks are in {engine!r}; use one engine for both"
+        )
 
 
 @contextmanager
 def session_on(connection: Connection, transaction: SQLAlchemyTransaction, factory: Any) -> Iterator[Any]:
-    """A session for the one transaction that is about to begin on ``connection``; closed at the end.
+    """Make a session for the one transaction that is about to begin on ``connection``. It is closed at the end.
 
     Args:
         connection: idle.
@@ -94,7 +96,7 @@ def session_on(connection: Connection, transaction: SQLAlchemyTransaction, facto
 async def async_session_on(
     connection: AsyncConnection, transaction: SQLAlchemyTransaction, factory: Any
 ) -> AsyncIterator[Any]:
-    """:func:`session_on` for asyncio."""
+    """Make an async session, as :func:`session_on` does."""
     session: AsyncSession = (factory or async_sessionmaker())(bind=connection, join_transaction_mode="control_fully")
     plain = connection.sync_connection
     if plain is None:
@@ -107,42 +109,45 @@ async def async_session_on(
             work.allow_all()
     finally:
         try:
-            await session.close()  # without I/O, as its transaction is over: so no cancellation comes between
+            await session.close()  # without I/O, because its transaction is over; so it cannot be cancelled
         finally:
             _leave_scope(factory, session)
 
 
 class _UnitOfWork:
-    """A session's part in its guarded transaction: what is forbidden meanwhile, and the commit at the end."""
+    """A session's part in its guarded transaction: its forbidden methods, and the commit at the end."""
 
     def __init__(self, session: Session, connection: Connection, transaction: SQLAlchemyTransaction) -> None:
         if session.twophase:
-            raise ValueError("a two-phase session cannot be guarded: its commit comes after the check's transaction")
+            raise ValueError(
+                "a two-phase session cannot be guarded, because its commit comes after the check's transaction; use "
+                "twophase=False"
+            )
         if any(True for _ in session):
             raise ValueError(
-                "the factory's sessions are not new: they have objects, which may be older than the claim; add them in "
-                "the guarded block"
+                "the factory's sessions are not new: they have objects, which may be older than the claim; add objects "
+                "in the guarded block"
             )
         self._session = session
         self._connection = connection
         self._transaction = transaction
         self._ending = False
-        self._strayed: GuardNotEnforceable | None = None
-        self._own = {
+        self._refusal: GuardNotEnforceable | None = None
+        self._overrides = {
             **dict.fromkeys(_ENDS_THE_BLOCK, _refuse),
-            "get_bind": self._bind_of(session.get_bind),
-            "merge": self._merging(session.merge),
-            "bulk_save_objects": self._saving(session.bulk_save_objects),
+            "get_bind": self._guard_get_bind(session.get_bind),
+            "merge": self._guard_merge(session.merge),
+            "bulk_save_objects": self._guard_save(session.bulk_save_objects),
         }
         if hasattr(session, "merge_all"):  # since SQLAlchemy 2.1
-            self._own["merge_all"] = self._saving(session.merge_all)
-        # The session's class, and so the caller's own events, come before these.
+            self._overrides["merge_all"] = self._guard_save(session.merge_all)
+        # The events of the session's class, and so the caller's own, come before these.
         event.listen(session, "after_begin", self._after_begin)
         event.listen(session, "before_commit", self._before_commit)
         event.listen(session, "before_attach", self._before_attach)
         event.listen(session, "detached_to_persistent", self._expire)
         transaction.unit_of_work = self
-        vars(session).update(self._own)  # last: whoever is interrupted before can close it
+        vars(session).update(self._overrides)  # last, so that the session can be closed after an earlier interruption
 
     def __enter__(self) -> None:
         if not self._session.in_transaction():
@@ -153,27 +158,27 @@ class _UnitOfWork:
     ) -> None:
         self.allow_all()
         if error is not None:
-            with suppress(*DATABASE_ERRORS):  # the transaction is gone all the same, and it is the block's error that
-                self._session.rollback()  # counts: a cancellation, say
+            with suppress(*DATABASE_ERRORS):  # the transaction is gone anyway, and the block's error counts
+                self._session.rollback()
             return
-        if self._strayed is not None:
-            raise self._strayed
+        if self._refusal is not None:
+            raise self._refusal
         self._ending = True
         try:
             self._session.commit()
         except BaseException:
-            # SQLAlchemy lets go of the transaction when its commit was answered. What fails after that is a hook.
+            # SQLAlchemy drops the transaction when its commit was answered. A failure after that is a hook's.
             self._transaction.commit_is_over = self._connection.get_transaction() is None
             raise
 
     def allow_all(self) -> None:
-        """Give the session back what was forbidden."""
-        for name in self._own:
+        """Restore the session's forbidden methods."""
+        for name in self._overrides:
             if name != "get_bind":
                 vars(self._session).pop(name, None)
 
     def _before_commit(self, session: Session) -> None:
-        """The last of these events: hooks may have written, and what they left to flush is flushed here."""
+        """Flush what the hooks have left, as the last of these events."""
         if session.in_nested_transaction():
             return  # the release of a savepoint
         if not self._ending:
@@ -185,13 +190,13 @@ class _UnitOfWork:
         self._transaction.about_to_commit(self._connection)
 
     def _after_begin(self, session: Session, transaction: object, connection: Connection) -> None:
-        """Nothing is sent to another connection; nor is it committed, if this error is swallowed."""
+        """Refuse another connection. If the block swallows this error, the session is not committed."""
         if connection is not self._connection:
-            self._strayed = GuardNotEnforceable(_ELSEWHERE)
-            raise self._strayed
+            self._refusal = GuardNotEnforceable(_ELSEWHERE)
+            raise self._refusal
 
-    def _bind_of(self, get_bind: Callable[..., Any]) -> Callable[..., Any]:
-        """Where a mapper is bound to the guard's engine by itself, its connection is meant."""
+    def _guard_get_bind(self, get_bind: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the guarded connection for a mapper that is bound to the guard's engine."""
 
         def guarded(*args: Any, **options: Any) -> Any:
             bind = get_bind(*args, **options)
@@ -204,11 +209,12 @@ class _UnitOfWork:
         if state.key is not None and state.modified:
             raise ValueError(
                 f"this {type(instance).__name__} was loaded by another session and changed since: its changes may come "
-                f"from what was read before the claim. Get it anew in this session, and change that"
+                f"from reads before the claim. Get it anew in this session, and change that"
             )
 
     def _expire(self, session: Session, instance: object) -> None:
-        """What it has is old. What it brings in by its relationships comes in first, as they are forgotten with it."""
+        """Expire the object, because its values are old. Its related objects are added first, because expiring forgets
+        them."""
         state = _state_of(instance)
         related = [found[0] for found in state.mapper.cascade_iterator("save-update", state)]
         session.expire(instance)
@@ -216,35 +222,39 @@ class _UnitOfWork:
             if each not in session:
                 session.add(each)
 
-    def _merging(self, merge: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard_merge(self, merge: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(instance: Any, *args: Any, **options: Any) -> Any:
             if not options.get("load", True):
-                raise ValueError("merge(load=False) takes what was read before for current; get it anew instead")
+                raise ValueError(
+                    "merge(load=False) would treat old values as current; get the object anew in this session instead"
+                )
             self._require_no_copies([instance])
             return merge(instance, *args, **options)
 
         return guarded
 
-    def _saving(self, save: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard_save(self, save: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(instances: Iterable[Any], *args: Any, **options: Any) -> Any:
             instances = list(instances)
             if not options.get("load", True):
-                raise ValueError("load=False takes what was read before for current; get it anew instead")
+                raise ValueError(
+                    "load=False would treat old values as current; get the objects anew in this session instead"
+                )
             self._require_no_copies(instances)
             return save(instances, *args, **options)
 
         return guarded
 
     def _require_no_copies(self, instances: Iterable[Any]) -> None:
-        """ValueError where values would be written that another session has read."""
+        """Raise ValueError where values would be written that another session has read."""
         for instance in instances:
             state = _state_of(instance)
             reached = [state, *(found[2] for found in state.mapper.cascade_iterator("merge", state))]
             for each in reached:
                 if each.key is not None and each.session is not self._session:
                     raise ValueError(
-                        f"this would write all that another session has read of a {each.class_.__name__}, which may be "
-                        f"older than the claim. Get it anew in this session, and change that"
+                        f"this would write all values of a {each.class_.__name__} that another session has read, which "
+                        f"may be older than the claim. Get it anew in this session, and change that"
                     )
 
 

@@ -13,10 +13,11 @@ from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, on_sqlite
 from storage_guards.sql.statements import SQLITE
 from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks, mark_table, one
+from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.table import fetch_one, mark_table
 
-# Whoever has written since holds the write lock, so what is read here holds until the commit.
-_IS_STILL = text(
+# This transaction has written, so it holds the write lock, and the row stays as it is until the commit.
+_IS_SAME_TRANSACTION = text(
     "SELECT recent_writes = :recent_writes FROM fencing_marks "
     "WHERE resource = :resource AND number = :number AND token = :token"
 )
@@ -26,19 +27,22 @@ _TYPES = {"resource": "TEXT", "number": "BIGINT", "token": "TEXT", "seq": "BIGIN
 
 
 class SQLiteMarks(Marks):
-    """The marks of a SQLite database, on connections that others open, and bound."""
+    """The marks of a SQLite database, on connections that a guard opens and bounds."""
 
     dialect = SQLite()
 
     def __init__(self) -> None:
         exact = Text(collation="BINARY")
-        # Its columns take any type, and text sorts above every number.
+        # SQLite's columns take any type, and text sorts above every number.
         integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
         super().__init__(mark_table(integers, resource=exact, token=exact, recent_writes=exact), SQLITE)
 
     def create(self, connection: Connection, seconds: float) -> None:
-        """See :meth:`Marks.create`. Where two do it, one is told at once that the database is locked: IF NOT EXISTS
-        reads before it writes, and waiting then would be a deadlock. So that one tries again."""
+        """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
+
+        Where two do it, SQLite tells one of them at once that the database is locked: IF NOT EXISTS reads before it
+        writes, and waiting then would be a deadlock. So that one retries.
+        """
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -47,15 +51,17 @@ class SQLiteMarks(Marks):
                 if time.monotonic() > deadline:
                     raise
 
-    def is_still(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_still`."""
-        row = one(connection, _IS_STILL, {**self._values(admitted.fence), "recent_writes": admitted.recent_writes})
+    def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """See :meth:`Marks.is_same_transaction`."""
+        row = fetch_one(
+            connection, _IS_SAME_TRANSACTION, {**self._values(admitted.fence), "recent_writes": admitted.recent_writes}
+        )
         return row is not None and bool(row[0])
 
-    def _prune_batch(self, connection: Connection, what: Pruning) -> tuple[int, int]:
-        return self._prune_with(connection, on_sqlite(what))
+    def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
+        return self._prune_with(connection, on_sqlite(pruning))
 
-    def _facts(self, connection: Connection) -> Iterator[Finding]:
+    def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         columns = {row.name: row for row in connection.exec_driver_sql(f"PRAGMA table_info({TABLE})")}
         for name, wanted in _TYPES.items():
             kind = columns[name].type.upper() if name in columns else "missing"

@@ -1,7 +1,7 @@
-"""One guarded transaction on a SQLAlchemy connection: begin, check first, run the block, see that it is still open.
+"""One guarded transaction on a SQLAlchemy connection: begin, check first, run the block, and see that it is still open.
 
-Written once, for a plain :class:`~sqlalchemy.Connection`. An asyncio guard runs the two ends of
-:meth:`SQLAlchemyTransaction.on` with ``AsyncConnection.run_sync``, the second shielded from cancellation.
+It is written once, for a plain :class:`~sqlalchemy.Connection`. An async guard runs the two ends of
+:meth:`SQLAlchemyTransaction.on` with ``AsyncConnection.run_sync``, the second one shielded from cancellation.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards.sql.shield import finish_within, raise_outcome
 from storage_guards.sql.transaction import GuardedTransaction
-from storage_guards.sqlalchemy.errors import commit_was_refused, has_lost_a_race, transaction_is_gone
+from storage_guards.sqlalchemy.errors import commit_was_refused, lost_race, transaction_is_gone
 from storage_guards.sqlalchemy.marks import Marks
 
 T = TypeVar("T")
 
 _ENDED_INSIDE = (
-    "the checked transaction was not sound at the block's end: either a statement failed and its error was swallowed "
-    "(then nothing was written; put connection.begin_nested() around what may fail), or it sent COMMIT or ROLLBACK as "
-    "text or through the driver, or what commits implicitly (on MariaDB and MySQL each CREATE, ALTER, TRUNCATE …; then "
-    "what it wrote until that is committed or not, and nothing after it was written but, unchecked, the rest of the "
-    "same text)"
+    "the checked transaction was not sound at the block's end. Perhaps a statement failed and its error was "
+    "swallowed: then nothing was written; put connection.begin_nested() around what may fail. Perhaps the block sent "
+    "COMMIT or ROLLBACK as text or through the driver, or a statement that commits implicitly (on MariaDB and MySQL "
+    "each CREATE, ALTER, TRUNCATE …): then what it wrote before is committed or not, and the rest of the same text may "
+    "be written unchecked, but nothing later; leave the end to the guard"
 )
 
 _ENDED_BY_SQLALCHEMY = (
-    "the block ended the checked transaction itself: after a rollback() or close() nothing was written, after a "
-    "commit() what was written until then is committed. Leave the end to the block, and put "
-    "connection.begin_nested() around what may be rolled back"
+    "the block ended the checked transaction itself. After a rollback() or close() nothing was written; after a "
+    "commit() all earlier writes are committed. Leave the end to the guard, and put connection.begin_nested() around "
+    "what may be rolled back"
 )
 
 
 class SQLAlchemyTransaction(GuardedTransaction[Marks]):
-    """See :class:`GuardedTransaction`."""
+    """A :class:`GuardedTransaction` on a SQLAlchemy connection."""
 
     unit_of_work: AbstractContextManager[None] = nullcontext()
-    """In which the block runs; it may commit at its end, but not before :meth:`about_to_commit`."""
+    """The context in which the block runs. It may commit at its end, but not before :meth:`about_to_commit`."""
     commit_is_over = False
-    """What the unit of work raises now is no answer to the commit."""
+    """The commit was answered, so an error of the unit of work is no answer to it."""
     _connection: Connection
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
-        """The transaction itself: begun and admitted on entry, committed or rolled back on exit."""
+        """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
         with self._marks.dialect.bounded_waits(connection, self.seconds):
             with connection.begin():
                 self.admit(connection)
-                if self.foreign_body and not self._marks.dialect.begins_by_itself(connection):
-                    # Or else what follows a COMMIT in the block would be committed, unchecked.
+                if self.caller_block and not self._marks.dialect.begins_by_itself(connection):
+                    # Otherwise what follows a COMMIT in the block would be committed without a check.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
                 try:
                     with self.unit_of_work:
@@ -70,49 +70,56 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             self._committed = True
 
     def admit(self, connection: Connection) -> None:
-        """Claim or check, as the first statements of a transaction or, ``joined``, at a later point of the caller's
-        own."""
+        """Claim or check.
+
+        These are the first statements of a transaction or, if it is ``joined``, later ones of the caller's own
+        transaction.
+        """
         admitted = self._marks.admit(
             connection, self.fences, self.seconds, claim=self.claims, writes=self.writes, joined=self.joined
         )
-        if self.foreign_body:
+        if self.caller_block:
             self._marks.note_transaction(connection)
         self._admitted = admitted
 
     def about_to_commit(self, connection: Connection) -> None:
-        """The end of the block's own work: from here on no answer means an unknown outcome. GuardNotEnforceable where
-        this is not the checked transaction any more."""
+        """End the block's own work: from here on a missing answer means an unknown outcome.
+
+        Raise GuardNotEnforceable where this is no longer the checked transaction.
+        """
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
         if self.writes:  # a mere claim may be committed already
             self._require_open(connection)
         self._committing = True
-        if self.foreign_body and self._admitted and not self._is_still(connection):
+        if self.caller_block and self._admitted and not self._is_same_transaction(connection):
             self.refuse(_ENDED_INSIDE)
 
     def is_over(self) -> bool:
-        """SQLAlchemy lets go of a transaction as it is committed or rolled back, and calls hooks after that."""
+        """Return whether it no longer holds the marks.
+
+        SQLAlchemy drops a transaction when it is committed or rolled back, and calls hooks after that.
+        """
         return self._admitted is not None and self._connection.get_transaction() is None
 
     def hang_up(self, connection: Connection | None) -> None:
-        """Close its socket."""
+        """Close the connection's socket."""
         self._marks.dialect.hang_up(connection)
 
-    def lost_a_race(self, error: Exception) -> bool:
-        """Whether ``error`` undid the transaction only because of others at the same time: it may be tried again, as a
-        whole."""
+    def lost_race(self, error: Exception) -> bool:
+        """Return whether ``error`` came only from concurrent transactions, so that the whole block may be repeated."""
         if isinstance(error, GuardUnavailable) and error is not self._body_error:
-            return has_lost_a_race(error.__cause__)
-        return has_lost_a_race(error)
+            return lost_race(error.__cause__)
+        return lost_race(error)
 
     def _require_open(self, connection: Connection) -> None:
         self._marks.require_open(connection, _ENDED_INSIDE)
 
-    def _is_still(self, connection: Connection) -> bool:
-        """Whether the block has put no other transaction in the place of the checked one."""
+    def _is_same_transaction(self, connection: Connection) -> bool:
+        """Return whether this still is the checked transaction, and the block has not begun another one."""
         assert self._admitted is not None
         try:
-            return self._marks.is_still(connection, self._admitted[0], self.seconds)
+            return self._marks.is_same_transaction(connection, self._admitted[0], self.seconds)
         except DBAPIError as error:
             if not transaction_is_gone(error):
                 raise
@@ -127,10 +134,10 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         return unknown
 
 
-class InGreenlet:
-    """Runs ``transaction.on`` on a plain connection for the asyncio connection that wraps it.
+class AsyncGuardedBlock:
+    """The run of ``transaction.on`` for the asyncio connection that wraps a plain one.
 
-    Its end, the COMMIT or the ROLLBACK, is run to an answer, whatever is cancelled: see ``sql/shield.py``.
+    Its end, the COMMIT or the ROLLBACK, runs until it has an answer, whatever is cancelled: see ``sql/shield.py``.
     """
 
     def __init__(self, connection: AsyncConnection, transaction: SQLAlchemyTransaction) -> None:
@@ -149,8 +156,8 @@ class InGreenlet:
         end = self._connection.run_sync(leave)
         ended = await finish_within(end, self._transaction.seconds, self._hang_up)
         if isinstance(error, asyncio.CancelledError):
-            _let_go(error)
-        raise_outcome(ended, error, self._transaction.meaning)
+            _drop_cursors(error)
+        raise_outcome(ended, error, self._transaction.explain)
 
     def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
         manager = self._transaction.on(connection)
@@ -162,19 +169,19 @@ class InGreenlet:
 
 
 async def in_greenlet(connection: AsyncConnection, function: Callable[[Connection], T]) -> T:
-    """``connection.run_sync``, which leaves nothing locked when it is cancelled."""
+    """Run the function as ``connection.run_sync`` does. A cancellation leaves nothing locked."""
     try:
         return await connection.run_sync(function)
     except asyncio.CancelledError as error:
-        _let_go(error)
+        _drop_cursors(error)
         raise
 
 
-def _let_go(cancelled: asyncio.CancelledError) -> None:
+def _drop_cursors(cancelled: asyncio.CancelledError) -> None:
     """Drop the cursors that the frames of a cancelled statement keep alive.
 
-    SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, and its write lock, live on
-    until the last unfinished statement of it is gone (https://www.sqlite.org/c3ref/close.html), which without this
-    would be the garbage collector's next full run.
+    SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, with its write lock, lives
+    until its last unfinished statement is gone (https://www.sqlite.org/c3ref/close.html). Without this call that would
+    be at the next full run of the garbage collector.
     """
     traceback.clear_frames(cancelled.__traceback__)

@@ -19,8 +19,8 @@
                 between()
                 transaction.put(resource, value + 1)
 
-Each method may be ``async def``; then ``add`` awaits ``asyncio.to_thread(between)``, since ``between`` may block. Needs
-pytest, or anything else that collects ``test_`` methods and makes a new instance for each.
+Each method may be ``async def``. Then ``add`` awaits ``asyncio.to_thread(between)``, because ``between`` may block. It
+needs pytest, or another runner that collects ``test_`` methods and makes a new instance for each.
 """
 
 from __future__ import annotations
@@ -32,4 +32,4 @@ __all__ = ["AWKWARD_ENDS", "GuardContract"]
 
 
 class GuardContract(GuardRules, GuardRaces):
-    """Every guard passes these. Each test uses resources of its own, so the storage need not be empty."""
+    """The tests that every guard passes. Each test uses resources of its own, so the storage need not be empty."""

@@ -1,4 +1,4 @@
-"""The base of the guards' suites: what a subclass supplies, and short forms for the tests."""
+"""The base of the guards' suites: the methods that a subclass supplies, and short forms for the tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fencing.testing.contract import Contract
 
 
 def fence(resource: str, number: int, token: str | None = None) -> Fence:
-    """A fence as a coordinator would have minted it, with a token of its own unless one is given."""
+    """Return a fence as a coordinator would have minted it, with a new token unless one is given."""
     return Fence(resource, number, token or uuid.uuid4().hex)
 
 
@@ -32,26 +32,26 @@ class GuardSuite(Contract):
     several_guards: ClassVar[bool] = True
     """True if a second ``make()`` gives a guard on the same storage; False where the storage is the guard object."""
 
-    # A subclass supplies these
+    # The methods of a subclass
 
     def make(self) -> Any:
-        """A new guard on the storage under test; called again in one test, on the same storage."""
+        """Return a new guard on the storage under test. One test may call it again, for the same storage."""
         raise AssertionError("override make()")
 
     def read(self, resource: str) -> Any:
-        """The int stored under that name; 0 where there is none. Reads what is committed, on the primary."""
+        """Return the int stored under that name; 0 where there is none. Read committed data, on the primary."""
         raise AssertionError("override read()")
 
     def write(self, fence: Fence, resource: str, value: int, **options: Any) -> Any:
-        """Store the int through the guard; ``options`` is ``claim=True`` or empty."""
+        """Store the int through the guard. ``options`` is ``claim=True`` or empty."""
         raise AssertionError("override write()")
 
     def write_unguarded(self, resource: str, value: int) -> Any:
-        """Store the int past the guard: the control."""
+        """Store the int without the guard, for the control test."""
         raise AssertionError("override write_unguarded()")
 
     def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> Any:
-        """In one transaction of the guard: read the int, call ``between()``, store one more."""
+        """Read the int, call ``between()`` and store one more, in one transaction of the guard."""
         raise AssertionError("override add(), or set transactions = False")
 
     @cached_property
@@ -62,7 +62,7 @@ class GuardSuite(Contract):
     # Short forms
 
     def _name(self) -> str:
-        """A resource of the test's own. Makes the guard first, so that an async ``write`` finds it made."""
+        """Return a resource for this test alone. The guard is made first, so that an async ``write`` finds it."""
         assert self.guard is not None
         return f"contract:{uuid.uuid4().hex}"
 
@@ -77,21 +77,21 @@ class GuardSuite(Contract):
         self.call(self.write, mine, getattr(mine, "fence", mine).resource, value)
 
     def _refused(self, mine: Fence, value: int, **options: Any) -> StaleFence:
-        """The StaleFence of a write that must not have happened."""
+        """Expect a StaleFence of the write, which must not have happened."""
         before = self.call(self.read, mine.resource)
         refused = self.expect(StaleFence, self.write, mine, mine.resource, value, **options)
         assert self.call(self.read, mine.resource) == before, "refused, and written all the same"
         return refused
 
     def _second(self) -> GuardSuite:
-        """This test, with a guard of its own on the same storage."""
+        """Return this test with a second guard on the same storage."""
         assert self.guard is not None
         second = copy.copy(self)
         vars(second)["guard"] = second.call(second.make)
         return second
 
     def _admits(self, mine: Fence) -> bool:
-        """Claim, again while the storage is too busy, and say whether the claim was admitted."""
+        """Claim, again while the storage is too busy, and return whether the claim was admitted."""
         for _ in range(100):
             try:
                 self._claim(mine)

@@ -20,8 +20,8 @@ ATTEMPTS = 25
 """How often each racing writer tries. Most of its fences come too late, on purpose."""
 
 MORE_ROUNDS = 4
-"""How many times as often the writers may try, until ENOUGH attempts of all were in time. On a slow storage a newer
-claim cuts nearly every attempt short."""
+"""The factor by which ATTEMPTS may grow until ENOUGH attempts of all writers were in time. On a slow storage newer
+claims interrupt nearly every attempt."""
 
 ENOUGH = 5
 
@@ -48,7 +48,7 @@ class GuardRaces(GuardSuite):
         assert self.race([lambda: self._admits(mine)] * WRITERS) == [True] * WRITERS
 
     def test_check_and_write_are_one(self) -> None:
-        """A newer claim that comes between A's check and A's commit waits for it, or A is refused."""
+        """A newer claim between A's check and A's commit waits for the commit, or A is refused."""
         self._needs("transactions")
         self._check_and_write_are_one(self)
 
@@ -79,16 +79,16 @@ class GuardRaces(GuardSuite):
         except (StaleFence, GuardUnavailable):
             written = 0
         newer.join(30)
-        assert seen_by_b == [written], "B read, after its claim, what A then overwrote"
+        assert seen_by_b == [written], "A overwrote the value that B had read after its claim"
         assert self.call(self.read, name) == written
 
     def test_a_write_races_a_newer_claim(self) -> None:
-        """The newer holder's read after its claim is final: the older write came before it, or never comes."""
+        """The older write lands before the newer holder's claim, or never. So that holder's read is final."""
         name = self._name()
         other = self._second() if self.several_guards else self
         number = value = 0
         deadline = time.monotonic() + RACING_SECONDS
-        pause = _PauseAtALine()
+        pause = _LinePause()
         while time.monotonic() < deadline:
             old, newer = fence(name, number := number + 1), fence(name, number := number + 1)
             self._claim(old)
@@ -110,7 +110,7 @@ class GuardRaces(GuardSuite):
             assert seen == value, "the older write landed after the newer claim, or was refused and landed"
             assert self.call(self.read, name) == value
 
-    # Increments, without a lock. What was acknowledged must be there.
+    # Increments, without a lock. Every acknowledged one must be there.
 
     def test_racing_writers_lose_nothing(self) -> None:
         def increment(test: GuardSuite, mine: Fence, pause: Callable[[], None]) -> None:
@@ -160,7 +160,7 @@ class GuardRaces(GuardSuite):
             for attempt in range(ATTEMPTS * MORE_ROUNDS):
                 if attempt >= ATTEMPTS and len(by) >= ENOUGH:
                     break
-                time.sleep(chance.random() / 100)  # or newer claims would cut short nearly every attempt
+                time.sleep(chance.random() / 100)  # otherwise newer claims would interrupt nearly every attempt
                 mark = self._mark(name)
                 number = max(1, (mark.number if mark else 0) + chance.randint(-2, 2))
                 mine = Fence(name, number, f"{chance.getrandbits(128):032x}")
@@ -177,8 +177,8 @@ class GuardRaces(GuardSuite):
         assert acknowledged >= ENOUGH, f"only {acknowledged} acknowledged: that proves little; FENCING_SEED={seed}"
 
 
-class _PauseAtALine:
-    """Pauses a thread inside what it calls: at each use one line later, so that no gap is too narrow to be hit."""
+class _LinePause:
+    """A pause of a thread inside a call: at each use one line later, so that it hits every gap between two lines."""
 
     def __init__(self) -> None:
         self._line = 0

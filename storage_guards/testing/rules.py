@@ -1,4 +1,4 @@
-"""The rules of guards, each by itself: which claims and writes are admitted, and what they leave."""
+"""The rules of guards, one by one: which claims and writes are admitted, and the marks that they leave."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class GuardRules(GuardSuite):
         assert self._mark(name) == Mark(5, newer.token, 0)
         assert self.call(self.read, name) == 1
 
-    # Several guards on one storage, as in several processes: the marks are the storage's
+    # Several guards on one storage, as in several processes: the marks belong to the storage
 
     def test_a_second_guard_has_the_same_marks(self) -> None:
         self._needs("several_guards")
@@ -156,7 +156,7 @@ class GuardRules(GuardSuite):
         assert self.call(self.read, name) == 0
 
     def test_the_textbook_trace(self) -> None:
-        """A reads, B (newer) reads before A writes: nothing newer has written yet, and still A must not."""
+        """A reads, and B (newer) reads before A writes. B has not written yet, but A must not write any more."""
         self._textbook_trace(self)
 
     def _textbook_trace(self, other: GuardSuite) -> None:
@@ -222,7 +222,7 @@ class GuardRules(GuardSuite):
 
 
 class _Lease:
-    """As much of a lease as a guard may use."""
+    """The part of a lease that a guard may use."""
 
     def __init__(self, mine: Fence, ended: str | None = None) -> None:
         self.fence = mine

@@ -221,8 +221,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another-transaction-is-committed-for-the-checked-one",
         "storage_guards/sqlalchemy/transaction.py",
-        "if self.foreign_body and self._admitted and not",
-        "if self.foreign_body and not self._admitted and not",
+        "if self.caller_block and self._admitted and not",
+        "if self.caller_block and not self._admitted and not",
         ("tests/sql/test_transactions.py::test_another_transaction_in_the_place_of_the_checked_one",),
     ),
     Mutant(
@@ -316,7 +316,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-cancelled-commit-does-not-say-what-became-of-it",
         "storage_guards/sql/shield.py",
-        "raise cancelled from said",
+        "raise cancelled from explained",
         "raise cancelled",
         ("tests/sql/test_cancelled_commits.py::test_a_commit_that_is_refused_is_told",),
     ),

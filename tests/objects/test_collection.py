@@ -96,7 +96,7 @@ def test_what_was_not_deleted_is_not_said_to_be(side: Side, number: int) -> None
     desk.publish(Fence(R, number, "a" * 22), {"NotFound": b"1"}, claim=True)
     desk.call(desk.guard.delete, newer := Fence(R, number + 1, "b" * 22), claim=True)
     error = desk.side.expect(GuardUnavailable, desk.guard.collect, newer)
-    assert "call again" in str(error)
+    assert "call collect again" in str(error)
     assert len(desk.call(desk.guard.history, R)) == 1
 
 

@@ -12,7 +12,7 @@ from examples.servers.objects import ObjectServer
 from fencing.kernel.fence import Fence, Mark
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects.keys import Layout, new_id
-from storage_guards.objects.pointer import Entry, encode, published
+from storage_guards.objects.pointer import Entry, encode, with_publication
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.testing import GuardContract
 
@@ -45,7 +45,7 @@ class _Objects(GuardContract):
         data = b"%d" % value
         self.store.put(directory.full(key), data)
         mark, now = Mark(1, mine.token), datetime.now(UTC)
-        pointer = published(None, mine, mark, new_id(), now, {"value": Entry(key, len(data))})
+        pointer = with_publication(None, mine, mark, new_id(), now, {"value": Entry(key, len(data))})
         self.store.put(directory.pointer, encode(pointer))
 
 

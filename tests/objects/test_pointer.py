@@ -19,12 +19,12 @@ from storage_guards.objects.pointer import (
     MAX_OBJECTS,
     Entry,
     Pointer,
-    claimed,
     decode,
-    deleted,
     encode,
-    moved,
-    published,
+    with_claim,
+    with_deletion,
+    with_next_seq,
+    with_publication,
 )
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -42,8 +42,8 @@ def entry(name: str = "x", size: int = 3) -> Entry:
 def write(now: Pointer | None, fence: Fence, number: int, objects: dict[str, Entry] | None = None) -> Pointer:
     mark = admit_write(admit_claim(now.mark if now else None, fence), fence)
     if objects is None:
-        return deleted(now, fence, mark, an_id(number), NOW)
-    return published(now, fence, mark, an_id(number), NOW, objects)
+        return with_deletion(now, fence, mark, an_id(number), NOW)
+    return with_publication(now, fence, mark, an_id(number), NOW, objects)
 
 
 def example() -> Pointer:
@@ -52,7 +52,7 @@ def example() -> Pointer:
 
 def test_it_survives_its_bytes() -> None:
     pointer = example()
-    for state in (pointer, write(pointer, NEWER, 3), claimed(pointer, NEWER, Mark(9, NEWER.token), "x" * 8, NOW)):
+    for state in (pointer, write(pointer, NEWER, 3), with_claim(pointer, NEWER, Mark(9, NEWER.token), "x" * 8, NOW)):
         assert decode(encode(state), "orders:1") == state
 
 
@@ -76,10 +76,10 @@ def test_its_bytes_are_for_other_tools_too() -> None:
 
 def test_a_claim_changes_the_mark_alone() -> None:
     pointer = example()
-    after = claimed(pointer, NEWER, admit_claim(pointer.mark, NEWER), an_id(9), NOW)
+    after = with_claim(pointer, NEWER, admit_claim(pointer.mark, NEWER), an_id(9), NOW)
     assert after.mark == Mark(9, NEWER.token, 0)
     assert (after.published, after.recent_writes) == (pointer.published, pointer.recent_writes)
-    assert claimed(None, MINE, Mark(7, MINE.token), an_id(1), NOW).recent_writes == ("*" + an_id(1),)
+    assert with_claim(None, MINE, Mark(7, MINE.token), an_id(1), NOW).recent_writes == ("*" + an_id(1),)
 
 
 def test_a_deletion_is_a_tombstone_that_keeps_the_mark() -> None:
@@ -102,13 +102,13 @@ def test_no_two_states_have_the_same_bytes() -> None:
         if kind == 0 or state is None:
             number += 1
             fence = Fence("orders:1", number, "a" * 22)
-            state = claimed(state, fence, admit_claim(state.mark if state else None, fence), an_id(1), NOW)
+            state = with_claim(state, fence, admit_claim(state.mark if state else None, fence), an_id(1), NOW)
         elif kind == 1:
             state = write(state, fence, 1, {"x": entry()})
         elif kind == 2:
             state = write(state, fence, 1)
         else:
-            state = moved(state, NOW)
+            state = with_next_seq(state, NOW)
         data = encode(state)
         assert data not in seen
         seen.add(data)
@@ -197,7 +197,7 @@ def test_the_verdict_against_random_histories() -> None:
     """Of a pointer and a change to it that was lost: whatever comes after, what is said of it is so."""
     for seed in range(3000):
         chance = random.Random(seed)
-        base = None if chance.random() < 0.2 else claimed(None, MINE, Mark(7, MINE.token), an_id(0), NOW)
+        base = None if chance.random() < 0.2 else with_claim(None, MINE, Mark(7, MINE.token), an_id(0), NOW)
         number = 0
         for _ in range(chance.randrange(20) if base else 0):
             base = write(base, MINE, number := number + 1)
@@ -207,7 +207,7 @@ def test_the_verdict_against_random_histories() -> None:
         for _ in range(chance.randrange(20)):
             if state is None or chance.random() < 0.2:
                 fence = Fence("orders:1", (state.mark.number if state else 7) + 1, "c" * 22)
-                state = claimed(state, fence, Mark(fence.number, fence.token), an_id(500), NOW)
+                state = with_claim(state, fence, Mark(fence.number, fence.token), an_id(500), NOW)
             else:
                 state = write(state, Fence("orders:1", state.mark.number, state.mark.token), number := number + 1)
         said = verdict(wanted.recent_writes, state)

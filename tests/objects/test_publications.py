@@ -194,7 +194,7 @@ def test_a_stream_that_was_interrupted_does_not_go_on(side: Side, error: type[Ba
     with pytest.raises((GenericError, KeyboardInterrupt, asyncio.CancelledError)):
         steps.throw(error("now"))
     for _ in range(2):
-        assert "read it again" in str(side.expect(GuardUnavailable, stream.read))
+        assert "open it again" in str(side.expect(GuardUnavailable, stream.read))
 
 
 # Bodies that fail, and arguments that are none

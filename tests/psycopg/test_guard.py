@@ -22,7 +22,7 @@ from fencing import Fence, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.psycopg.errors import PsycopgErrors, commit_was_refused
 from storage_guards.psycopg.statements import begin
-from storage_guards.psycopg.wire import within
+from storage_guards.psycopg.wire import limit_silence
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "postgresql://127.0.0.1:1/nowhere"
@@ -124,7 +124,7 @@ def test_arguments_in_the_wrong_order() -> None:
         guard.write("UPDATE orders SET total = 1", MINE)
     with pytest.raises(TypeError, match="lease first"):
         guard.write(MINE, MINE)
-    with pytest.raises(TypeError, match="a str say, not SQLAlchemy's TextClause"):
+    with pytest.raises(TypeError, match="such as a str, not SQLAlchemy's TextClause"):
         guard.write(MINE, text("UPDATE orders SET total = 1"))
     with pytest.raises(TypeError, match="psycopg Connection"):
         guard.advance(MINE)
@@ -173,7 +173,7 @@ def test_a_refused_commit() -> None:
 
 def test_a_mark_that_stays_locked_may_be_ones_own() -> None:
     said = str(PsycopgErrors([MINE], 0.5).explain(_error(psycopg.OperationalError, "55P03")))
-    assert "stayed locked by another transaction for 0.5 s (a begin around this one?)" in said
+    assert "stayed locked by another transaction for 0.5 s (perhaps a begin around this one)" in said
 
 
 def test_an_error_that_nobody_knows_stays_what_it_is() -> None:
@@ -188,13 +188,13 @@ def test_a_silent_plan_gives_up_and_news_postpone_that() -> None:
                 return "answered"
         return "asked in vain"
 
-    quiet: Any = within(plan(), 0.05)
+    quiet: Any = limit_silence(plan(), 0.05)
     next(quiet)
     with pytest.raises(psycopg.OperationalError, match="no answer"):  # noqa: PT012 - until it gives up
         for _ in range(50):
             quiet.send(0)
             time.sleep(0.005)  # time passes in silence
-    heard: Any = within(plan(), 0.05)
+    heard: Any = limit_silence(plan(), 0.05)
     next(heard)
     for _ in range(30):
         heard.send(0)

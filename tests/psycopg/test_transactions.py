@@ -310,7 +310,7 @@ def test_a_connection_that_is_not_idle(orders: Orders) -> None:
     ]
     connection.execute("UPDATE orders SET total = 5")
     for use in uses:
-        with pytest.raises(ValueError, match="in a transaction of its own"):
+        with pytest.raises(ValueError, match="in a transaction already"):
             use()
     connection.commit()  # it was left alone
     assert orders.total == 5

@@ -131,8 +131,8 @@ def test_what_is_no_table(roles: Roles) -> None:
         owner.execute("CREATE VIEW some_orders AS SELECT * FROM orders")
         owner.execute("CREATE TABLE late_orders () INHERITS (orders)")
     refuses(roles, "there is no table nothing", "nothing")
-    refuses(roles, "some_orders is no ordinary table", "some_orders")
-    refuses(roles, "fencing_marks is what the check itself writes", "fencing_marks")
+    refuses(roles, "some_orders is neither an ordinary table", "some_orders")
+    refuses(roles, "the check itself writes fencing_marks", "fencing_marks")
     refuses(roles, "late_orders inherits from orders, and its rows would not be checked: enforce it first")
     guard = roles.owners_guard()
     for table in ("late_orders", "orders"):

@@ -78,7 +78,7 @@ def test_a_call_inside_a_block(guard: Any, statement: Any, call: str) -> None:
     started = time.monotonic()
     with guard.begin(MINE) as connection:
         connection.execute(statement)
-        with pytest.raises(RuntimeError, match=r"'r'.*the connection or session that the block gave"):
+        with pytest.raises(RuntimeError, match=r"'r'.*the connection or session of that block"):
             CALLS[call](guard, statement)
     assert time.monotonic() - started < AT_ONCE
     assert guard.write(MINE, statement) == 1, "the block is over"

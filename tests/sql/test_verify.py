@@ -50,7 +50,7 @@ class Checked:
         return report
 
     def threats(self) -> list[tuple[str, str]]:
-        return [(finding.threatens, finding.what) for finding in self.verify().findings]
+        return [(finding.threatens, finding.problem) for finding in self.verify().findings]
 
     def close(self) -> None:
         if self.engine is not None:
@@ -124,7 +124,7 @@ def test_a_database_that_does_not_answer(side: Side) -> None:
 def test_a_missing_floor(checked: Checked) -> None:
     checked.sql("DELETE FROM fencing_marks")
     if checked.kind in ("postgres", "psycopg"):
-        assert ("upkeep", "the floor row is missing; if marks were ever pruned, stale claims may come in") in (
+        assert ("upkeep", "the floor row is missing; if marks were ever pruned, stale claims may be admitted") in (
             checked.threats()
         )
     # Elsewhere the claim that is tried makes it, as every claim does, and takes it back.
@@ -153,7 +153,7 @@ BROKEN_POSTGRES = {
     "ALTER TABLE fencing_marks DROP CONSTRAINT fencing_marks_pkey": "primary key is not",
     "ALTER TABLE fencing_marks DROP CONSTRAINT fencing_marks_pkey, ADD PRIMARY KEY (resource) DEFERRABLE": "at once",
     "ALTER TABLE fencing_marks DROP CONSTRAINT fencing_marks_pkey, ADD PRIMARY KEY (resource, token)": "primary key is",
-    "ALTER TABLE fencing_marks ALTER token TYPE text COLLATE blind": "different names for equal",
+    "ALTER TABLE fencing_marks ALTER token TYPE text COLLATE blind": "different names as equal",
     "ALTER TABLE fencing_marks RENAME TO m; CREATE VIEW fencing_marks AS SELECT * FROM m": "no plain table",
 }
 
@@ -229,7 +229,7 @@ def test_client_side_bounds_over_a_network(checked: Checked) -> None:
 def test_a_pooler_in_between(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells the client of a process of its own, as the client has no single one at the server."""
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(lambda _: 7))
-    assert "between here and the server is a pooler (it names process 7" in str(checked.verify())
+    assert "there is a pooler between this client and the server (it names process 7" in str(checked.verify())
 
 
 # MariaDB
@@ -290,8 +290,8 @@ def remade(checked: Checked, *changes: tuple[str, str]) -> None:
     [
         ('resource TEXT COLLATE "BINARY"', "resource TEXT COLLATE NOCASE", "have one mark"),
         ('resource TEXT COLLATE "BINARY"', "resource TEXT COLLATE RTRIM", "have one mark"),
-        ('token TEXT COLLATE "BINARY"', "token TEXT COLLATE NOCASE", "tokens that differ in their case"),
-        ("number BIGINT", "number REAL", "number is REAL, not BIGINT|does not read"),
+        ('token TEXT COLLATE "BINARY"', "token TEXT COLLATE NOCASE", "tokens that differ only in case"),
+        ("number BIGINT", "number REAL", "number is REAL, not BIGINT|is read differently"),
     ],
 )
 def test_what_breaks_a_table_of_sqlite(checked: Checked, old: str, new: str, match: str) -> None:

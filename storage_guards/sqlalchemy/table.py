@@ -1,0 +1,70 @@
+"""The mark table as SQLAlchemy takes it: its columns and constraints, its statements, and the rows that answer them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, func, text
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.sql.elements import TextClause
+from sqlalchemy.types import TypeEngine
+
+from fencing.kernel.fence import MAX_NUMBER
+from storage_guards.sql.outcome import FLOOR, TABLE
+from storage_guards.sql.statements import Statements
+
+PLACES = {"resource": ":resource", "number": ":number", "token": ":token", "write": ":write", "writes": ":writes"}
+
+
+def mark_table(
+    *more: SchemaItem,
+    resource: TypeEngine[Any],
+    token: TypeEngine[Any],
+    recent_writes: TypeEngine[Any],
+    claimed_at: TypeEngine[Any] | None = None,
+    **options: Any,
+) -> Table:
+    """Return the mark table of a database.
+
+    Args:
+        more: further columns and constraints.
+        resource: the type of that column, and so on.
+        options: of the table.
+    """
+    numbers = f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
+    return Table(
+        TABLE,
+        MetaData(),
+        Column("resource", resource, primary_key=True),
+        Column("number", BigInteger, nullable=False),
+        Column("token", token, nullable=False),
+        Column("seq", BigInteger, nullable=False),
+        Column("recent_writes", recent_writes, server_default="", nullable=False),
+        Column("claimed_at", claimed_at or DateTime(timezone=True), server_default=func.now(), nullable=False),
+        # Constraints of the table, because Alembic would lose those of a column.
+        CheckConstraint(numbers, name="fencing_marks_number"),
+        CheckConstraint("seq >= 0", name="fencing_marks_seq"),
+        *more,
+        **options,
+    )
+
+
+class Prepared(NamedTuple):
+    """The :class:`Statements` as SQLAlchemy takes them."""
+
+    check: TextClause
+    claim: TextClause
+    first_claim: TextClause
+    lock_floor: TextClause
+    make_floor: TextClause
+    lock_mark: TextClause
+    lock_absence: TextClause
+
+
+def prepare(statements: Statements) -> Prepared:
+    return Prepared(*(text(statement.format(**PLACES)) for statement in statements))
+
+
+def fetch_one(connection: Connection, statement: Any, values: dict[str, Any]) -> Row[Any] | None:
+    """Execute the statement and return its row, or None. It fetches all: SQLite needs RETURNING read to its end."""
+    return connection.execute(statement, values).one_or_none()
