@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from examples.drawing.events import Event
 from examples.drawing.markup import element, text
+from examples.drawing.picture import STYLE as PICTURE_STYLE
 
-_CSS = Path(__file__).with_name("page.css")
+_STYLE = PICTURE_STYLE + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 HOW_TO_READ = (
     "Time runs downwards, a row for each recorded moment: its seconds are at the left, and the rows are not to scale. "
@@ -53,7 +54,7 @@ def page(title: str, introduction: str, table: Table, sections: Sequence[Section
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", text(title)),
-        element("style", text(_CSS.read_text(encoding="utf-8"))),
+        element("style", text(_STYLE)),
     )
     body = element(
         "body",

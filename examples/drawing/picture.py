@@ -1,9 +1,10 @@
 """Draws recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
 
-What it knows of events is in `Event`, how their kinds look in kinds.py, the colours in page.css.
+What it knows of events is in `Event`, how their kinds look in kinds.py, the colours in colours.css.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from examples.drawing.events import Event, Lane
 from examples.drawing.kinds import KINDS, Style
@@ -24,6 +25,9 @@ from examples.drawing.layout import (
 )
 from examples.drawing.markup import element, text
 
+STYLE = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("colours.css", "picture.css"))
+"""What a picture needs; a page has it once, a stand-alone picture inside."""
+
 
 def picture(
     events: Sequence[Event],
@@ -33,15 +37,20 @@ def picture(
     title: str,
     width: float = 0,
     kinds: Mapping[str, Style] = KINDS,
+    alone: bool = False,
 ) -> str:
-    """An <svg> element.
+    """Return an <svg> element.
 
     Args:
         name: for ids; each picture of a page needs its own.
-        title: for those who do not see it; what is in it follows as a list.
+        title: for screen readers; the events follow as a list.
         width: pixels, at least.
+        alone: a file of its own, with its style and a background. It adapts to light and dark.
     """
-    return _Picture(lay_out(events, lanes, width=width), name, kinds).svg(title)
+    return _Picture(lay_out(events, lanes, width=width), name, kinds).svg(title, alone=alone)
+
+
+_FULL = {"width": "100%", "height": "100%", "rx": 6}
 
 
 class _Picture:
@@ -52,7 +61,7 @@ class _Picture:
         self._titles = {lane.name: lane.title for lane in layout.lanes}
         self._hues = {lane.name: lane.hue for lane in layout.lanes}
 
-    def svg(self, title: str) -> str:
+    def svg(self, title: str, *, alone: bool = False) -> str:
         layout, name = self._layout, self._name
         hatch = element(
             "pattern",
@@ -69,6 +78,7 @@ class _Picture:
             element("title", text(title), id=f"{name}-title"),
             element("desc", text(self._description()), id=f"{name}-desc"),
             element("defs", hatch),
+            *([element("style", text(STYLE)), element("rect", class_="paper", **_FULL)] if alone else []),
             *(self._lane(lane) for lane in layout.lanes),
             *(self._time(row) for row in layout.rows),
             *(self._bar(bar) for bar in layout.bars),

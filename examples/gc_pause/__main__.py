@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from examples.drawing.events import Recorder
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS, Director
-from examples.gc_pause.report import write_report
+from examples.gc_pause.report import draw_act, write_report
 from examples.gc_pause.story import STORY
 from examples.servers import start_postgres, start_redis
 from examples.stage.process import WorkerProcess
@@ -30,6 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         STORY,
         set_up,
         write_report,
+        draw_act,
         (FencingError, SQLAlchemyError, redis.RedisError),
     )
     return run(demo, arguments)

@@ -10,7 +10,7 @@ from obstore.exceptions import BaseError
 
 from examples.drawing.events import Recorder
 from examples.object_upload.director import DAYS, Director
-from examples.object_upload.report import write_report
+from examples.object_upload.report import draw_act, write_report
 from examples.object_upload.store import open_store
 from examples.object_upload.story import STORY
 from examples.servers import start_redis, start_s3
@@ -23,7 +23,7 @@ from fencing import FencingError
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: each act came out as claimed. 1: one did not, or could not be played. 130, 143: interrupted."""
     failures = (FencingError, BaseError, redis.RedisError)
-    return run(Demo("examples.object_upload", __doc__, STORY, set_up, write_report, failures), arguments)
+    return run(Demo("examples.object_upload", __doc__, STORY, set_up, write_report, draw_act, failures), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:

@@ -40,6 +40,12 @@ def _row(measured: Event) -> list[str]:
     return [f"Act {measured.act}", measured.text, data["final"], torn]
 
 
+def draw_act(measured: Event, events: Sequence[Event], *, alone: bool = False) -> str:
+    """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
+    name, title = f"act-{measured.act}", f"Act {measured.act}: {measured.text}"
+    return picture(events, LANES, name=name, title=title, width=0 if alone else WIDTH, kinds=LOOKS, alone=alone)
+
+
 def _section(measured: Event, events: Sequence[Event]) -> Section:
     name = f"act-{measured.act}"
     title = f"Act {measured.act}: {measured.text}"
@@ -48,7 +54,7 @@ def _section(measured: Event, events: Sequence[Event]) -> Section:
         name,
         title,
         data["setting"],
-        picture(events, LANES, name=name, title=title, width=WIDTH, kinds=LOOKS),
+        draw_act(measured, events),
         data["verdict"],
         data["good"],
         [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],

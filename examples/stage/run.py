@@ -25,6 +25,8 @@ class Demo(NamedTuple):
     set_up: Callable[[ExitStack, Screen, Recorder, float], Director]
     """Starts what it takes; the stack takes all of it away again."""
     write_report: Callable[[Path | None, str, Sequence[Event]], Path]
+    draw_act: Callable[..., str]
+    """As SVG, from its `measured` event and all its events."""
     failures: tuple[type[Exception], ...]
     """What may go wrong that is not the demo's fault."""
 
@@ -36,12 +38,15 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ttl", type=float, default=1.5, help="seconds the lock lives (default 1.5)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="write the recorded events there, one a line")
     parser.add_argument("--html", type=Path, metavar="PATH", help="write the drawing there (default: a temporary file)")
+    parser.add_argument("--svg", type=Path, metavar="DIRECTORY", help="write each act there, as act-1.svg and so on")
     options = parser.parse_args(arguments)
     if not 0.5 <= options.ttl <= 30:
         parser.error("--ttl lies between 0.5 and 30 seconds")
     for name, path in (("--json", options.json), ("--html", options.html)):
         if path and not os.access(path.parent, os.W_OK):
             parser.error(f"{name}: cannot write to {path.parent}")
+    if options.svg and not os.access(options.svg, os.W_OK):
+        parser.error(f"--svg: cannot write to the directory {options.svg}")
     screen = Screen()
     recorder = Recorder(demo.story.narrator(screen))
     failures: tuple[type[Exception], ...] = (DemoError, ServerError, *demo.failures)
@@ -51,6 +56,8 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
             screen.say(sentence)
         status = _play(demo, screen, recorder, options.act or "", options.ttl)
         drawn = demo.write_report(options.html, " ".join(introduction), recorder.events)
+        if options.svg:
+            write_svg(options.svg, demo, recorder)
         screen.draw(["", screen.look.plain(f"Drawn: {drawn}")])  # a path is not wrapped
         return status
     except KeyboardInterrupt:
@@ -66,6 +73,14 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
     finally:
         if options.json:
             recorder.write_json(options.json)
+
+
+def write_svg(directory: Path, demo: Demo, recorder: Recorder) -> None:
+    """Write a stand-alone picture of each act that was played."""
+    for event in recorder.events:
+        if event.kind == "measured":
+            drawn = demo.draw_act(event, recorder.of(event.act), alone=True)
+            (directory / f"act-{event.act}.svg").write_text(drawn + "\n", encoding="utf-8")
 
 
 def _play(demo: Demo, screen: Screen, recorder: Recorder, only: str, ttl: float) -> int:
