@@ -33,6 +33,8 @@ class Section(NamedTuple):
     setting: str
     picture: str
     """An <svg> element."""
+    narrow: str
+    """The same for narrow screens."""
     verdict: str
     good: bool
     notes: Sequence[str] = ()
@@ -79,8 +81,7 @@ def _table(table: Table, names: Sequence[str]) -> str:
             first = element("a", first, href=f"#{names[number]}")
         rest = (element("td", text(cell)) for cell in cells[1:])
         rows.append(element("tr", element("th", first, scope="row"), *rest, class_=_tone(good)))
-    whole = element("table", element("thead", head), element("tbody", *rows))
-    return _scrolling(whole, "The results")
+    return element("table", element("thead", head), element("tbody", *rows))
 
 
 def _section(section: Section) -> str:
@@ -90,15 +91,11 @@ def _section(section: Section) -> str:
         element("h2", text(section.title)),
         element("p", text(section.setting)),
         element("p", text(verdict), class_=f"verdict {_tone(section.good)}"),
-        _scrolling(section.picture, f"The picture: {section.title}"),
+        element("div", section.picture, class_="picture wide"),
+        element("div", section.narrow, class_="picture narrow"),
         *(element("p", text(note), class_="note") for note in section.notes),
         id=section.name,
     )
-
-
-def _scrolling(content: str, label: str) -> str:
-    """In a box of its own, so that in a narrow window the page does not move sideways."""
-    return element("div", content, class_="scrolling", tabindex=0, role="region", aria_label=label)
 
 
 def _tone(good: bool) -> str:

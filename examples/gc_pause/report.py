@@ -8,7 +8,7 @@ from examples.drawing.page import Section, Table, legend, page, reasons, write_p
 from examples.drawing.picture import picture
 from examples.gc_pause.director import LANES
 
-WIDTH = 1160
+WIDTH = 980
 
 
 def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
@@ -33,10 +33,12 @@ def _row(measured: Event) -> list[str]:
     return [f"Act {measured.act}", measured.text, str(data["expected"]), str(data["final"]), lost]
 
 
-def draw_act(measured: Event, events: Sequence[Event], *, alone: bool = False) -> str:
+def draw_act(measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
     """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
-    name, title = f"act-{measured.act}", f"Act {measured.act}: {measured.text}"
-    return picture(events, LANES, name=name, title=title, width=0 if alone else WIDTH, alone=alone)
+    name = f"act-{measured.act}" + ("-narrow" if narrow else "")
+    title = f"Act {measured.act}: {measured.text}"
+    width = 0 if alone else WIDTH
+    return picture(events, LANES, name=name, title=title, width=width, narrow=narrow, alone=alone)
 
 
 def _section(measured: Event, events: Sequence[Event]) -> Section:
@@ -48,6 +50,7 @@ def _section(measured: Event, events: Sequence[Event]) -> Section:
         title,
         data["setting"],
         draw_act(measured, events),
+        draw_act(measured, events, narrow=True),
         data["verdict"],
         not data["lost"],
         [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],

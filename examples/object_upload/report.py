@@ -9,7 +9,7 @@ from examples.drawing.page import Section, Table, legend, page, reasons, write_p
 from examples.drawing.picture import picture
 from examples.object_upload.director import LANES
 
-WIDTH = 1160
+WIDTH = 1100
 LOOKS = {
     **KINDS,
     "stopped": Style("bad", dashed=True),
@@ -40,10 +40,12 @@ def _row(measured: Event) -> list[str]:
     return [f"Act {measured.act}", measured.text, data["final"], torn]
 
 
-def draw_act(measured: Event, events: Sequence[Event], *, alone: bool = False) -> str:
+def draw_act(measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
     """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
-    name, title = f"act-{measured.act}", f"Act {measured.act}: {measured.text}"
-    return picture(events, LANES, name=name, title=title, width=0 if alone else WIDTH, kinds=LOOKS, alone=alone)
+    name = f"act-{measured.act}" + ("-narrow" if narrow else "")
+    title = f"Act {measured.act}: {measured.text}"
+    width = 0 if alone else WIDTH
+    return picture(events, LANES, name=name, title=title, width=width, kinds=LOOKS, narrow=narrow, alone=alone)
 
 
 def _section(measured: Event, events: Sequence[Event]) -> Section:
@@ -55,6 +57,7 @@ def _section(measured: Event, events: Sequence[Event]) -> Section:
         title,
         data["setting"],
         draw_act(measured, events),
+        draw_act(measured, events, narrow=True),
         data["verdict"],
         data["good"],
         [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],

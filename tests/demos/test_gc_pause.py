@@ -23,7 +23,9 @@ DEMO = "examples.gc_pause"
 
 
 def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
-    run = run_demo(DEMO, tmp_path)  # the fixtures only say that there are servers: it starts its own
+    run = run_demo(
+        DEMO, tmp_path, "--svg", str(tmp_path)
+    )  # the fixtures only say that there are servers: it starts its own
     assert run.status == 0, run.output
     assert run.seconds < 60
     assert run.environment.processes() == []
@@ -51,6 +53,10 @@ def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer,
 
     assert run.output.endswith(f"\nDrawn: {run.drawn}\n")
     check_page(run, tmp_path)
+    for act in ("1", "2", "3a", "3b"):
+        assert (
+            ElementTree.parse(tmp_path / f"act-{act}.svg").getroot().findtext("{*}title", "").startswith(f"Act {act}: ")
+        )
 
 
 def check_page(run: Run, directory: Path) -> None:
@@ -59,7 +65,9 @@ def check_page(run: Run, directory: Path) -> None:
     drawn = run.drawn.read_text(encoding="utf-8")
     assert drawn == report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
-    pictures = list(root.iter("{http://www.w3.org/2000/svg}svg"))
+    pictures = [
+        picture for picture in root.iter("{http://www.w3.org/2000/svg}svg") if picture.get("class") == "timeline"
+    ]
     assert len(pictures) == 4
     refused_and_lost = [
         (
@@ -79,6 +87,7 @@ def check_page(run: Run, directory: Path) -> None:
     if browser() is not None:
         rendered = render(drawn, directory)
         assert (rendered.problems, rendered.console) == ([], [])
+        assert min(rendered.smallest.values()) > 8
 
 
 def test_nothing_is_left_on_servers_of_others(

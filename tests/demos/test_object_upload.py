@@ -67,7 +67,9 @@ def check_page(run: Run, directory: Path) -> None:
     drawn = run.drawn.read_text(encoding="utf-8")
     assert drawn == report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
-    pictures = list(root.iter("{http://www.w3.org/2000/svg}svg"))
+    pictures = [
+        picture for picture in root.iter("{http://www.w3.org/2000/svg}svg") if picture.get("class") == "timeline"
+    ]
     shown = [
         (
             sum(element.get("class") == "cross" for element in picture.iter()),
@@ -84,6 +86,7 @@ def check_page(run: Run, directory: Path) -> None:
     if browser() is not None:
         rendered = render(drawn, directory)
         assert (rendered.problems, rendered.console) == ([], [])
+        assert min(rendered.smallest.values()) > 8
 
 
 def test_nothing_is_left_on_a_redis_of_others(any_redis: RedisServer, s3_server: S3Server, tmp_path: Path) -> None:
