@@ -15,7 +15,7 @@ from typing import NamedTuple
 from examples.drawing.events import Event, Lane
 
 BREAK = 0.25
-"""Seconds without an event after which a break is drawn; what is shorter takes the height of a row."""
+"""Seconds without an event from which a break is drawn; a shorter time takes the height of a row."""
 
 FONT = 13.0
 LINE = 17.0
@@ -41,7 +41,7 @@ NARROW_ROW = 25.0
 
 
 def text_width(text: str, size: float = FONT) -> float:
-    """Pixels that a text takes at the most, in a sans-serif font as wide as DejaVu Sans or Verdana, in bold."""
+    """Return the most pixels that a text takes in a sans-serif font as wide as DejaVu Sans or Verdana, in bold."""
     return sum(_advance(letter) for letter in text) * size
 
 
@@ -86,7 +86,7 @@ class Arrow(NamedTuple):
 class Row:
     at: float
     stamped: bool
-    """Whether its time is written beside it: not if that is the time of the row before."""
+    """Whether its time is written beside it: not if the row before has the same time."""
     silence: float = 0
     """Seconds of the break before it; 0: there is none."""
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -108,9 +108,9 @@ class Bar(NamedTuple):
     top: float
     bottom: float
     level: int
-    """How many others in its lane had begun before it and were not over; it is drawn to the left of them."""
+    """How many earlier ones in its lane were not over; it is drawn to the left of them."""
     length_y: float | None
-    """Where there is room for its length: in the first break that it lasts over."""
+    """Where its length is written: in the first break that it covers."""
 
     def covers(self, lane: str, y: float) -> bool:
         return self.event.lane == lane and self.top <= y <= self.bottom
@@ -132,14 +132,14 @@ class Layout:
     """Where all texts begin; None: each beside its lane."""
 
     def edge(self, lane: str, y: float, *, right: bool) -> float:
-        """Where an arrow meets a lane: beside its bars, if there are any."""
+        """Return where an arrow meets a lane: beside its bars, if there are any."""
         levels = [bar.level for bar in self.bars if bar.covers(lane, y)]
         left = BAR / 2 + max(levels) * BAR_STEP if levels else 0
         return self.x[lane] + (BAR / 2 if levels else 0) if right else self.x[lane] - left
 
 
 def lay_out(events: Sequence[Event], lanes: Sequence[Lane], *, width: float = 0) -> Layout:
-    """Places for the events of these lanes; the picture is at least so wide."""
+    """Return the places of the events of these lanes; the picture is at least so wide."""
     rows = _rows(events, [lane.name for lane in lanes], _wrapped)
     y = HEAD
     for row in rows:
@@ -155,7 +155,7 @@ def lay_out(events: Sequence[Event], lanes: Sequence[Lane], *, width: float = 0)
 
 
 def lay_out_narrow(events: Sequence[Event], lanes: Sequence[Lane]) -> Layout:
-    """Places in a narrow picture: a row for each text. A title is above the lines of the lanes to the right of it."""
+    """Return the places in a narrow picture. Each text has a row of its own, each title a height of its own."""
     names = [lane.name for lane in lanes]
     rows = _rows(events, names, lambda event, is_end: [_sentence(event, is_end, names)], shared=False)
     begin = rows[0].at if rows else 0
@@ -187,7 +187,7 @@ def _wrapped(event: Event, is_end: bool) -> list[str]:
 
 
 def _sentence(event: Event, is_end: bool, names: Sequence[str]) -> str:
-    """The text with the name of its lane, and what a wide picture writes elsewhere."""
+    """Return the text with its lane, its length and the label of its arrow: a wide picture has them elsewhere."""
     text = event.end_text if is_end else event.text
     if is_end and event.end is not None and event.end - event.start >= BREAK:
         text = f"{text} after {event.end - event.start:.3f} s"
@@ -198,7 +198,7 @@ def _sentence(event: Event, is_end: bool, names: Sequence[str]) -> str:
 
 
 def _fitting(text: str, width: float) -> list[str]:
-    """Lines of this width; a word that is longer is broken."""
+    """Return lines of at most this width; break words that are longer."""
     size = len(text)
     while True:
         lines = textwrap.wrap(text, size) or [""]
@@ -215,7 +215,7 @@ def _rows(
     *,
     shared: bool = True,
 ) -> list[Row]:
-    """`shared`: what different lanes have of one moment is in one row."""
+    """Return the rows; `shared`: events of one moment in different lanes share a row."""
     shown = [event for event in events if event.lane in names]
     moments = [(event.start if event.because is None else event.because, event, False) for event in shown]
     moments += [(event.end, event, True) for event in shown if event.end is not None]
@@ -235,7 +235,7 @@ def _rows(
 
 
 def _arrow(event: Event, names: Sequence[str]) -> Arrow | None:
-    """What goes to, or comes from, another lane of the picture."""
+    """Return the arrow of an event to or from another lane of the picture."""
     source = event.data.get("source", event.lane)
     target = event.data.get("target", event.lane)
     if source == target or source not in names or target not in names:
@@ -244,7 +244,7 @@ def _arrow(event: Event, names: Sequence[str]) -> Arrow | None:
 
 
 def _bars(rows: Sequence[Row], bottom: float, *, above: float | None = None) -> list[Bar]:
-    """From the row in which something begins to the one in which it ends, or to the bottom of the picture.
+    """Return the bars: each from the row of its start to the row of its end, or to the bottom of the picture.
 
     `above`: how far above its row's line a bar begins; None: as far as its text.
     """
@@ -271,7 +271,7 @@ def _ends(event: Event, row: Row) -> bool:
 
 
 def _columns(rows: Sequence[Row], lanes: Sequence[Lane], width: float, levels: int) -> tuple[dict[str, float], float]:
-    """The line of each lane, and the width of it all. What is left over is shared out, and makes arrows longer."""
+    """Return the line of each lane and the whole width. Space that is left over makes the arrows longer."""
     names = [lane.name for lane in lanes]
     labels: dict[str, float] = {}  # they are at the right ends of arrows: so wide is what stands before a lane
     for arrow in (arrow for row in rows for arrow in row.arrows if arrow.label):

@@ -1,4 +1,7 @@
-"""One HTML file that needs nothing else: no network, no scripts, no fonts. It adapts to light and dark."""
+"""One HTML file that needs nothing else: no network, no scripts, no fonts.
+
+It adapts to light and dark, to narrow screens and to paper.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -12,13 +15,13 @@ from examples.drawing.picture import STYLE as PICTURE_STYLE
 _STYLE = PICTURE_STYLE + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 HOW_TO_READ = (
-    "Time runs downwards, a row for each recorded moment: its seconds are at the left, and the rows are not to scale. "
-    "A zigzag leaves out a longer time, which is written beside it."
+    "Time runs downwards, with a row for each recorded moment and its seconds at the left. The rows are not to scale. "
+    "A zigzag stands for a longer time without events, which is written beside it."
 )
 
 
 def write_page(path: Path | None, name: str, content: str) -> Path:
-    """Write it there, or under its name into a new directory for temporary files, and say where it is."""
+    """Write it there, or under its name into a new temporary directory, and return its path."""
     path = path or Path(tempfile.mkdtemp(prefix="fencing-demo-")) / name
     path.write_text(content, encoding="utf-8")
     return path.absolute()
@@ -48,7 +51,7 @@ class Table(NamedTuple):
 
 
 def page(title: str, introduction: str, table: Table, sections: Sequence[Section]) -> str:
-    """The whole file."""
+    """Return the file's content."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = element(
         "head",
@@ -103,11 +106,11 @@ def _tone(good: bool) -> str:
 
 
 def legend(events: Sequence[Event]) -> str:
-    """The numbers behind what is written on the arrows."""
+    """Return the fencing numbers that the labels of the arrows stand for."""
     numbers = {event.data["label"]: event.data["number"] for event in events if {"label", "number"} <= set(event.data)}
     return ", ".join(f"{label} = {number}" for label, number in numbers.items())
 
 
 def reasons(events: Sequence[Event], kind: str) -> list[str]:
-    """What was given as the reason of events of this kind, in full."""
+    """Return the full reasons of events of this kind."""
     return [event.data["reason"] for event in events if event.kind == kind and event.data.get("reason")]

@@ -1,6 +1,6 @@
-"""Draws recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
+"""Recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
 
-What it knows of events is in `Event`, how their kinds look in kinds.py, the colours in colours.css.
+`Event` says what a drawing knows of events, kinds.py how their kinds look; the colours are in colours.css.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +113,7 @@ class _Picture:
         return self._kinds.get(event.kind, Style())
 
     def _hue(self, *lanes: str) -> str:
-        """The first colour of these lanes, as a class."""
+        """Return the first colour of these lanes, as a class."""
         return f"hue-{next((self._hues[lane] for lane in lanes if self._hues.get(lane)), 0)}"
 
     def _lane(self, lane: Lane) -> str:
@@ -158,7 +158,7 @@ class _Picture:
         return element("text", text(length), class_="length", x=self._layout.x[event.lane] + INDENT, y=bar.length_y)
 
     def _break(self, row: Row) -> str:
-        """A zigzag through all that goes on, where a long time is left out."""
+        """Draw a zigzag through the lanes, where a long time is left out."""
         left, right = min(self._layout.x.values()) - 16, self._layout.width
         y = row.break_y
         teeth = range(int((right - left) / 8) + 1)
@@ -198,7 +198,7 @@ class _Picture:
         )
 
     def _label(self, arrow: Arrow, right: float, y: float) -> str:
-        """What the arrow carries, at its right end: there is room for it, and texts are elsewhere."""
+        """Draw the label at the right end of the arrow, where there is room for it and no text."""
         if not arrow.label or self._layout.texts is not None:
             return ""
         width = text_width(arrow.label) + 8
@@ -245,7 +245,7 @@ def _box(lines: Sequence[str], x: float, first: float, kind: str) -> str:
 
 
 def _details(event: Event) -> str:
-    """What is shown when the pointer rests on it."""
+    """Return what is shown when the pointer rests on it."""
     parts = [event.text, event.end_text]
     if event.end is not None:
         parts.append(f"{event.end - event.start:.3f} s")

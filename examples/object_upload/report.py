@@ -1,4 +1,4 @@
-"""The page with the pictures, from what was recorded and nothing else."""
+"""The page with the pictures, made from the recorded events alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ LOOKS = {
 
 
 def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
-    """Write the page there, or into a new directory for temporary files, and say where it is."""
+    """Write the page there, or into a new temporary directory, and return its path."""
     return write_page(path, "object-upload.html", report(introduction, events))
 
 

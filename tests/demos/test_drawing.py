@@ -24,7 +24,7 @@ EVENTS = [
     Event("p", "acquired", "takes it", 10.0, data={"source": "lock", "label": "#1", "number": 7}),
     Event("lock", "held", "p #1", 10.0, 11.0, "expires", lasting=True, data={"holder": "p"}),
     Event("row", "claimed", "claimed: p", 10.004, because=10.0, data={"source": "p", "label": "#1"}),
-    Event("p", "frozen", "FROZEN", 10.1, 12.0, "wakes", lasting=True),
+    Event("p", "paused", "PAUSED", 10.1, 12.0, "resumes", lasting=True),
     Event("q", "wrote", "writes 7", 11.5, data={"target": "row", "label": "#2"}),
     Event("row", "damaged", "7, not 8", 11.501, because=11.5, data={"flag": "LOST UPDATE: 1"}),
     Event("p", "tried", "tries to write", 12.5, data={"target": "row", "label": "#1", "reason": "stale"}),
@@ -59,7 +59,17 @@ def page_with(*pictures: tuple[str, str], verdict: str = "It is so.") -> str:
 def test_what_is_in_a_picture() -> None:
     root = parse(picture(EVENTS, LANES, name="one", title="The picture"))
     written = texts(root)
-    for text in ("PROCESS P", "takes it", "p #1", "expires", "FROZEN", "wakes", "LOST UPDATE: 1", "0.100 s", "2.600 s"):
+    for text in (
+        "PROCESS P",
+        "takes it",
+        "p #1",
+        "expires",
+        "PAUSED",
+        "resumes",
+        "LOST UPDATE: 1",
+        "0.100 s",
+        "2.600 s",
+    ):
         assert text in written
     assert "not in these lanes" not in written
 
@@ -79,7 +89,7 @@ def test_what_is_in_a_picture() -> None:
     bars = [(bar.get("data-lane"), bar.get("data-kind"), bar.get("class")) for bar in by_class(root, "lasting")]
     assert bars == [
         ("lock", "held", "lasting hue-1"),  # in the colour of its holder
-        ("p", "frozen", "lasting hue-1"),
+        ("p", "paused", "lasting hue-1"),
         ("q", "napping", "lasting hue-2"),
     ]
     assert [bar.get("style") for bar in by_class(root, "bar")] == [None, "fill:url(#one-hatch)", None]
@@ -107,7 +117,7 @@ def test_what_does_not_end_goes_on_to_the_bottom() -> None:
 def test_two_that_last_in_one_lane_stand_side_by_side() -> None:
     both = [
         Event("p", "held", "one", 1.0, 3.0, lasting=True),
-        Event("p", "frozen", "two", 2.0, 4.0, lasting=True),
+        Event("p", "paused", "two", 2.0, 4.0, lasting=True),
         Event("p", "held", "three", 5.0, 6.0, lasting=True),
     ]
     assert [bar.level for bar in lay_out(both, LANES).bars] == [0, 1, 0]
