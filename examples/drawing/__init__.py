@@ -1,1 +1,1 @@
-"""Records what happens in a demo, and draws it: for the terminal, and as a page with pictures."""
+"""Records what happens in a demo, and draws it: for the terminal, as a page with pictures, as single pictures."""

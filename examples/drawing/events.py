@@ -1,4 +1,4 @@
-"""What happened, as it was recorded: nothing here knows what should happen."""
+"""Recorded events. Nothing here knows what should happen."""
 
 import json
 import time
@@ -12,29 +12,29 @@ class Lane(NamedTuple):
     name: str
     title: str
     hue: int = 0
-    """Which colour of its own it has in pictures, as do its arrows and what it holds: 1, 2, 3; 0: none."""
+    """The colour of the lane, its arrows and the locks it holds in pictures: 1, 2 or 3; 0: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened at a moment, or lasted (then it has an end).
+    """Something that happened at a moment, or that lasted (then it has an end).
 
     Args:
         lane: where: a process, a server.
-        kind: what, in one word; a drawing chooses colours by it.
-        text: what, for people.
+        kind: what, in one word; a drawing chooses its style by it.
+        text: what, as a user reads it.
         start: seconds of CLOCK_MONOTONIC, which all processes of one machine share.
         end: seconds too; None: a moment, or not over yet.
         end_text: how it ended.
         lasting: whether it is something that lasts.
-        because: the start of the event, in another lane, that this one is the effect of; drawn beside it.
+        because: the start of the event in another lane that caused this one; drawn beside it.
         act: the part of the run it belongs to.
-        data: details, as JSON has them. Those that a drawing knows:
+        data: JSON values. A drawing knows these:
             source, target: the lane that an arrow comes from, or goes to; its other end is the event's own lane.
-            label: what the arrow carries.
-            holder: the lane in whose colour what lasts is drawn.
-            flag: what must not be overlooked.
-            reason: the long text of it.
+            label: written on the arrow.
+            holder: the lane whose colour the bar has.
+            flag: a warning, drawn prominently.
+            reason: a long explanation.
     """
 
     lane: str
@@ -50,7 +50,7 @@ class Event:
 
 
 class Recorder:
-    """Keeps events in the order in which they came in, and tells a listener of each."""
+    """Events in the order in which they came in; a listener gets each of them."""
 
     def __init__(self, listener: Callable[[Event], None] = lambda _: None) -> None:
         self.events: list[Event] = []
@@ -60,12 +60,12 @@ class Recorder:
         self._wall = time.time() - time.monotonic()
 
     def begin(self, act: str) -> None:
-        """What comes in from now on belongs to this act."""
+        """Begin an act: later events belong to it."""
         self.act = act
         self._aliases = {}
 
     def alias(self, number: int) -> str:
-        """A short name, in this act, for a fencing number: they have 16 digits."""
+        """Return a short name for a fencing number in this act: the numbers have 16 digits."""
         return self._aliases.setdefault(number, f"#{len(self._aliases) + 1}")
 
     @property
@@ -82,17 +82,17 @@ class Recorder:
         because: float | None = None,
         **data: Any,
     ) -> Event:
-        """A moment; `at`: now, unless somebody else has looked at the clock."""
+        """Record a moment; `at`: its time, by default now."""
         start = time.monotonic() if at is None else at
         return self._keep(Event(lane, kind, text, start, because=because, act=self.act, data=data))
 
     def open(self, lane: str, kind: str, text: str, *, at: float | None = None, **data: Any) -> Event:
-        """The start of something that lasts."""
+        """Record the start of something that lasts."""
         start = time.monotonic() if at is None else at
         return self._keep(Event(lane, kind, text, start, lasting=True, act=self.act, data=data))
 
     def close(self, event: Event, text: str, *, at: float | None = None) -> Event:
-        """Its end."""
+        """Record its end."""
         ended = replace(event, end=time.monotonic() if at is None else at, end_text=text)
         self.events[self.events.index(event)] = ended
         self._listener(ended)
@@ -102,7 +102,7 @@ class Recorder:
         return [event for event in self.events if event.act == act]
 
     def write_json(self, path: Path) -> None:
-        """One event a line, with `wall`, its start in seconds of the epoch."""
+        """Write one event per line, with `wall`, its start in seconds of the epoch."""
         with path.open("w", encoding="utf-8") as file:
             for event in self.events:
                 print(json.dumps({**asdict(event), "wall": self._wall + event.start}), file=file)

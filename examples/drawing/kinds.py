@@ -1,4 +1,4 @@
-"""How kinds of events look in a picture; of others nothing is special."""
+"""How kinds of events look in a picture; the others have the default style."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -19,10 +19,10 @@ KINDS: Mapping[str, Style] = {
     "claimed": Style("mark", chip=True),
     "damaged": Style("bad", chip=True),
     "found": Style(chip=True),
-    "frozen": Style(hatched=True),
+    "paused": Style(hatched=True),
+    "lost": Style("bad"),
     "read": Style(dashed=True),
     "refused": Style("bad", chip=True),
-    "told": Style("bad"),
     "tried": Style("bad", stopped=True),
     "written": Style("good", chip=True),
 }

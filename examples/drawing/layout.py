@@ -1,20 +1,21 @@
 """Where everything goes in a picture of recorded events: a column for each lane, a row for each moment.
 
-Nothing may cover anything else: each row has the height and each column the width that its texts need, and what an
-arrow carries has a place of its own at the right end of the arrow. Times are not to scale, and a break stands for a
-long one.
+Nothing may cover anything else: each row has the height and each column the width that its texts need, and the label
+of an arrow has a place of its own at the arrow's right end. Times are not to scale, and a break stands for a long one.
+
+In a narrow picture the lanes are close together, and all texts are in one column to the right of them.
 """
 
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from examples.drawing.events import Event, Lane
 
 BREAK = 0.25
-"""Seconds without an event after which a break is drawn; what is shorter takes the height of a row."""
+"""Seconds without an event from which a break is drawn; a shorter time takes the height of a row."""
 
 FONT = 13.0
 LINE = 17.0
@@ -32,9 +33,15 @@ BAR_STEP = 18.0
 INDENT = 15.0
 """From a lane's line to its texts."""
 
+NARROW = 400.0
+"""Pixels: the width of a narrow picture."""
+
+NARROW_LANE = 24.0
+NARROW_ROW = 25.0
+
 
 def text_width(text: str, size: float = FONT) -> float:
-    """Pixels that a text takes at the most, in a sans-serif font as wide as DejaVu Sans or Verdana, in bold."""
+    """Return the most pixels that a text takes in a sans-serif font as wide as DejaVu Sans or Verdana, in bold."""
     return sum(_advance(letter) for letter in text) * size
 
 
@@ -53,10 +60,7 @@ class Entry(NamedTuple):
 
     event: Event
     is_end: bool
-
-    @property
-    def lines(self) -> list[str]:
-        return textwrap.wrap(self.event.end_text if self.is_end else self.event.text, WRAP)
+    lines: Sequence[str]
 
     @property
     def flag(self) -> str:
@@ -82,13 +86,15 @@ class Arrow(NamedTuple):
 class Row:
     at: float
     stamped: bool
-    """Whether its time is written beside it: not if that is the time of the row before."""
+    """Whether its time is written beside it: not if the row before has the same time."""
     silence: float = 0
     """Seconds of the break before it; 0: there is none."""
     entries: dict[str, Entry] = field(default_factory=dict)
     arrows: list[Arrow] = field(default_factory=list)
     y: float = 0
-    """The line of the row: arrows are on it, texts above it."""
+    """The line of the row: arrows are on it, texts above it (in a narrow picture beside it)."""
+    break_y: float = 0
+    """The line of the break before it."""
 
     @property
     def height(self) -> float:
@@ -102,9 +108,9 @@ class Bar(NamedTuple):
     top: float
     bottom: float
     level: int
-    """How many others in its lane had begun before it and were not over; it is drawn to the left of them."""
+    """How many earlier ones in its lane were not over; it is drawn to the left of them."""
     length_y: float | None
-    """Where there is room for its length: in the first break that it lasts over."""
+    """Where its length is written: in the first break that it covers."""
 
     def covers(self, lane: str, y: float) -> bool:
         return self.event.lane == lane and self.top <= y <= self.bottom
@@ -117,50 +123,119 @@ class Layout:
     lanes: Sequence[Lane]
     x: dict[str, float]
     """The line of each lane."""
+    heads: dict[str, float]
+    """The height of each lane's title."""
     width: float
     height: float
     begin: float
+    texts: float | None = None
+    """Where all texts begin; None: each beside its lane."""
 
     def edge(self, lane: str, y: float, *, right: bool) -> float:
-        """Where an arrow meets a lane: beside its bars, if there are any."""
+        """Return where an arrow meets a lane: beside its bars, if there are any."""
         levels = [bar.level for bar in self.bars if bar.covers(lane, y)]
         left = BAR / 2 + max(levels) * BAR_STEP if levels else 0
         return self.x[lane] + (BAR / 2 if levels else 0) if right else self.x[lane] - left
 
 
 def lay_out(events: Sequence[Event], lanes: Sequence[Lane], *, width: float = 0) -> Layout:
-    """Places for the events of these lanes; the picture is at least so wide."""
-    rows = _rows(events, [lane.name for lane in lanes])
+    """Return the places of the events of these lanes; the picture is at least so wide."""
+    rows = _rows(events, [lane.name for lane in lanes], _wrapped)
     y = HEAD
     for row in rows:
-        y += (BREAK_HEIGHT if row.silence else 0) + row.height
+        if row.silence:
+            row.break_y = y + BREAK_HEIGHT / 2 + 10
+            y += BREAK_HEIGHT
+        y += row.height
         row.y = y
     bars = _bars(rows, y + ROW)
     x, needed = _columns(rows, lanes, width, max((bar.level for bar in bars), default=0))
-    return Layout(rows, bars, lanes, x, needed, y + ROW, rows[0].at if rows else 0)
+    heads = {lane.name: HEAD - 20 for lane in lanes}
+    return Layout(rows, bars, lanes, x, heads, needed, y + ROW, rows[0].at if rows else 0)
 
 
-def _rows(events: Sequence[Event], names: Sequence[str]) -> list[Row]:
+def lay_out_narrow(events: Sequence[Event], lanes: Sequence[Lane]) -> Layout:
+    """Return the places in a narrow picture. Each text has a row of its own, each title a height of its own."""
+    names = [lane.name for lane in lanes]
+    rows = _rows(events, names, lambda event, is_end: [_sentence(event, is_end, names)], shared=False)
+    begin = rows[0].at if rows else 0
+    for number, row in enumerate(rows):
+        row.y = number
+    step = NARROW_LANE + BAR_STEP * max((bar.level for bar in _bars(rows, len(rows), above=0)), default=0)
+    left = 22 + max((text_width(f"{row.at - begin:.3f} s", 12) for row in rows), default=0) + step - NARROW_LANE
+    x = {name: left + number * step for number, name in enumerate(names)}
+    texts = max(x.values(), default=left) + INDENT + 4
+    heads = {name: (number + 1) * LINE + 4 for number, name in enumerate(names)}
+    y = (len(names) + 1) * LINE
+    for row in rows:
+        row.entries = {
+            lane: entry._replace(lines=_fitting(entry.lines[0], NARROW - texts - 18))
+            for lane, entry in row.entries.items()
+        }
+        if row.silence:
+            row.break_y = y + NARROW_ROW
+            y += NARROW_ROW + 6
+        row.y = y + NARROW_ROW
+        y = row.y + max(entry.height for entry in row.entries.values()) - LINE
+    titles = max((x[lane.name] + text_width(lane.title, 14) for lane in lanes), default=0)
+    bars = _bars(rows, y + ROW, above=6)
+    return Layout(rows, bars, lanes, x, heads, max(NARROW, titles), y + ROW, begin, texts)
+
+
+def _wrapped(event: Event, is_end: bool) -> list[str]:
+    return textwrap.wrap(event.end_text if is_end else event.text, WRAP)
+
+
+def _sentence(event: Event, is_end: bool, names: Sequence[str]) -> str:
+    """Return the text with its lane, its length and the label of its arrow: a wide picture has them elsewhere."""
+    text = event.end_text if is_end else event.text
+    if is_end and event.end is not None and event.end - event.start >= BREAK:
+        text = f"{text} after {event.end - event.start:.3f} s"
+    arrow = None if is_end else _arrow(event, names)
+    if arrow and arrow.label and arrow.label not in text:
+        text = f"{text} ({arrow.label})"
+    return f"{event.lane}: {text}"
+
+
+def _fitting(text: str, width: float) -> list[str]:
+    """Return lines of at most this width; break words that are longer."""
+    size = len(text)
+    while True:
+        lines = textwrap.wrap(text, size) or [""]
+        widest = max(text_width(line) for line in lines)
+        if widest <= width or size == 1:
+            return lines
+        size = min(size - 1, max(len(line) for line in lines))
+
+
+def _rows(
+    events: Sequence[Event],
+    names: Sequence[str],
+    lines: Callable[[Event, bool], Sequence[str]],
+    *,
+    shared: bool = True,
+) -> list[Row]:
+    """Return the rows; `shared`: events of one moment in different lanes share a row."""
     shown = [event for event in events if event.lane in names]
-    moments = [(event.start if event.because is None else event.because, Entry(event, False)) for event in shown]
-    moments += [(event.end, Entry(event, True)) for event in shown if event.end is not None]
+    moments = [(event.start if event.because is None else event.because, event, False) for event in shown]
+    moments += [(event.end, event, True) for event in shown if event.end is not None]
     moments.sort(key=lambda moment: moment[0])
     rows: list[Row] = []
-    for at, entry in moments:
-        arrow = None if entry.is_end else _arrow(entry.event, names)
+    for at, event, is_end in moments:
+        arrow = None if is_end else _arrow(event, names)
         row = rows[-1] if rows else None
-        if row is None or at != row.at or entry.event.lane in row.entries or (arrow and row.arrows):
+        if row is None or at != row.at or not shared or event.lane in row.entries or (arrow and row.arrows):
             gap = at - row.at if row else 0
             row = Row(at, stamped=row is None or at != row.at, silence=gap if gap >= BREAK else 0)
             rows.append(row)
-        row.entries[entry.event.lane] = entry
+        row.entries[event.lane] = Entry(event, is_end, lines(event, is_end))
         if arrow:
             row.arrows.append(arrow)
     return rows
 
 
 def _arrow(event: Event, names: Sequence[str]) -> Arrow | None:
-    """What goes to, or comes from, another lane of the picture."""
+    """Return the arrow of an event to or from another lane of the picture."""
     source = event.data.get("source", event.lane)
     target = event.data.get("target", event.lane)
     if source == target or source not in names or target not in names:
@@ -168,26 +243,35 @@ def _arrow(event: Event, names: Sequence[str]) -> Arrow | None:
     return Arrow(event, source, target, str(event.data.get("label", "")))
 
 
-def _bars(rows: Sequence[Row], bottom: float) -> list[Bar]:
-    """From the row in which something begins to the one in which it ends, or to the bottom of the picture."""
+def _bars(rows: Sequence[Row], bottom: float, *, above: float | None = None) -> list[Bar]:
+    """Return the bars: each from the row of its start to the row of its end, or to the bottom of the picture.
+
+    `above`: how far above its row's line a bar begins; None: as far as its text.
+    """
     bars: list[Bar] = []
     for first, row in enumerate(rows):
-        for event, is_end in row.entries.values():
-            if not event.lasting or is_end:
+        for entry in row.entries.values():
+            event = entry.event
+            if not event.lasting or entry.is_end:
                 continue
             rest = rows[first + 1 :]
-            end = next((later for later in rest if later.entries.get(event.lane) == (event, True)), None)
+            end = next((later for later in rest if _ends(event, later)), None)
             over = rest[: rest.index(end) + 1] if end else rest
-            breaks = [later.y - later.height - BREAK_HEIGHT for later in over if later.silence]
-            top = row.y - row.entries[event.lane].height
+            breaks = [later.break_y - BREAK_HEIGHT / 2 - 10 for later in over if later.silence]
+            top = row.y - (entry.height if above is None else above)
             taken = {bar.level for bar in bars if bar.covers(event.lane, top)}
             level = min(set(range(len(taken) + 1)) - taken)
             bars.append(Bar(event, top, end.y if end else bottom, level, breaks[0] + LINE if breaks else None))
     return bars
 
 
+def _ends(event: Event, row: Row) -> bool:
+    entry = row.entries.get(event.lane)
+    return entry is not None and entry.is_end and entry.event == event
+
+
 def _columns(rows: Sequence[Row], lanes: Sequence[Lane], width: float, levels: int) -> tuple[dict[str, float], float]:
-    """The line of each lane, and the width of it all. What is left over is shared out, and makes arrows longer."""
+    """Return the line of each lane and the whole width. Space that is left over makes the arrows longer."""
     names = [lane.name for lane in lanes]
     labels: dict[str, float] = {}  # they are at the right ends of arrows: so wide is what stands before a lane
     for arrow in (arrow for row in rows for arrow in row.arrows if arrow.label):

@@ -1,4 +1,4 @@
-"""Writes markup that is HTML and XML at once, so that any parser can check it."""
+"""Markup that is both HTML and XML, so that any parser can check it."""
 
 import re
 from html import escape
@@ -8,12 +8,12 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def text(content: object) -> str:
-    """Text as markup: whatever is in it, it stays text."""
+    """Return text as markup: its content stays text."""
     return escape(_FORBIDDEN.sub("\ufffd", str(content)))
 
 
 def element(name: str, /, *content: str, **attributes: object) -> str:
-    """An element; its content is markup already, its attributes are not.
+    """Return an element; its content is markup already, its attributes are not.
 
     In names of attributes `_` stands for `-`, and a `_` at the end is for Python (`class_`). None leaves one out.
     Numbers are rounded.

@@ -1,4 +1,7 @@
-"""One HTML file that needs nothing else: no network, no scripts, no fonts. It adapts to light and dark."""
+"""One HTML file that needs nothing else: no network, no scripts, no fonts.
+
+It adapts to light and dark, to narrow screens and to paper.
+"""
 
 import tempfile
 from collections.abc import Sequence
@@ -7,17 +10,18 @@ from typing import NamedTuple
 
 from examples.drawing.events import Event
 from examples.drawing.markup import element, text
+from examples.drawing.picture import STYLE as PICTURE_STYLE
 
-_CSS = Path(__file__).with_name("page.css")
+_STYLE = PICTURE_STYLE + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 HOW_TO_READ = (
-    "Time runs downwards, a row for each recorded moment: its seconds are at the left, and the rows are not to scale. "
-    "A zigzag leaves out a longer time, which is written beside it."
+    "Time runs downwards, with a row for each recorded moment and its seconds at the left. The rows are not to scale. "
+    "A zigzag stands for a longer time without events, which is written beside it."
 )
 
 
 def write_page(path: Path | None, name: str, content: str) -> Path:
-    """Write it there, or under its name into a new directory for temporary files, and say where it is."""
+    """Write it there, or under its name into a new temporary directory, and return its path."""
     path = path or Path(tempfile.mkdtemp(prefix="fencing-demo-")) / name
     path.write_text(content, encoding="utf-8")
     return path.absolute()
@@ -32,6 +36,8 @@ class Section(NamedTuple):
     setting: str
     picture: str
     """An <svg> element."""
+    narrow: str
+    """The same for narrow screens."""
     verdict: str
     good: bool
     notes: Sequence[str] = ()
@@ -45,7 +51,7 @@ class Table(NamedTuple):
 
 
 def page(title: str, introduction: str, table: Table, sections: Sequence[Section]) -> str:
-    """The whole file."""
+    """Return the file's content."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = element(
         "head",
@@ -53,7 +59,7 @@ def page(title: str, introduction: str, table: Table, sections: Sequence[Section
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", text(title)),
-        element("style", text(_CSS.read_text(encoding="utf-8"))),
+        element("style", text(_STYLE)),
     )
     body = element(
         "body",
@@ -78,8 +84,7 @@ def _table(table: Table, names: Sequence[str]) -> str:
             first = element("a", first, href=f"#{names[number]}")
         rest = (element("td", text(cell)) for cell in cells[1:])
         rows.append(element("tr", element("th", first, scope="row"), *rest, class_=_tone(good)))
-    whole = element("table", element("thead", head), element("tbody", *rows))
-    return _scrolling(whole, "The results")
+    return element("table", element("thead", head), element("tbody", *rows))
 
 
 def _section(section: Section) -> str:
@@ -89,15 +94,11 @@ def _section(section: Section) -> str:
         element("h2", text(section.title)),
         element("p", text(section.setting)),
         element("p", text(verdict), class_=f"verdict {_tone(section.good)}"),
-        _scrolling(section.picture, f"The picture: {section.title}"),
+        element("div", section.picture, class_="picture wide"),
+        element("div", section.narrow, class_="picture narrow"),
         *(element("p", text(note), class_="note") for note in section.notes),
         id=section.name,
     )
-
-
-def _scrolling(content: str, label: str) -> str:
-    """In a box of its own, so that in a narrow window the page does not move sideways."""
-    return element("div", content, class_="scrolling", tabindex=0, role="region", aria_label=label)
 
 
 def _tone(good: bool) -> str:
@@ -105,11 +106,11 @@ def _tone(good: bool) -> str:
 
 
 def legend(events: Sequence[Event]) -> str:
-    """The numbers behind what is written on the arrows."""
+    """Return the fencing numbers that the labels of the arrows stand for."""
     numbers = {event.data["label"]: event.data["number"] for event in events if {"label", "number"} <= set(event.data)}
     return ", ".join(f"{label} = {number}" for label, number in numbers.items())
 
 
 def reasons(events: Sequence[Event], kind: str) -> list[str]:
-    """What was given as the reason of events of this kind, in full."""
+    """Return the full reasons of events of this kind."""
     return [event.data["reason"] for event in events if event.kind == kind and event.data.get("reason")]

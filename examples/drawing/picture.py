@@ -1,17 +1,16 @@
-"""Draws recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
+"""Recorded events as an SVG picture, to be read downwards: lanes, bars for what lasts, arrows between lanes.
 
-What it knows of events is in `Event`, how their kinds look in kinds.py, the colours in page.css.
+`Event` says what a drawing knows of events, kinds.py how their kinds look; the colours are in colours.css.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from examples.drawing.events import Event, Lane
 from examples.drawing.kinds import KINDS, Style
 from examples.drawing.layout import (
     BAR,
     BAR_STEP,
-    BREAK_HEIGHT,
-    HEAD,
     INDENT,
     LINE,
     Arrow,
@@ -20,9 +19,13 @@ from examples.drawing.layout import (
     Layout,
     Row,
     lay_out,
+    lay_out_narrow,
     text_width,
 )
 from examples.drawing.markup import element, text
+
+STYLE = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("colours.css", "picture.css"))
+"""What a picture needs; a page has it once, a stand-alone picture inside."""
 
 
 def picture(
@@ -33,15 +36,23 @@ def picture(
     title: str,
     width: float = 0,
     kinds: Mapping[str, Style] = KINDS,
+    narrow: bool = False,
+    alone: bool = False,
 ) -> str:
-    """An <svg> element.
+    """Return an <svg> element.
 
     Args:
         name: for ids; each picture of a page needs its own.
-        title: for those who do not see it; what is in it follows as a list.
+        title: for screen readers; the events follow as a list.
         width: pixels, at least.
+        narrow: for narrow screens; then `width` is not considered.
+        alone: a file of its own, with its style and a background. It adapts to light and dark.
     """
-    return _Picture(lay_out(events, lanes, width=width), name, kinds).svg(title)
+    layout = lay_out_narrow(events, lanes) if narrow else lay_out(events, lanes, width=width)
+    return _Picture(layout, name, kinds).svg(title, alone=alone)
+
+
+_FULL = {"width": "100%", "height": "100%", "rx": 6}
 
 
 class _Picture:
@@ -52,7 +63,7 @@ class _Picture:
         self._titles = {lane.name: lane.title for lane in layout.lanes}
         self._hues = {lane.name: lane.hue for lane in layout.lanes}
 
-    def svg(self, title: str) -> str:
+    def svg(self, title: str, *, alone: bool = False) -> str:
         layout, name = self._layout, self._name
         hatch = element(
             "pattern",
@@ -69,6 +80,7 @@ class _Picture:
             element("title", text(title), id=f"{name}-title"),
             element("desc", text(self._description()), id=f"{name}-desc"),
             element("defs", hatch),
+            *([element("style", text(STYLE)), element("rect", class_="paper", **_FULL)] if alone else []),
             *(self._lane(lane) for lane in layout.lanes),
             *(self._time(row) for row in layout.rows),
             *(self._bar(bar) for bar in layout.bars),
@@ -77,7 +89,7 @@ class _Picture:
             *(self._arrow(arrow, row) for row in layout.rows for arrow in row.arrows),
             *(self._entry(entry, row) for row in layout.rows for entry in row.entries.values()),
             xmlns="http://www.w3.org/2000/svg",
-            class_="timeline",
+            class_="timeline" if layout.texts is None else "timeline narrow",
             role="img",
             aria_labelledby=f"{name}-title {name}-desc",
             viewBox=f"0 0 {layout.width:.0f} {layout.height:.0f}",
@@ -101,15 +113,15 @@ class _Picture:
         return self._kinds.get(event.kind, Style())
 
     def _hue(self, *lanes: str) -> str:
-        """The first colour of these lanes, as a class."""
+        """Return the first colour of these lanes, as a class."""
         return f"hue-{next((self._hues[lane] for lane in lanes if self._hues.get(lane)), 0)}"
 
     def _lane(self, lane: Lane) -> str:
-        x = self._layout.x[lane.name]
+        x, head = self._layout.x[lane.name], self._layout.heads[lane.name]
         return element(
             "g",
-            element("line", class_="lifeline", x1=x, x2=x, y1=HEAD - 10, y2=self._layout.height),
-            element("text", text(lane.title), class_="head", x=x - BAR / 2, y=HEAD - 20),
+            element("line", class_="lifeline", x1=x, x2=x, y1=head + 10, y2=self._layout.height),
+            element("text", text(lane.title), class_="head", x=x - BAR / 2, y=head),
             class_=f"lane {self._hue(lane.name)}",
         )
 
@@ -117,7 +129,8 @@ class _Picture:
         if not row.stamped:
             return ""
         x = min(self._layout.x.values(), default=0)
-        tick = element("line", class_="grid", x1=x - 16, x2=self._layout.width, y1=row.y, y2=row.y)
+        right = self._layout.width if self._layout.texts is None else self._layout.texts - 6
+        tick = element("line", class_="grid", x1=x - 16, x2=right, y1=row.y, y2=row.y)
         return tick + element("text", text(self._stamp(row)), class_="time", x=x - 22, y=row.y + 4)
 
     def _bar(self, bar: Bar) -> str:
@@ -139,15 +152,15 @@ class _Picture:
 
     def _length(self, bar: Bar) -> str:
         event = bar.event
-        if event.end is None or bar.length_y is None or bar.level:
+        if event.end is None or bar.length_y is None or bar.level or self._layout.texts is not None:
             return ""
         length = f"lasted {event.end - event.start:.3f} s"
         return element("text", text(length), class_="length", x=self._layout.x[event.lane] + INDENT, y=bar.length_y)
 
     def _break(self, row: Row) -> str:
-        """A zigzag through all that goes on, where a long time is left out."""
+        """Draw a zigzag through the lanes, where a long time is left out."""
         left, right = min(self._layout.x.values()) - 16, self._layout.width
-        y = row.y - row.height - BREAK_HEIGHT / 2 + 10
+        y = row.break_y
         teeth = range(int((right - left) / 8) + 1)
         points = " ".join(f"{left + 8 * tooth:.0f},{y + (4 if tooth % 2 else -4):.0f}" for tooth in teeth)
         return element(
@@ -185,8 +198,8 @@ class _Picture:
         )
 
     def _label(self, arrow: Arrow, right: float, y: float) -> str:
-        """What the arrow carries, at its right end: there is room for it, and texts are elsewhere."""
-        if not arrow.label:
+        """Draw the label at the right end of the arrow, where there is room for it and no text."""
+        if not arrow.label or self._layout.texts is not None:
             return ""
         width = text_width(arrow.label) + 8
         return element("rect", class_="tag", x=right - width, y=y - 9, width=width, height=18, rx=9) + element(
@@ -199,16 +212,19 @@ class _Picture:
         tone = f"tone-{style.tone}" if style.tone else self._hue(event.lane)
         x = self._layout.x[event.lane]
         dot = "" if event.lasting else element("circle", class_="dot", cx=x, cy=row.y, r=3.5)
-        first = row.y - entry.height + LINE - 7
+        if self._layout.texts is None:
+            left, first = x + INDENT, row.y - entry.height + LINE - 7
+        else:
+            left, first = self._layout.texts, row.y + 4.5
         lines = [
-            element("text", text(line), x=x + INDENT + (6 if style.chip else 0), y=first + number * LINE)
+            element("text", text(line), x=left + (6 if style.chip else 0), y=first + number * LINE)
             for number, line in enumerate(entry.lines)
         ]
-        box = _box(entry.lines, x + INDENT, first, "chip") if style.chip else ""
+        box = _box(entry.lines, left, first, "chip") if style.chip else ""
         if entry.flag:
             y = first + len(lines) * LINE
-            lines.append(_box([entry.flag], x + INDENT, y, "flag-box"))
-            lines.append(element("text", text(entry.flag), class_="flag", x=x + INDENT + 6, y=y))
+            lines.append(_box([entry.flag], left, y, "flag-box"))
+            lines.append(element("text", text(entry.flag), class_="flag", x=left + 6, y=y))
         return element(
             "g",
             element("title", text(_details(event))),
@@ -229,7 +245,7 @@ def _box(lines: Sequence[str], x: float, first: float, kind: str) -> str:
 
 
 def _details(event: Event) -> str:
-    """What is shown when the pointer rests on it."""
+    """Return what is shown when the pointer rests on it."""
     parts = [event.text, event.end_text]
     if event.end is not None:
         parts.append(f"{event.end - event.start:.3f} s")

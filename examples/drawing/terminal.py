@@ -1,6 +1,6 @@
-"""Draws recorded events for the terminal: a column for each lane, time running downwards.
+"""Recorded events for the terminal: a column for each lane, time runs downwards.
 
-Every row is a moment at which something was recorded. What lasts is a bar from its start to its end.
+Each row is a moment at which something was recorded. A bar shows something that lasts, from its start to its end.
 """
 
 import textwrap
@@ -12,7 +12,7 @@ from examples.drawing.events import Event, Lane
 
 LONG_SILENCE = 0.3
 MOST_SILENCES = 3
-"""A row without events stands for about so many seconds in which nothing happened; so many rows at the most."""
+"""A row without events stands for about so many seconds without events; there are at most so many such rows."""
 
 GAP = "  "
 
@@ -44,11 +44,11 @@ _ASCII = str.maketrans(
 STYLES: Mapping[str, Style] = {
     "held": Style("33", "┃", "╹"),
     "claimed": Style("33"),
-    "frozen": Style("1;36", "░", ""),
+    "paused": Style("1;36", "░", ""),
     "written": Style("32"),
     "damaged": Style("1;31"),
     "refused": Style("1;31"),
-    "told": Style("31"),
+    "lost": Style("31"),
 }
 
 DIM = "2"
@@ -67,12 +67,12 @@ class Cell:
 @dataclass
 class Row:
     at: float | None
-    """None: time passes and nothing happens."""
+    """None: a time without events."""
     cells: dict[str, Cell]
 
 
 def rows_of(events: Sequence[Event], lanes: Sequence[Lane]) -> list[Row]:
-    """The rows of a timeline, from its events alone."""
+    """Return the rows of a timeline."""
     names = {lane.name for lane in lanes}
     shown = [event for event in events if event.lane in names]
     moments = [(event.start if event.because is None else event.because, False, event) for event in shown]
@@ -96,7 +96,7 @@ def rows_of(events: Sequence[Event], lanes: Sequence[Lane]) -> list[Row]:
 
 
 def _extend_bars(rows: Sequence[Row], lasting: Sequence[Event]) -> None:
-    """A bar covers the rows between the one that has its start and the one that has its end."""
+    """Add each bar to the rows between its start and its end."""
     for event in lasting:
         inside = False
         for row in rows:
@@ -116,7 +116,7 @@ def draw(
     look: Look | None = None,
     styles: Mapping[str, Style] = STYLES,
 ) -> list[str]:
-    """The timeline as lines of text."""
+    """Return the timeline as lines of text."""
     look = look or Look()
     rows = rows_of(events, lanes)
     if not rows:
@@ -168,7 +168,7 @@ def _longest(texts: Sequence[tuple[str, str]]) -> int:
 
 
 def _fit(natural: Sequence[int], width: int) -> list[int]:
-    """Column widths that fit; the widest give way first, and their texts are wrapped."""
+    """Return column widths that fit; the widest columns shrink first, and their texts are wrapped."""
     widths = list(natural)
     while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > 8:
         widths[widths.index(max(widths))] -= 1
@@ -187,6 +187,6 @@ def _wrap(drawn: _Drawn, size: int, look: Look) -> list[str]:
 
 
 def _blank(drawn: _Drawn, size: int, look: Look) -> str:
-    """A cell below its text, in a row that another cell makes taller: the bar alone."""
+    """Return the rest of a cell, in a row that another cell makes taller: only the bar."""
     bar = look.plain(drawn.bar)
     return look.paint(bar, drawn.bar_colour) + " " * (size - len(bar))

@@ -1,4 +1,4 @@
-"""Watch a paused lock holder's late write corrupt a row in PostgreSQL, then the same write being refused."""
+"""Show how the late write of a paused lock holder corrupts a row in PostgreSQL, and how a guard refuses it."""
 
 import secrets
 import sys
@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from examples.drawing.events import Recorder
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS, Director
-from examples.gc_pause.report import write_report
+from examples.gc_pause.report import draw_act, write_report
 from examples.gc_pause.story import STORY
 from examples.servers import start_postgres, start_redis
 from examples.stage.process import WorkerProcess
@@ -23,20 +23,21 @@ from storage_guards import SQLAlchemyGuard
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: each act came out as claimed. 1: one did not, or could not be played. 130, 143: interrupted."""
+    """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
     demo = Demo(
         "examples.gc_pause",
         __doc__,
         STORY,
         set_up,
         write_report,
+        draw_act,
         (FencingError, SQLAlchemyError, redis.RedisError),
     )
     return run(demo, arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
-    """Two worker processes, a Redis, a database of our own; the stack takes all of it away again."""
+    """Two worker processes, a Redis, a database of our own; the stack removes all of it again."""
     screen.wait("starting two processes, Redis and PostgreSQL")
     workers = {}
     for name in AMOUNTS:  # they import while the servers start
@@ -58,7 +59,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
     pids = ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items())
     screen.say(f"{pids}; {servers}.", "2")
     client = stack.enter_context(redis_server.client())
-    # A Redis that others use: names of our own. They share a hash tag, so at most one counter is left behind.
+    # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
     prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if redis_server.external else ""
     return Director(workers, client, engine, recorder, screen, ttl=ttl, prefix=prefix)
 

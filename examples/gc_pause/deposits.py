@@ -1,7 +1,7 @@
-"""Three ways to add money to an account under a lock. They differ in one line or two; copy the third.
+"""Three ways to add money to an account under a lock. They differ in one or two lines; copy the third.
 
-`show` is the demo's and can be left out: it reports what has happened, and `show.think` stands for whatever takes time
-between reading and writing. There the demo freezes the process, as a long garbage collection would.
+`show` belongs to the demo and can be left out. It reports what has happened. `show.think` stands for work that takes
+time between reading and writing. The demo pauses the process there, as a long garbage collection would.
 """
 
 from typing import NamedTuple, Protocol
@@ -17,7 +17,7 @@ accounts = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("balance", Integer, nullable=False),
-    Column("fence", BigInteger, nullable=False),  # only the textbook needs it
+    Column("fence", BigInteger, nullable=False),  # only textbook fencing needs it
 )
 
 
@@ -27,18 +27,18 @@ class Deposit(NamedTuple):
 
 
 class Show(Protocol):
-    """What the demo wants to be told."""
+    """The demo's reports."""
 
     def acquired(self, lease: Lease) -> None: ...
     def think(self, balance: int, amount: int) -> int:
-        """The sum, after a while."""
+        """Return the sum, after some time."""
 
     def wrote(self, balance: int) -> None: ...
     def refused(self, late: StaleFence) -> None: ...
 
 
 class RowHasNewerFence(Exception):
-    """The textbook's refusal."""
+    """Textbook fencing refused the write."""
 
 
 def lock_only(lock: FencedLock, engine: Engine, deposit: Deposit, show: Show) -> None:
@@ -70,10 +70,10 @@ def textbook(lock: FencedLock, engine: Engine, deposit: Deposit, show: Show) -> 
 
 
 def guarded(lock: FencedLock, engine: Engine, guard: SQLAlchemyGuard, deposit: Deposit, show: Show) -> None:
-    """Act 3. The lock claims its fence in the database before we read, for it was made with the guard:
-    `FencedLock(redis.Redis(), "account:1", ttl=10, guards=[guard])`. We write through the guard.
+    """Act 3. The lock was made with the guard: `FencedLock(redis.Redis(), "account:1", ttl=10, guards=[guard])`.
+    So it claims its fence in the database before we read. We write through the guard.
 
-    Who was refused starts over. Nobody else does: a LeaseLost on leaving the block comes after the write, which counts.
+    Only a refused deposit starts again. A LeaseLost on leaving the block comes after the write, and the write counts.
     """
     for _ in range(3):
         try:

@@ -1,7 +1,7 @@
-"""Plays an act with two real processes, and measures what came of it.
+"""Plays an act with two real processes, and measures the result.
 
-The director decides when a worker is stopped, when it goes on, and how long it thinks. What the workers, Redis and
-PostgreSQL do then is theirs; it is recorded as they report it.
+The director decides when a worker is paused, when it goes on and how long it thinks. It does not decide what the
+workers, Redis and PostgreSQL do then; that is recorded as they report it.
 """
 
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ LANES = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an act came to, as measured."""
+    """The measured result of an act."""
 
     act: Act
     acknowledged: dict[str, int]
     """By worker: deposits whose write was acknowledged by the database."""
     refused: list[str]
-    """What a refused worker was told."""
+    """The messages that refused workers got."""
     final: int
     """The balance in the database."""
 
@@ -58,7 +58,7 @@ class Outcome:
         return next((name for name, amount in self.acknowledged.items() if amount == self.lost), None)
 
     @property
-    def as_claimed(self) -> bool:
+    def as_expected(self) -> bool:
         complete = self.acknowledged == AMOUNTS
         return complete and (self.lost > 0) == self.act.harms and bool(self.refused) != self.act.harms
 
@@ -90,12 +90,12 @@ class Director(director.Director):
         self._wait_for_expiry()
         self._start("B", act)
         self._until("B", "read")
-        if not act.wakes_early:
+        if not act.resumes_early:
             self._go_on("B")
             self._finish("B")
         self._thaw("A", pause)
         self._until("A", "wrote", "refused")
-        if act.wakes_early:
+        if act.resumes_early:
             self._go_on("B")
             self._finish("B")
         self._finish("A")
@@ -118,7 +118,7 @@ class Director(director.Director):
         self._workers[name].send(think="done")
 
     def _finish(self, name: str) -> None:
-        """Let a worker come to its end; whenever it has read, it may go on at once."""
+        """Let a worker finish; each time it has read, it may go on at once."""
         while self._until(name, "read", "done") == "read":
             self._go_on(name)
 
@@ -147,10 +147,10 @@ class Director(director.Director):
             late, sent, reason = self._sums[name], self._sent(name), report["reason"]
             add(name, "tried", f"tries to write {late}", at=at, target="row", sum=late, reason=reason, **sent)
             newest = report["newest"]  # as the refusal said: by now the worker may have claimed again
-            add("row", kind, "REFUSED" + (f", {self._name(newest)} claimed" if newest else ""), because=at)
+            add("row", kind, "REFUSED" + (f": {self._name(newest)} claimed" if newest else ""), because=at)
 
     def _record_row(self, name: str, at: float) -> None:
-        """What the row holds after a write, beside what it should hold. Nobody else writes meanwhile."""
+        """Record what the row holds after a write, and what it should hold. Nothing else writes meanwhile."""
         balance, fence = self._row()
         should = OPENING + sum(self._acknowledged.values())
         text = f"{balance}" + (f" ({self._name(fence)})" if fence else "")

@@ -10,29 +10,29 @@ from examples.stage.director import Act
 from examples.stage.story import Story
 
 _ACTS = (
-    Act("1", "only a lock that expires", "lock_only", fenced=False, wakes_early=False, harms=True),
-    Act("2", "textbook fencing of writes", "textbook", fenced=True, wakes_early=True, harms=True),
-    Act("3a", "this library, paused as in act 1", "guarded", fenced=True, wakes_early=False, harms=False),
-    Act("3b", "this library, paused as in act 2", "guarded", fenced=True, wakes_early=True, harms=False),
+    Act("1", "only a lock that expires", "lock_only", fenced=False, resumes_early=False, harms=True),
+    Act("2", "textbook fencing of writes", "textbook", fenced=True, resumes_early=True, harms=True),
+    Act("3a", "this library, paused as in act 1", "guarded", fenced=True, resumes_early=False, harms=False),
+    Act("3b", "this library, paused as in act 2", "guarded", fenced=True, resumes_early=True, harms=False),
 )
 
 _SETTINGS = {
-    "1": "A is frozen between its read and its write. It wakes when B is done.",
-    "2": "Each time the lock is taken it comes with a higher number: #1, #2 ... "
-    "The row keeps the number of its last write and refuses writes with lower ones. "
-    "This time A wakes when B has read, but not yet written.",
-    "3a": "Whoever takes the lock also claims the row: before anything is read, its number goes into the database. "
-    "Only the last to claim may write. A wakes when B is done.",
-    "3b": "A wakes when B has read, but not yet written: what textbook fencing missed.",
+    "1": "A is paused between its read and its write. It resumes after B has finished.",
+    "2": "Each grant of the lock has a higher number: #1, #2 ... "
+    "The row keeps the number of its last write and refuses writes with a lower one. "
+    "This time A resumes when B has read, but not yet written.",
+    "3a": "A process that takes the lock also claims the row: the database stores its number before the process reads. "
+    "Only the last process that claimed may write. A resumes after B has finished.",
+    "3b": "A resumes when B has read, but not yet written. Textbook fencing did not notice this.",
 }
 
-# Said only where the act came out as claimed.
+# Shown only where the result is the expected one.
 _WHY = {
-    "1": "To the database A's write was as good as any: it knows nothing of locks.",
-    "2": "The check had nothing to refuse: #1 came before #2. But B had read before A wrote. "
-    "A has learnt only that its lock is gone; its write had been confirmed.",
-    "3a": "B had claimed the row, so A came too late. A started over, from B's balance.",
-    "3b": "B had not written yet, but it had claimed: enough to refuse A. A started over.",
+    "1": "The database knows nothing of the lock. It accepts A's write like any other.",
+    "2": "The check had nothing to refuse: #1 wrote before #2. But B had read before A wrote. "
+    "A learns only that its lock is lost; its write had been confirmed.",
+    "3a": "B had claimed the row, so A's write was refused. A started again, from B's balance.",
+    "3b": "B had not written yet, but it had claimed the row. That is enough to refuse A. A started again.",
 }
 
 
@@ -44,22 +44,22 @@ class DepositStory(Story[Outcome]):
     COLUMNS = "expected  in the row  lost"
 
     def introduction(self, ttl: float) -> list[str]:
-        deposits = " and ".join(f"{name} adds {amount}" for name, amount in AMOUNTS.items())
+        deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
         right = OPENING + sum(AMOUNTS.values())
         return [
-            f"An account holds {OPENING}. Of two processes {deposits}: {right} would be right.",
-            "Each takes a lock in Redis, reads the balance in PostgreSQL, writes back the sum.",
-            f"But A is frozen for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
+            f"An account holds {OPENING}; {deposits}. The correct result is {right}.",
+            "Each takes a lock in Redis, reads the balance from PostgreSQL and writes back the sum.",
+            f"But A is paused for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:
         who, data = event.lane, event.data
         return {
-            "read": lambda: f"{who} has the lock, reads {data['balance']}, and is about to write {data['sum']}.",
+            "read": lambda: f"{who} has the lock, reads {data['balance']} and is about to write {data['sum']}.",
             "wrote": lambda: f"{who} writes {data['balance']}.",
-            "tried": lambda: f"{who} tries to write {data['sum']}. PostgreSQL REFUSES.",
+            "tried": lambda: f"{who} tries to write {data['sum']}. PostgreSQL REFUSES the write.",
             "written": lambda: f"The row now holds {data['balance']}.",
-            "damaged": lambda: f"The row now holds {data['balance']}, and should hold {data['should']}.",
+            "damaged": lambda: f"The row now holds {data['balance']}. It should hold {data['should']}.",
         }
 
     def measured(self, outcome: Outcome) -> dict[str, Any]:
@@ -74,8 +74,8 @@ class DepositStory(Story[Outcome]):
         if outcome.lost:
             culprits = [event.data["by"] for event in events if event.kind == "damaged"]
             whose = f"{outcome.loser}'s deposit" if outcome.loser else "a deposit"
-            how = f"{culprits[-1]} wrote over it" if culprits else "it is gone"
-            return f"{outcome.final} instead of {outcome.expected}: {whose} had been accepted, then {how}."
+            how = f"overwritten by {culprits[-1]}" if culprits else "lost"
+            return f"{outcome.final} instead of {outcome.expected}: {whose} was accepted, then {how}."
         if outcome.refused:
             return f"{outcome.final}, and nothing is lost: the database refused the late write."
         return f"{outcome.final}, and nothing is lost; nothing was refused either."
@@ -84,7 +84,7 @@ class DepositStory(Story[Outcome]):
         lost = f"✗ {outcome.lost} ({outcome.loser}'s)" if outcome.lost else "✓ nothing"
         return f"{outcome.expected:8}  {outcome.final:10}  {lost}"
 
-    def claim(self, act: Act) -> str:
+    def expectation(self, act: Act) -> str:
         return "a deposit is lost" if act.harms else "a late write is refused and nothing is lost"
 
 

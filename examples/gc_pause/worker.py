@@ -1,4 +1,4 @@
-"""A worker process: makes deposits when told to, and reports what happens, one JSON object a line.
+"""A worker process: makes deposits on command, and reports what happens, one JSON object a line.
 
 Started by the director as ``python -m examples.gc_pause.worker NAME``. Commands come in on stdin, reports go out on
 stdout.
@@ -57,7 +57,7 @@ class Worker:
         except RowHasNewerFence:
             report("refused", reason="the row has a newer fence", newest=None)
         except LeaseLost as loss:  # on leaving the block, when all has been written
-            report("told", reason=str(loss))
+            report("lost", reason=str(loss))
         else:
             report("released")
         report("done")

@@ -1,4 +1,4 @@
-"""Watch a paused uploader's late files tear a dataset in an object store, then the same upload being refused."""
+"""Show how the late files of a paused uploader corrupt a dataset in an object store, and how a guard refuses them."""
 
 import secrets
 import sys
@@ -10,7 +10,7 @@ from obstore.exceptions import BaseError
 
 from examples.drawing.events import Recorder
 from examples.object_upload.director import DAYS, Director
-from examples.object_upload.report import write_report
+from examples.object_upload.report import draw_act, write_report
 from examples.object_upload.store import open_store
 from examples.object_upload.story import STORY
 from examples.servers import start_redis, start_s3
@@ -21,13 +21,13 @@ from fencing import FencingError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: each act came out as claimed. 1: one did not, or could not be played. 130, 143: interrupted."""
+    """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
     failures = (FencingError, BaseError, redis.RedisError)
-    return run(Demo("examples.object_upload", __doc__, STORY, set_up, write_report, failures), arguments)
+    return run(Demo("examples.object_upload", __doc__, STORY, set_up, write_report, draw_act, failures), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
-    """Two uploaders, a reader, a Redis, an S3; the stack takes all of it away again."""
+    """Two uploaders, a reader, a Redis, an S3; the stack removes all of it again."""
     starting = "starting three processes, Redis and S3"
     screen.wait(starting)
     processes = {}
@@ -47,7 +47,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
     screen.say(f"{pids}; Redis {version(redis_server.version)}, S3 ({s3.source.split(',')[0]}, through HTTP).", "2")
     client = stack.enter_context(redis_server.client())
     reader = processes.pop("reader")
-    # A Redis that others use: names of our own. They share a hash tag, so at most one counter is left behind.
+    # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
     prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if redis_server.external else ""
     store = open_store(s3.url, bucket)
     return Director(processes, reader, client, store, recorder, screen, ttl=ttl, prefix=prefix)

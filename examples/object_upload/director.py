@@ -1,7 +1,7 @@
-"""Plays an act with two real uploaders and a reader, and measures what came of it.
+"""Plays an act with two real uploaders and a reader, and measures the result.
 
-The director decides when a worker is stopped, when it goes on, and how slow its data are. What the processes, Redis and
-the store do then is theirs; it is recorded as they report it, and what is in the store is read from there.
+The director decides when a worker is paused, when it goes on and how slowly its data arrives. It does not decide what
+the processes, Redis and the store do then; that is recorded as they report it. The state of the store is read from it.
 """
 
 import time
@@ -31,33 +31,33 @@ LANES = (
 )
 
 ENOUGH = 5
-"""So many readings, from beginning to end after something has happened, tell what a reader sees then."""
+"""After an event, so many complete reads show what a reader sees then."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an act came to, as measured."""
+    """The measured result of an act."""
 
     act: Act
     acknowledged: list[str]
-    """Workers whose whole upload was acknowledged, in order."""
+    """Workers whose complete upload was acknowledged, in order."""
     refused: list[str]
-    """What a worker was told that the store refused."""
+    """The messages that refused workers got."""
     reads: int
     torn: int
-    """How many of them saw files of different days."""
+    """How many of them saw files from different days."""
     days: list[str]
-    """What readers saw, without what was torn, in the order in which it first came."""
+    """What the other reads saw, in the order in which it first came."""
     final: Seen
     """In the store."""
 
     @property
     def good(self) -> bool:
-        """All as a newer uploader and its readers want it."""
+        """Whether B's files are in the store and no read was torn."""
         return self.torn == 0 and self.final == whole_day(DAYS["B"])
 
     @property
-    def as_claimed(self) -> bool:
+    def as_expected(self) -> bool:
         if self.act.harms:
             return self.final.torn and self.torn > 0 and "B" in self.acknowledged and not self.refused
         days = [str(whole_day(day)) for day in (SUNDAY, DAYS["B"])]
@@ -100,13 +100,13 @@ class Director(director.Director):
         self._wait_for_expiry()
         self._start("B")
         self._until("B", "uploading")
-        if not act.wakes_early:
+        if not act.resumes_early:
             self._complete("B")
         self._thaw("A", pause)
         self._until("A", "done")
         self._record_store("A")
         self._watch()
-        if act.wakes_early:
+        if act.resumes_early:
             self._complete("B")
         return self._end()
 
@@ -114,7 +114,7 @@ class Director(director.Director):
         self._datasets += 1
         self._begin(act, f"sales-{self._datasets}")
         self._sent_at: dict[str, float] = {}
-        """By worker: when the store took something of it that was not looked at yet."""
+        """By worker: when the store took an object of it, if its effect is not recorded yet."""
         self._acknowledged: list[str] = []
         self._readings: list[Seen] = []
         self._publish_sunday()
@@ -156,7 +156,7 @@ class Director(director.Director):
         return Outcome(self._act, self._acknowledged, self._refused, len(self._readings), torn, days, final)
 
     def _watch(self) -> None:
-        """What readers see from now on."""
+        """Record what readers see from now on."""
         now, kept = time.monotonic(), len(self._readings)
         fresh = 0
         while fresh < ENOUGH:
@@ -195,10 +195,10 @@ class Director(director.Director):
             newest = report["newest"]
             add("store", kind, "REFUSED" + (f": {self._name(newest)} claimed" if newest else ""), because=at)
         elif kind == "stopped":
-            add(name, kind, f"stops: newer {report['name']}", at=at, source="store")
+            add(name, kind, f"stops: {report['name']} is newer", at=at, source="store")
 
     def _record_store(self, name: str) -> None:
-        """What is in the store after a worker has sent something. Nobody else sends meanwhile."""
+        """Record what is in the store after a worker has sent something. Nothing else sends meanwhile."""
         at = self._sent_at.pop(name, None)
         files = self._in_store()
         if at is None or files == self._last:
@@ -212,7 +212,7 @@ class Director(director.Director):
             self._recorder.add("store", "written", str(files), because=at, **data)
 
     def _whose(self) -> str:
-        """The numbers that the objects carry; Sunday's have none."""
+        """Return the numbers that the objects carry; Sunday's have none."""
         numbers = (number_of(self._store, f"{self._resource}/{name}") for name in NAMES)
         return ",".join(self._recorder.alias(number) if number else "0" for number in numbers)
 

@@ -1,6 +1,7 @@
-"""The reader process: reads the dataset over and over, and reports what it gets to see, one JSON object a line.
+"""The reader process: reads the dataset again and again, and reports what it sees, one JSON object a line.
 
-Started by the director as ``python -m examples.object_upload.reader NAME``. A command begins it, the next one ends it.
+Started by the director as ``python -m examples.object_upload.reader NAME``. One command starts the reading, the next
+one stops it.
 """
 
 import time
@@ -12,7 +13,7 @@ from examples.stage.reports import command, commanded, report, serve
 from storage_guards import ObjectStoreGuard
 
 PAUSE = 0.01
-"""Seconds between two readings."""
+"""Seconds between two reads."""
 
 
 class Reader:

@@ -1,4 +1,4 @@
-"""The page with the pictures, from what was recorded and nothing else."""
+"""The page with the pictures, made from the recorded events alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from examples.drawing.page import Section, Table, legend, page, reasons, write_p
 from examples.drawing.picture import picture
 from examples.object_upload.director import LANES
 
-WIDTH = 1160
+WIDTH = 1100
 LOOKS = {
     **KINDS,
     "stopped": Style("bad", dashed=True),
@@ -19,7 +19,7 @@ LOOKS = {
 
 
 def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
-    """Write the page there, or into a new directory for temporary files, and say where it is."""
+    """Write the page there, or into a new temporary directory, and return its path."""
     return write_page(path, "object-upload.html", report(introduction, events))
 
 
@@ -40,6 +40,14 @@ def _row(measured: Event) -> list[str]:
     return [f"Act {measured.act}", measured.text, data["final"], torn]
 
 
+def draw_act(measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
+    """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
+    name = f"act-{measured.act}" + ("-narrow" if narrow else "")
+    title = f"Act {measured.act}: {measured.text}"
+    width = 0 if alone else WIDTH
+    return picture(events, LANES, name=name, title=title, width=width, kinds=LOOKS, narrow=narrow, alone=alone)
+
+
 def _section(measured: Event, events: Sequence[Event]) -> Section:
     name = f"act-{measured.act}"
     title = f"Act {measured.act}: {measured.text}"
@@ -48,7 +56,8 @@ def _section(measured: Event, events: Sequence[Event]) -> Section:
         name,
         title,
         data["setting"],
-        picture(events, LANES, name=name, title=title, width=WIDTH, kinds=LOOKS),
+        draw_act(measured, events),
+        draw_act(measured, events, narrow=True),
         data["verdict"],
         data["good"],
         [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],

@@ -4,7 +4,7 @@ from obstore.store import S3Store
 
 
 def open_store(url: str, bucket: str) -> S3Store:
-    """Of one that takes any key; a real one wants a region, and finds its credentials by itself."""
+    """Open a bucket of an S3 that takes any key. A real S3 needs its region; obstore finds the credentials itself."""
     return S3Store(
         bucket,
         endpoint=url,

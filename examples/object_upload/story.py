@@ -13,30 +13,31 @@ from examples.stage.story import Story
 _STYLES = {**STYLES, "stopped": Style("31"), "torn": Style("1;31"), "whole": Style("32")}
 
 _ACTS = (
-    Act("1", "only a lock that expires", "lock_only", fenced=False, wakes_early=False, harms=True),
-    Act("2", "textbook check before each put", "textbook", fenced=True, wakes_early=False, harms=True),
-    Act("3a", "this library, paused as before", "guarded", fenced=True, wakes_early=False, harms=False),
-    Act("3b", "this library, B not yet done", "guarded", fenced=True, wakes_early=True, harms=False),
+    Act("1", "only a lock that expires", "lock_only", fenced=False, resumes_early=False, harms=True),
+    Act("2", "textbook check before each put", "textbook", fenced=True, resumes_early=False, harms=True),
+    Act("3a", "this library, paused as before", "guarded", fenced=True, resumes_early=False, harms=False),
+    Act("3b", "this library, B not yet done", "guarded", fenced=True, resumes_early=True, harms=False),
 )
 
 _SETTINGS = {
-    "1": "The files have fixed names, and are put one after the other. A is frozen while it uploads the second. "
-    "It wakes when B is done.",
-    "2": "Each time the lock is taken it comes with a higher number: #1, #2 ... Each object carries the number of its "
-    "writer. Before a put A and B look at the number that is there, and stop if it is higher than their own.",
-    "3a": "Whoever takes the lock also claims the dataset: first of all its number goes into the store. Files get "
-    "names that nobody else uses, and become current all at once, by one conditional put of a small pointer. "
-    "A wakes when B is done.",
-    "3b": "A wakes when B has claimed, and published nothing yet.",
+    "1": "The files have fixed names and are put one after the other. A is paused while it uploads the second file. "
+    "It resumes after B has finished.",
+    "2": "Each grant of the lock has a higher number: #1, #2 ... Each object carries the number of its writer. "
+    "Before each put, A and B read the number in the store. They stop if it is higher than their own.",
+    "3a": "A process that takes the lock also claims the dataset: the store keeps its number. Each upload has file "
+    "names of its own. One conditional put of a small pointer makes all its files current at once. "
+    "A resumes after B has finished.",
+    "3b": "A resumes when B has claimed the dataset, but has not published yet.",
 }
 
-# Said only where the act came out as claimed.
+# Shown only where the result is the expected one.
 _WHY = {
-    "1": "To the store A's late puts were as good as any: it knows nothing of locks. Nothing will repair the dataset, "
-    "and nobody was told but A, when it had ended. Also a reader between two puts of one uploader sees two days.",
-    "2": "A had looked before its put, and B came in between. The late file even set its number back from #2 to #1.",
-    "3a": "A's files are in the store, but nothing ever points to them; collect() deletes them.",
-    "3b": "That B had claimed was enough to refuse A.",
+    "1": "The store knows nothing of the lock. It accepts A's late puts like any other. Nothing repairs the dataset. "
+    "Only A gets an error, after its last put. A reader between two puts of one uploader sees two days, too.",
+    "2": "A checked before its put, and B wrote between the check and the put. "
+    "The late put even set the number of the file back from #2 to #1.",
+    "3a": "A's files are in the store, but no pointer leads to them; collect() deletes them.",
+    "3b": "B's claim is enough to refuse A.",
 }
 
 
@@ -53,12 +54,12 @@ class UploadStory(Story[Outcome]):
         sums = {name: str(whole_day(day)) for name, day in days.items()}
         return [
             (
-                "A dataset has three files: sales in the north, in the south, and their total: "
-                f"{sums['Sunday']} on Sunday."
+                "A dataset has three files: sales in the north, sales in the south and their total. "
+                f"On Sunday: {sums['Sunday']}."
             ),
-            f"One process, A, uploads Monday's ({sums['Monday']}); then another, B, Tuesday's ({sums['Tuesday']}).",
-            "Each takes a lock in Redis. A third reads the files all the time, and adds up.",
-            f"But A is frozen in mid-upload for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
+            f"Process A uploads Monday's ({sums['Monday']}), then process B uploads Tuesday's ({sums['Tuesday']}).",
+            "Each takes a lock in Redis. A third process reads the files all the time.",
+            f"But A is paused during its upload for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:
@@ -66,8 +67,8 @@ class UploadStory(Story[Outcome]):
         return {
             "sent": lambda: f"{who} {event.text}.",
             "wrote": lambda: f"{who} publishes all three.",
-            "tried": lambda: f"{who} tries to publish. The store REFUSES.",
-            "stopped": lambda: f"{who} {event.text} there.",
+            "tried": lambda: f"{who} tries to publish. The store REFUSES it.",
+            "stopped": lambda: f"{who} {event.text}.",
             "written": lambda: f"In the store: {event.text}.",
             "damaged": lambda: f"In the store: {event.text}. {data['flag']}.",
             "whole": lambda: f"The reader sees {event.text}.",
@@ -85,21 +86,21 @@ class UploadStory(Story[Outcome]):
     def verdict(self, outcome: Outcome, events: Sequence[Event]) -> str:
         state = f"{outcome.final} in the store"
         if outcome.final.torn:
-            state += ": files of different days"
+            state += ": files from different days"
         if outcome.refused:
             state += ", and the late publication was refused"
         days = ", then ".join(outcome.days)
         if outcome.torn:
-            return f"{state}. {outcome.torn} of {outcome.reads} readings were torn; the whole ones: {days}."
-        return f"{state}. None of {outcome.reads} readings was torn: {days}."
+            return f"{state}. {outcome.torn} of {outcome.reads} reads were torn. The others saw {days}."
+        return f"{state}. None of {outcome.reads} reads was torn. They saw {days}."
 
     def cells(self, outcome: Outcome) -> str:
         return f"{outcome.final!s:13}  {'✗' if outcome.torn else '✓'} {outcome.torn} of {outcome.reads}"
 
-    def claim(self, act: Act) -> str:
+    def expectation(self, act: Act) -> str:
         if act.harms:
-            return "the dataset is torn for good"
-        return "a late publication is refused, B's stands, and nobody reads files of different days"
+            return "the dataset stays torn"
+        return "the late publication is refused, B's files stay, and no read is torn"
 
 
 STORY = UploadStory()

@@ -1,7 +1,7 @@
 """Three ways to replace a dataset of three files under a lock, and how each is read. Copy the third.
 
-`show` is the demo's and can be left out: it reports what has happened, and `show.slowly` stands for rows that are slow
-to come, those of a long query for one. There the demo freezes the process, in mid-upload.
+`show` belongs to the demo and can be left out. It reports what has happened. `show.slowly` stands for data that
+arrives slowly, as the rows of a long query. The demo pauses the process there, in the middle of an upload.
 """
 
 from collections.abc import Iterable
@@ -16,14 +16,14 @@ NAMES = ("north", "south", "total")
 
 
 class Day(NamedTuple):
-    """What was sold in a day: the files have to fit together."""
+    """The sales of a day: the files must agree."""
 
     north: int
     south: int
 
 
 class Seen(NamedTuple):
-    """What a reader gets to see."""
+    """What a reader sees."""
 
     north: int
     south: int
@@ -31,7 +31,7 @@ class Seen(NamedTuple):
 
     @property
     def torn(self) -> bool:
-        """Files of different days: only those of one day add up."""
+        """Whether the files are from different days: only those of one day add up."""
         return self.north + self.south != self.total
 
     def __str__(self) -> str:
@@ -39,18 +39,18 @@ class Seen(NamedTuple):
 
 
 class Show(Protocol):
-    """What the demo wants to be told."""
+    """The demo's reports."""
 
     def acquired(self, lease: Lease) -> None: ...
     def slowly(self, body: bytes) -> Iterable[bytes]:
-        """The same bytes, with a long pause in the middle."""
+        """Yield the same bytes, with a long pause in the middle."""
 
     def sent(self, name: str) -> None: ...
     def wrote(self) -> None: ...
 
 
 class ObjectHasNewerFence(Exception):
-    """The textbook's refusal; its argument is the name."""
+    """The check before a put found a higher number; its argument is the file."""
 
 
 def files(day: Day, show: Show) -> dict[str, Iterable[bytes]]:
@@ -72,7 +72,7 @@ def lock_only(lock: FencedLock, store: ObjectStore, day: Day, show: Show) -> Non
 
 
 def textbook(lock: FencedLock, store: ObjectStore, day: Day, show: Show) -> None:
-    """Act 2. Every object carries the lock's fencing number; who finds a higher one than its own stops."""
+    """Act 2. Every object carries the lock's fencing number; an uploader that finds a higher one than its own stops."""
     with lock.hold(timeout=10) as lease:
         show.acquired(lease)
         for name, body in files(day, show).items():
@@ -85,8 +85,8 @@ def textbook(lock: FencedLock, store: ObjectStore, day: Day, show: Show) -> None
 
 
 def guarded(lock: FencedLock, guard: ObjectStoreGuard, day: Day, show: Show) -> None:
-    """Act 3. The lock claims its fence in the store first, for it was made with the guard:
-    `FencedLock(redis.Redis(), "sales", ttl=10, guards=[guard])`. All files become current at once, or none does.
+    """Act 3. The lock was made with the guard: `FencedLock(redis.Redis(), "sales", ttl=10, guards=[guard])`.
+    So it claims its fence in the store first. All files become current at once, or none does.
     """
     with lock.hold(timeout=10) as lease:
         show.acquired(lease)
@@ -99,13 +99,13 @@ def number_of(store: ObjectStore, key: str) -> int:
 
 
 def read(store: ObjectStore, resource: str) -> Seen:
-    """Acts 1 and 2: one file after the other."""
+    """Acts 1 and 2: read one file after the other."""
     return Seen(*(int(bytes(store.get(f"{resource}/{name}").bytes())) for name in NAMES))
 
 
 def read_published(guard: ObjectStoreGuard, resource: str) -> Seen:
-    """Act 3: what is current, once; then its files."""
+    """Act 3: read the pointer once, then its files."""
     current = guard.read(resource)
     if current is None:
-        raise LookupError(f"nothing is published of {resource}")
+        raise LookupError(f"nothing is published for {resource}")
     return Seen(*(int(current.read(name)) for name in NAMES))

@@ -1,4 +1,4 @@
-"""An uploader process: uploads when told to, and reports what happens, one JSON object a line.
+"""An uploader process: uploads on command, and reports what happens, one JSON object a line.
 
 Started by the director as ``python -m examples.object_upload.worker NAME``. Commands come in on stdin, reports go out
 on stdout.
@@ -60,7 +60,7 @@ class Worker:
         except ObjectHasNewerFence as found:
             report("stopped", name=str(found))
         except LeaseLost as loss:  # on leaving the block, when all has been written
-            report("told", reason=str(loss))
+            report("lost", reason=str(loss))
         else:
             report("released")
         report("done")

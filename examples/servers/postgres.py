@@ -8,10 +8,8 @@ import shutil
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
-
-import psycopg
 
 from examples.servers import docker
 from examples.servers.local import (
@@ -25,6 +23,9 @@ from examples.servers.local import (
     run_as,
 )
 from examples.servers.server import Server, first_answer, version_of
+
+if TYPE_CHECKING:  # the demo of the object store does without a driver
+    import psycopg
 
 URL_VARIABLE = "FENCING_POSTGRES_URL"
 
@@ -59,8 +60,10 @@ class PostgresServer(Server):
         """For SQLAlchemy with psycopg."""
         return _sqlalchemy_url(self.dsn)
 
-    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
+    def connect(self) -> "psycopg.Connection[tuple[object, ...]]":
         """An administrator's connection, in autocommit mode."""
+        import psycopg
+
         return psycopg.connect(self.dsn, autocommit=True, connect_timeout=5)
 
     def create_database(self) -> str:
@@ -220,6 +223,8 @@ def _start_container(version: str, parameters: Mapping[str, str]) -> PostgresSer
 
 def _ready(server: PostgresServer) -> PostgresServer:
     """Wait until it lets us in, and note its version."""
+    import psycopg
+
     number = first_answer(server, lambda: _version_number(server), (psycopg.OperationalError,))
     server.version = (number // 10_000, number % 10_000)
     return server

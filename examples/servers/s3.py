@@ -32,8 +32,8 @@ class S3Server(ObjectServer):
 
 
 def find_s3() -> bool:
-    """Whether moto's server is installed: pip install 'moto[server,s3]'."""
-    return all(importlib.util.find_spec(package) for package in ("moto", "flask"))
+    """Whether moto is installed, and what its server needs for S3: pip install 'moto[s3]' flask flask-cors."""
+    return all(importlib.util.find_spec(package) for package in ("moto", "flask", "flask_cors"))
 
 
 def start_s3(*, serialised: bool = True, pause: float | None = None) -> S3Server:
@@ -44,7 +44,7 @@ def start_s3(*, serialised: bool = True, pause: float | None = None) -> S3Server
     `pause`: seconds between looking whether a condition holds and storing; by default 0, when not serialised 0.2.
     """
     if not find_s3():
-        raise ServerError("no S3: pip install 'moto[server,s3]'")
+        raise ServerError("no S3: pip install 'moto[s3]' flask flask-cors")
     directory = new_directory()
     mode = "serialised" if serialised else "racy"
     if pause is None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
 from moto.s3.models import S3Backend
 from werkzeug.serving import make_server
 
@@ -57,7 +57,7 @@ def pause_before_storing(pause: float) -> None:
 
 def main(port: int, mode: str, pause: float) -> None:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request is of no use
-    app: App = DomainDispatcherApplication(create_backend_app)
+    app: App = create_backend_app("s3")
     if mode == "serialised":
         app = Serialised(app)
     if pause:

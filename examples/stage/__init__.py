@@ -1,1 +1,1 @@
-"""What demos have in common: processes that can be stopped, what a person sees, and how a run begins and ends."""
+"""What demos share: processes that can be paused, the screen, how a run starts and ends."""

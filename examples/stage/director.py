@@ -1,7 +1,7 @@
-"""How an act is directed: who goes on, who is stopped, what is recorded of it.
+"""How an act is directed: which worker goes on, which one is paused, what is recorded.
 
-A director decides when a worker is stopped and when it goes on. What the workers and the servers do then is theirs; it
-is recorded as they report it.
+A director decides when a worker is paused and when it goes on. It does not decide what the workers and the servers do
+then; that is recorded as they report it.
 """
 
 import time
@@ -21,18 +21,18 @@ class Act(NamedTuple):
     how: str
     """The function that the workers run."""
     fenced: bool
-    """What they send to the storage carries the fencing number."""
-    wakes_early: bool
-    """A wakes when B is at work; else when B is done."""
+    """Whether their requests to the storage carry the fencing number."""
+    resumes_early: bool
+    """A resumes while B is at work; otherwise after B has finished."""
     harms: bool
-    """What is claimed of it, to be compared with what is measured."""
+    """The expected result, to be compared with the measured one."""
 
 
 class Director(ABC):
-    """Of two workers, A and B, who want the same lock."""
+    """A director of two workers, A and B, that want the same lock."""
 
     STORAGE: ClassVar[str]
-    """The lane of what the guard keeps."""
+    """The lane of the storage that the guard protects."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Director(ABC):
 
     @abstractmethod
     def play(self, act: Act) -> Any:
-        """What came of it, with ``as_claimed``."""
+        """Play it and return the result, which has ``as_expected``."""
 
     @abstractmethod
     def _record(self, name: str, report: dict[str, Any]) -> None:
-        """What is the demo's own in a worker's reports."""
+        """Record a report of a kind that only this demo has."""
 
     def _begin(self, act: Act, resource: str) -> None:
         self._act = act
@@ -71,18 +71,18 @@ class Director(ABC):
         self._refused: list[str] = []
 
     def _sent(self, name: str) -> dict[str, Any]:
-        """The fencing number that a worker's requests carry, if they carry one."""
+        """Return the fencing number that a worker's requests carry, if they carry one."""
         return self._fences.get(name, {}) if self._act.fenced else {}
 
     def _until(self, name: str, *kinds: str) -> str:
-        """Take in a worker's reports up to one of these kinds; which one it was."""
+        """Record a worker's reports up to one of these kinds; return that kind."""
         while True:
             report = self._workers[name].report(lambda: self._screen.wait(f"waiting for {name}"))
             kind, at = str(report["kind"]), report["at"]
             if kind == "acquired":
                 self._record_grant(name, at, report["number"])
-            elif kind == "told":
-                self._recorder.add(name, kind, "is told: lock lost", at=at, reason=report["reason"])
+            elif kind == "lost":
+                self._recorder.add(name, kind, "gets LeaseLost", at=at, reason=report["reason"])
             elif kind == "released":
                 self._recorder.add(name, kind, "frees the lock", at=at, target="lock")
                 self._recorder.close(self._leases.pop(name), "free", at=at)
@@ -91,24 +91,24 @@ class Director(ABC):
             if kind in kinds:
                 return kind
             if kind == "done":
-                raise DemoError(f"{name} was done before it came to {' or '.join(kinds)}")
+                raise DemoError(f"worker {name} finished without reporting {' or '.join(kinds)}")
 
     def _freeze(self, name: str) -> Event:
         worker = self._workers[name]
         worker.freeze()
-        return self._recorder.open(name, "frozen", "FROZEN (SIGSTOP)", pid=worker.pid)
+        return self._recorder.open(name, "paused", "PAUSED (SIGSTOP)", pid=worker.pid)
 
     def _thaw(self, name: str, pause: Event) -> None:
-        self._recorder.close(pause, "wakes (SIGCONT)")
+        self._recorder.close(pause, "resumes (SIGCONT)")
         self._workers[name].thaw()
 
     def _wait_for_expiry(self) -> None:
-        """Ask Redis until the frozen worker's lock has run out."""
+        """Ask Redis until the paused worker's lock has expired."""
         deadline = time.monotonic() + self._ttl + PATIENCE
         while (holder := self._lock.holder()) is not None:
             if time.monotonic() > deadline:
-                raise DemoError(f"Redis still holds the lock of {holder.owner}")
-            self._screen.wait(f"A's lock runs out in {holder.remaining or 0:.1f} s")
+                raise DemoError(f"the lock of {holder.owner} has not expired in Redis")
+            self._screen.wait(f"A's lock expires in {holder.remaining or 0:.1f} s")
             time.sleep(0.02)
         self._recorder.close(self._leases.pop("A"), "expires")
 
@@ -118,11 +118,11 @@ class Director(ABC):
         self._recorder.add(name, "acquired", "takes the lock", at=at, source="lock", **fence)
         self._leases[name] = self._recorder.open("lock", "held", label, at=at, holder=name, number=number)
         mark = self._guard.mark(self._resource)
-        if mark:  # in the storage: that it was claimed, and by whom
+        if mark:  # the storage has been claimed: record the claimant
             fence = {"number": mark.number, "label": self._recorder.alias(mark.number)}
             text = f"claimed: {self._name(mark.number)}"
             self._recorder.add(self.STORAGE, "claimed", text, because=at, source=name, **fence)
 
     def _name(self, number: int) -> str:
-        """Whose fencing number this is; a grant that nobody got to see has only its alias."""
+        """Return the worker and alias of a fencing number; of a grant that was not reported only the alias."""
         return self._names.get(number, self._recorder.alias(number))

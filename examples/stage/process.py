@@ -1,4 +1,4 @@
-"""A worker process, as the director sees it: commands in, reports out, a signal that stops it where it is."""
+"""A worker process, as the director sees it: commands in, reports out, signals that pause and resume it."""
 
 import json
 import queue
@@ -13,15 +13,15 @@ from typing import Any
 from examples.servers import freeze
 
 PATIENCE = 20.0
-"""Seconds after which a worker that does not report is given up."""
+"""Seconds after which the demo gives up on a worker that does not report."""
 
 
 class DemoError(RuntimeError):
-    """The demo cannot go on; the text says why."""
+    """The demo cannot go on; the message says why."""
 
 
 class WorkerProcess:
-    """A real process: ``python -m MODULE NAME``. Its reports have a kind; one that failed says so."""
+    """A real process: ``python -m MODULE NAME``. Each report has a kind; a worker that failed reports `failed`."""
 
     def __init__(self, name: str, module: str) -> None:
         self.name = name
@@ -52,10 +52,10 @@ class WorkerProcess:
             self._process.stdin.write(json.dumps(command) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            raise DemoError(f"worker {self.name} is gone (exit status {self._process.wait(5)})") from None
+            raise DemoError(f"worker {self.name} has ended (exit status {self._process.wait(5)})") from None
 
     def report(self, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Any]:
-        """The next report; `meanwhile` is called every tenth of a second until it comes."""
+        """Return the next report; call `meanwhile` every tenth of a second until it comes."""
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
@@ -66,21 +66,21 @@ class WorkerProcess:
                 meanwhile()
                 continue
             if report is None:
-                raise DemoError(f"worker {self.name} is gone (exit status {self._process.wait(5)})")
+                raise DemoError(f"worker {self.name} has ended (exit status {self._process.wait(5)})")
             if report["kind"] == "failed":
                 raise DemoError(f"worker {self.name} failed: {report['error']}\n{report['trace']}")
             return report
 
     def freeze(self) -> None:
-        """SIGSTOP. When it returns, the process has stopped: not one of its threads runs."""
+        """Send SIGSTOP, and return when no thread of the process runs any more."""
         freeze(self._process)
 
     def thaw(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
-        """End it, frozen or not."""
+        """End it, paused or not."""
         self._process.kill()
         self._process.wait(PATIENCE)
         self._reader.join(PATIENCE)

@@ -14,7 +14,7 @@ def report(kind: str, **data: Any) -> None:
 
 
 def command() -> dict[str, Any]:
-    """The next one; the end of the pipe means that the director is gone."""
+    """Return the next command; exit at the end of the pipe, because the director has ended."""
     line = sys.stdin.readline()
     if not line:
         raise SystemExit
@@ -23,17 +23,17 @@ def command() -> dict[str, Any]:
 
 
 def commanded(seconds: float) -> bool:
-    """Whether there is one, or will be within that time; only where the director awaits the end of one first."""
+    """Return whether a command comes within that time. The director must send one at a time."""
     return bool(select.select([sys.stdin], [], [], seconds)[0])
 
 
 def serve(set_up: Callable[..., Callable[..., None]]) -> None:
-    """The first command sets up what carries out the others."""
+    """Set up with the first command, and carry out the others with the result."""
     try:
         carry_out = set_up(**command())
         report("ready")
         while True:
             carry_out(**command())
-    except Exception as error:  # noqa: BLE001 - whatever it is, the director has to hear of it
+    except Exception as error:  # noqa: BLE001 - the director must get every error
         report("failed", error=f"{type(error).__name__}: {error}", trace=traceback.format_exc())
         raise SystemExit(1) from None

@@ -1,4 +1,4 @@
-"""How a demo is run from the command line: its options, what ends it, and what it leaves behind."""
+"""How a demo is run from the command line: its options, its end and what it leaves behind."""
 
 import argparse
 import os
@@ -23,25 +23,34 @@ class Demo(NamedTuple):
     about: str | None
     story: Story[Any]
     set_up: Callable[[ExitStack, Screen, Recorder, float], Director]
-    """Starts what it takes; the stack takes all of it away again."""
+    """Starts processes and servers; the stack removes all of it again."""
     write_report: Callable[[Path | None, str, Sequence[Event]], Path]
+    draw_act: Callable[..., str]
+    """As SVG, from its `measured` event and all its events."""
     failures: tuple[type[Exception], ...]
-    """What may go wrong that is not the demo's fault."""
+    """Errors that are shown as a message, without a traceback."""
 
 
 def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
-    """0: each act came out as claimed. 1: one did not, or could not be played. 130, 143: interrupted."""
+    """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
     parser = argparse.ArgumentParser(prog=f"python -m {demo.module}", description=demo.about)
-    parser.add_argument("--act", choices=sorted({act.key[0] for act in demo.story.ACTS}), help="play this act only")
+    parser.add_argument("--act", choices=sorted({act.key[0] for act in demo.story.ACTS}), help="play only this act")
     parser.add_argument("--ttl", type=float, default=1.5, help="seconds the lock lives (default 1.5)")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the recorded events there, one a line")
-    parser.add_argument("--html", type=Path, metavar="PATH", help="write the drawing there (default: a temporary file)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the recorded events there, one per line")
+    parser.add_argument(
+        "--html", type=Path, metavar="PATH", help="write the page with the pictures there (default: a temporary file)"
+    )
+    parser.add_argument(
+        "--svg", type=Path, metavar="DIRECTORY", help="write a picture of each act there: act-1.svg and so on"
+    )
     options = parser.parse_args(arguments)
     if not 0.5 <= options.ttl <= 30:
-        parser.error("--ttl lies between 0.5 and 30 seconds")
+        parser.error("--ttl must be between 0.5 and 30 seconds")
     for name, path in (("--json", options.json), ("--html", options.html)):
         if path and not os.access(path.parent, os.W_OK):
             parser.error(f"{name}: cannot write to {path.parent}")
+    if options.svg and not os.access(options.svg, os.W_OK):
+        parser.error(f"--svg: cannot write to the directory {options.svg}")
     screen = Screen()
     recorder = Recorder(demo.story.narrator(screen))
     failures: tuple[type[Exception], ...] = (DemoError, ServerError, *demo.failures)
@@ -51,21 +60,31 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
             screen.say(sentence)
         status = _play(demo, screen, recorder, options.act or "", options.ttl)
         drawn = demo.write_report(options.html, " ".join(introduction), recorder.events)
-        screen.draw(["", screen.look.plain(f"Drawn: {drawn}")])  # a path is not wrapped
+        if options.svg:
+            write_svg(options.svg, demo, recorder)
+        screen.draw(["", screen.look.plain(f"Pictures, for a browser: {drawn}")])  # a path is not wrapped
         return status
     except KeyboardInterrupt:
-        screen.say("Interrupted; processes and servers are stopped.")
+        screen.say("Interrupted. Processes and servers are stopped.")
         return 130
-    except BrokenPipeError:  # nobody reads on, `| head` for one
+    except BrokenPipeError:  # the reader has gone, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except failures as error:
         screen.say()
-        print(f"The demo could not be played: {error}", file=sys.stderr)
+        print(f"The demo failed: {error}", file=sys.stderr)
         return 1
     finally:
         if options.json:
             recorder.write_json(options.json)
+
+
+def write_svg(directory: Path, demo: Demo, recorder: Recorder) -> None:
+    """Write a stand-alone picture of each act that was played."""
+    for event in recorder.events:
+        if event.kind == "measured":
+            drawn = demo.draw_act(event, recorder.of(event.act), alone=True)
+            (directory / f"act-{event.act}.svg").write_text(drawn + "\n", encoding="utf-8")
 
 
 def _play(demo: Demo, screen: Screen, recorder: Recorder, only: str, ttl: float) -> int:
@@ -83,12 +102,12 @@ def _play(demo: Demo, screen: Screen, recorder: Recorder, only: str, ttl: float)
         finally:
             quiet()
     demo.story.summarize(screen, outcomes)
-    return 0 if all(outcome.as_claimed for outcome in outcomes) else 1
+    return 0 if all(outcome.as_expected for outcome in outcomes) else 1
 
 
 @contextmanager
 def signals_as_exceptions() -> Iterator[Callable[[], None]]:
-    """SIGTERM ends the demo as Ctrl-C does. Gives a function after which neither disturbs the tidying up."""
+    """Let SIGTERM end the demo as Ctrl-C does. Yield a function after which neither interrupts the clean-up."""
 
     def leave(number: int, _: FrameType | None) -> None:
         raise SystemExit(128 + number)

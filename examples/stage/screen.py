@@ -1,4 +1,4 @@
-"""What a person sees while it runs: lines that stay, and on a terminal lines that go away again."""
+"""What a user sees: lines that stay and, on a terminal, lines that are removed again."""
 
 import itertools
 import os
@@ -28,15 +28,15 @@ class Screen:
         self._passing = 0
 
     def say(self, text: str = "", colour: str = "") -> None:
-        """A paragraph that stays."""
+        """Print a paragraph that stays."""
         self.draw([self.look.paint(line, colour) for line in textwrap.wrap(self.look.plain(text), self.width)])
 
     def draw(self, lines: list[str]) -> None:
-        """Lines that stay, painted already; an empty list is an empty line."""
+        """Print painted lines that stay; an empty list is an empty line."""
         self._print("\n".join(lines))
 
     def pass_by(self, text: str) -> None:
-        """A line that `wipe` takes away again; where this is no terminal, it stays."""
+        """Print a line that `wipe` removes again; where this is no terminal, it stays."""
         self._print(self.look.paint(self.look.plain(text)[: self.width - 1], "2"))
         self._passing += 1
 
@@ -49,7 +49,7 @@ class Screen:
         self._passing = 0
 
     def wait(self, text: str) -> None:
-        """What is being waited for; on a terminal only, in a line that goes away. Call it again and again."""
+        """Show on a terminal what the demo waits for, in a line that is removed. Call it repeatedly."""
         if self._live:
             line = self.look.plain(f"{next(self._spinner)} {text}")[: self.width - 1]
             print(f"\r\x1b[K{self.look.paint(line, '2')}", end="", file=self._stream, flush=True)

@@ -1,4 +1,4 @@
-"""What every demo says in the same way. What came of an act is said from what was recorded and measured."""
+"""The texts that all demos share. The result of an act is told from what was recorded and measured."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -9,24 +9,24 @@ from examples.drawing.terminal import STYLES, Style, draw
 from examples.stage.director import Act
 from examples.stage.screen import Screen
 
-_LOCK_ENDS = {"expires": "has expired; it does not know that A is only frozen", "free": "is free again"}
+_LOCK_ENDS = {"expires": "has expired. Redis cannot know that A is only paused", "free": "is free again"}
 
 
 class Outcome(Protocol):
-    """What an act came to, as measured."""
+    """The measured result of an act."""
 
     @property
     def act(self) -> Act: ...
     @property
     def refused(self) -> Sequence[str]:
-        """What refused workers were told."""
+        """The messages that refused workers got."""
 
     @property
     def good(self) -> bool:
-        """No harm was done."""
+        """Whether the data is correct."""
 
     @property
-    def as_claimed(self) -> bool: ...
+    def as_expected(self) -> bool: ...
 
 
 O = TypeVar("O", bound=Outcome)  # noqa: E741 - an outcome
@@ -35,9 +35,9 @@ O = TypeVar("O", bound=Outcome)  # noqa: E741 - an outcome
 class Story(ABC, Generic[O]):
     ACTS: ClassVar[Sequence[Act]]
     SETTINGS: ClassVar[Mapping[str, str]]
-    """What is said before an act."""
+    """Shown before an act."""
     WHY: ClassVar[Mapping[str, str]]
-    """Said after an act, where it came out as claimed."""
+    """Shown after an act, where the result is the expected one."""
     LANES: ClassVar[Sequence[Lane]]
     STYLES: ClassVar[Mapping[str, Style]] = STYLES
     COLUMNS: ClassVar[str]
@@ -45,30 +45,30 @@ class Story(ABC, Generic[O]):
 
     @abstractmethod
     def introduction(self, ttl: float) -> list[str]:
-        """The sentences it begins with, by the seconds a lock lives."""
+        """Return the first sentences; `ttl`: the seconds a lock lives."""
 
     @abstractmethod
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:
-        """By kind, how an event is told, if it is told."""
+        """Return, by kind, the functions that describe an event; other kinds are not described."""
 
     @abstractmethod
     def measured(self, outcome: O) -> dict[str, Any]:
-        """What of an outcome is recorded."""
+        """Return what is recorded of an outcome."""
 
     @abstractmethod
     def verdict(self, outcome: O, events: Sequence[Event]) -> str:
-        """What an act came to, in a sentence or two."""
+        """Return the result of an act in one or two sentences."""
 
     @abstractmethod
     def cells(self, outcome: O) -> str:
-        """Its line under ``COLUMNS``."""
+        """Return its line under ``COLUMNS``."""
 
     @abstractmethod
-    def claim(self, act: Act) -> str:
-        """What is claimed of an act."""
+    def expectation(self, act: Act) -> str:
+        """Return the result that is expected of an act."""
 
     def narrator(self, screen: Screen) -> Callable[[Event], None]:
-        """Says what is recorded, as it comes in."""
+        """Return a function that shows each event as it is recorded."""
 
         def narrate(event: Event) -> None:
             sentence = self._sentence(event)
@@ -80,11 +80,11 @@ class Story(ABC, Generic[O]):
     def _sentence(self, event: Event) -> str:
         who, data = event.lane, event.data
         begins = {
-            "frozen": lambda: f"{who} is frozen: SIGSTOP to process {data['pid']}.",
+            "paused": lambda: f"{who} is paused: SIGSTOP to process {data['pid']}.",
             **self.sentences(event),
         }
         ends = {
-            "frozen": lambda: f"{who} wakes: SIGCONT. It knows nothing of what has happened.",
+            "paused": lambda: f"{who} resumes: SIGCONT. It does not know what has happened.",
             "held": lambda: f"Redis: {data['holder']}'s lock {_LOCK_ENDS[event.end_text]}.",
         }
         return (begins if event.end is None else ends).get(event.kind, str)()
@@ -106,10 +106,10 @@ class Story(ABC, Generic[O]):
             act.title,
             **self.measured(outcome),
             good=outcome.good,
-            as_claimed=outcome.as_claimed,
+            as_expected=outcome.as_expected,
             setting=self.SETTINGS[act.key],
             verdict=verdict,
-            why=self.WHY[act.key] if outcome.as_claimed else self._not_as_claimed(act),
+            why=self.WHY[act.key] if outcome.as_expected else self._not_as_expected(act),
         )
         screen.draw(draw(events, self.LANES, width=screen.width, look=screen.look, styles=self.STYLES))
         screen.say("  ".join(f"{alias} = {number}" for number, alias in recorder.aliases.items()), "2")
@@ -118,11 +118,11 @@ class Story(ABC, Generic[O]):
         screen.say()
         sign, colour = ("✓", "1;32") if outcome.good else ("✗", "1;31")
         screen.say(f"{sign} {verdict}", colour)
-        if outcome.as_claimed:
+        if outcome.as_expected:
             screen.say(self.WHY[act.key])
 
     def summarize(self, screen: Screen, outcomes: Sequence[O]) -> None:
-        """The measured results side by side."""
+        """Show the measured results side by side."""
         title = max(len(outcome.act.title) for outcome in outcomes)
         head = f"{'ACT':4}{'':{title}}  {self.COLUMNS}"
         lines = [f"{outcome.act.key:4}{outcome.act.title:{title}}  {self.cells(outcome)}" for outcome in outcomes]
@@ -132,8 +132,8 @@ class Story(ABC, Generic[O]):
         for outcome, line in zip(outcomes, lines, strict=True):
             screen.say(line, "32" if outcome.good else "31")
         for outcome in outcomes:
-            if not outcome.as_claimed:
-                screen.say(self._not_as_claimed(outcome.act), "1;31")
+            if not outcome.as_expected:
+                screen.say(self._not_as_expected(outcome.act), "1;31")
 
-    def _not_as_claimed(self, act: Act) -> str:
-        return f"Act {act.key} did NOT come out as claimed ({self.claim(act)})."
+    def _not_as_expected(self, act: Act) -> str:
+        return f"Act {act.key} did NOT have the expected result: {self.expectation(act)}."

@@ -22,7 +22,7 @@ HEAD = 34
 PANEL = 170
 TICKS_ROOM = 22
 
-_COLOURS = (Path(examples.drawing.__path__[0]) / "page.css").read_text("utf-8").partition("\n* {")[0]
+_COLOURS = (Path(examples.drawing.__path__[0]) / "colours.css").read_text("utf-8")
 _STYLE = """
 svg { font: 13px/1.3 system-ui, sans-serif; }
 .ground { fill: var(--ground); }

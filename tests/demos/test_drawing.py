@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from examples.drawing.events import Event, Lane
-from examples.drawing.layout import BREAK_HEIGHT, lay_out
+from examples.drawing.layout import BREAK_HEIGHT, NARROW, lay_out
 from examples.drawing.page import Section, Table, page
 from examples.drawing.picture import picture
-from tests.support.browser import browser, render
+from tests.support.browser import render, require_browser
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "</text><script>alert(1)</script> & \"quoted\" 'x' \x00\x1b[31m\ud800 ]]>"
@@ -23,7 +24,7 @@ EVENTS = [
     Event("p", "acquired", "takes it", 10.0, data={"source": "lock", "label": "#1", "number": 7}),
     Event("lock", "held", "p #1", 10.0, 11.0, "expires", lasting=True, data={"holder": "p"}),
     Event("row", "claimed", "claimed: p", 10.004, because=10.0, data={"source": "p", "label": "#1"}),
-    Event("p", "frozen", "FROZEN", 10.1, 12.0, "wakes", lasting=True),
+    Event("p", "paused", "PAUSED", 10.1, 12.0, "resumes", lasting=True),
     Event("q", "wrote", "writes 7", 11.5, data={"target": "row", "label": "#2"}),
     Event("row", "damaged", "7, not 8", 11.501, because=11.5, data={"flag": "LOST UPDATE: 1"}),
     Event("p", "tried", "tries to write", 12.5, data={"target": "row", "label": "#1", "reason": "stale"}),
@@ -46,10 +47,11 @@ def texts(root: ElementTree.Element) -> list[str]:
     return ["".join(element.itertext()) for element in root.iter(f"{SVG}text")]
 
 
-def page_with(*pictures: str, verdict: str = "It is so.") -> str:
+def page_with(*pictures: tuple[str, str], verdict: str = "It is so.") -> str:
+    """A section for each pair of a wide and a narrow picture."""
     sections = [
-        Section(f"part-{number}", "A part", "It was thus.", drawn, verdict, False, ["a note"])
-        for number, drawn in enumerate(pictures)
+        Section(f"part-{number}", "A part", "It was thus.", wide, narrow, verdict, False, ["a note"])
+        for number, (wide, narrow) in enumerate(pictures)
     ]
     return page("A page", "It begins.", Table(["Part", "Lost"], [["1", verdict]], [False]), sections)
 
@@ -57,7 +59,17 @@ def page_with(*pictures: str, verdict: str = "It is so.") -> str:
 def test_what_is_in_a_picture() -> None:
     root = parse(picture(EVENTS, LANES, name="one", title="The picture"))
     written = texts(root)
-    for text in ("PROCESS P", "takes it", "p #1", "expires", "FROZEN", "wakes", "LOST UPDATE: 1", "0.100 s", "2.600 s"):
+    for text in (
+        "PROCESS P",
+        "takes it",
+        "p #1",
+        "expires",
+        "PAUSED",
+        "resumes",
+        "LOST UPDATE: 1",
+        "0.100 s",
+        "2.600 s",
+    ):
         assert text in written
     assert "not in these lanes" not in written
 
@@ -77,7 +89,7 @@ def test_what_is_in_a_picture() -> None:
     bars = [(bar.get("data-lane"), bar.get("data-kind"), bar.get("class")) for bar in by_class(root, "lasting")]
     assert bars == [
         ("lock", "held", "lasting hue-1"),  # in the colour of its holder
-        ("p", "frozen", "lasting hue-1"),
+        ("p", "paused", "lasting hue-1"),
         ("q", "napping", "lasting hue-2"),
     ]
     assert [bar.get("style") for bar in by_class(root, "bar")] == [None, "fill:url(#one-hatch)", None]
@@ -105,7 +117,7 @@ def test_what_does_not_end_goes_on_to_the_bottom() -> None:
 def test_two_that_last_in_one_lane_stand_side_by_side() -> None:
     both = [
         Event("p", "held", "one", 1.0, 3.0, lasting=True),
-        Event("p", "frozen", "two", 2.0, 4.0, lasting=True),
+        Event("p", "paused", "two", 2.0, 4.0, lasting=True),
         Event("p", "held", "three", 5.0, 6.0, lasting=True),
     ]
     assert [bar.level for bar in lay_out(both, LANES).bars] == [0, 1, 0]
@@ -113,8 +125,11 @@ def test_two_that_last_in_one_lane_stand_side_by_side() -> None:
 
 def test_texts_stay_texts() -> None:
     hostile = [Event("p", HOSTILE, HOSTILE, 1.0, data={"target": "row", "label": HOSTILE, "flag": HOSTILE})]
-    drawn = picture(hostile, [Lane("p", HOSTILE), Lane("row", "ROW")], name="one", title=HOSTILE)
-    for markup in (drawn, page_with(drawn, verdict=HOSTILE)):
+    lanes = [Lane("p", HOSTILE), Lane("row", "ROW")]
+    drawn = picture(hostile, lanes, name="one", title=HOSTILE)
+    narrow = picture(hostile, lanes, name="two", title=HOSTILE, narrow=True)
+    alone = picture(hostile, lanes, name="three", title=HOSTILE, alone=True)
+    for markup in (drawn, narrow, alone, page_with((drawn, narrow), verdict=HOSTILE)):
         root = parse(markup)
         assert not [element for element in root.iter() if str(element.tag).endswith("script")]
         assert markup.encode()  # no halves of surrogate pairs
@@ -122,13 +137,46 @@ def test_texts_stay_texts() -> None:
         assert not re.search("[\x00-\x08\x0b-\x1f]", markup)
 
 
-def test_nothing_to_draw() -> None:
-    assert texts(parse(picture([], LANES, name="one", title="Nothing"))) == [lane.title for lane in LANES]
-    assert parse(picture([], [], name="one", title="Nothing")).tag == f"{SVG}svg"
+@pytest.mark.parametrize("narrow", [False, True])
+def test_nothing_to_draw(narrow: bool) -> None:
+    empty = picture([], LANES, name="one", title="Nothing", narrow=narrow)
+    assert texts(parse(empty)) == [lane.title for lane in LANES]
+    assert parse(picture([], [], name="one", title="Nothing", narrow=narrow)).tag == f"{SVG}svg"
+
+
+def test_a_narrow_picture_has_all_texts_in_one_column() -> None:
+    root = parse(picture(EVENTS, LANES, name="one", title="The picture", narrow=True))
+    assert float(root.get("width", "")) == NARROW
+    written = texts(root)
+    for text in ("ROW", "p: takes it (#1)", "lock: p #1", "LOST UPDATE: 1", "row: REFUSED", "0.100 s"):
+        assert text in written
+    assert "lock: expires after 1.000 s" in " ".join(written)
+    columns = {text.get("x") for event in by_class(root, "event") for text in event.iter(f"{SVG}text")}
+    assert len(columns) == 2  # one is of the texts that stand in boxes
+    arrows = [(arrow.get("data-source"), arrow.get("data-target")) for arrow in by_class(root, "arrow")]
+    assert arrows == [("lock", "p"), ("p", "row"), ("q", "row"), ("p", "row")]
+
+
+def test_a_picture_of_its_own_needs_nothing_else() -> None:
+    markup = picture(EVENTS, LANES, name="one", title="The picture", alone=True)
+    root = parse(markup)
+    assert root.tag == f"{SVG}svg"
+    assert_self_contained(root)
+    assert len(by_class(root, "paper")) == 1
+    style = root.findtext(f"{SVG}style")
+    assert style
+    assert "prefers-color-scheme: dark" in style
+
+
+def pair(events: Sequence[Event], name: str, width: float = 0) -> tuple[str, str]:
+    return (
+        picture(events, LANES, name=name, title="The picture", width=width),
+        picture(events, LANES, name=f"{name}-narrow", title="The picture", narrow=True),
+    )
 
 
 def test_a_page_needs_nothing_else() -> None:
-    markup = page_with(*(picture(EVENTS, LANES, name=name, title="The picture") for name in ("one", "two")))
+    markup = page_with(*(pair(EVENTS, name) for name in ("one", "two")))
     root = parse(markup)
     assert_self_contained(root)
     assert markup.index("prefers-color-scheme: dark") < markup.index("</style>")
@@ -149,9 +197,9 @@ def assert_self_contained(root: ElementTree.Element) -> None:
         assert "@import" not in (element.text or "")
 
 
-@pytest.mark.skipif(browser() is None, reason="needs chromium on PATH")
 def test_nothing_covers_anything_else(tmp_path: Path) -> None:
     """In a browser, with texts of all widths, as wide as can be and as narrow as can be."""
+    require_browser()
     wide = [
         Event(lane.name, kind, text, 1.0 + number * 0.1, data={"target": other.name, "label": "#1234", "flag": "FLAG"})
         for number, (lane, other, kind, text) in enumerate(
@@ -163,10 +211,10 @@ def test_nothing_covers_anything_else(tmp_path: Path) -> None:
     ]
     bars = [Event("q", "held", "twice", at, at + 1.5, "ends", lasting=True) for at in (1.05, 1.55, 2.05)]
     pictures = [
-        picture(events, LANES, name=f"number-{number}", title="The picture", width=width)
+        pair(events, f"number-{number}", width)
         for number, (events, width) in enumerate([(EVENTS, 0), (EVENTS, 1100), ([*wide, *bars], 0)])
     ]
     rendered = render(page_with(*pictures), tmp_path)
     assert rendered.problems == []
     assert rendered.console == []
-    assert rendered.texts > 100
+    assert all(count > 100 for count in rendered.texts.values())

@@ -23,7 +23,8 @@ DEMO = "examples.gc_pause"
 
 
 def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
-    run = run_demo(DEMO, tmp_path)  # the fixtures only say that there are servers: it starts its own
+    # The fixtures only say that there are servers: it starts its own.
+    run = run_demo(DEMO, tmp_path, "--svg", str(tmp_path))
     assert run.status == 0, run.output
     assert run.seconds < 60
     assert run.environment.processes() == []
@@ -35,11 +36,11 @@ def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer,
         ("3a", 115, 0),
         ("3b", 115, 0),
     ]
-    assert "110 instead of 115: B's deposit had been accepted, then A wrote over it." in run.output
-    assert "105 instead of 115: A's deposit had been accepted, then B wrote over it." in run.output
+    assert "110 instead of 115: B's deposit was accepted, then overwritten by A." in run.output
+    assert "105 instead of 115: A's deposit was accepted, then overwritten by B." in run.output
     assert run.output.count("115, and nothing is lost: the database refused the late write.") == 2
-    assert run.output.count("REFUSED, B #2 claimed") == 2
-    assert run.output.count("FROZEN (SIGSTOP)") == 4
+    assert run.output.count("REFUSED: B #2 claimed") == 2
+    assert run.output.count("PAUSED (SIGSTOP)") == 4
     assert "\x1b" not in run.output  # not a terminal
 
     for act in ("1", "2", "3a", "3b"):  # in each of them the fencing numbers grew
@@ -49,8 +50,12 @@ def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer,
         assert numbers == sorted(set(numbers))
         assert len(numbers) >= 2
 
-    assert run.output.endswith(f"\nDrawn: {run.drawn}\n")
+    assert run.output.endswith(f"\nPictures, for a browser: {run.drawn}\n")
     check_page(run, tmp_path)
+    for act in ("1", "2", "3a", "3b"):
+        assert (
+            ElementTree.parse(tmp_path / f"act-{act}.svg").getroot().findtext("{*}title", "").startswith(f"Act {act}: ")
+        )
 
 
 def check_page(run: Run, directory: Path) -> None:
@@ -59,7 +64,9 @@ def check_page(run: Run, directory: Path) -> None:
     drawn = run.drawn.read_text(encoding="utf-8")
     assert drawn == report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
-    pictures = list(root.iter("{http://www.w3.org/2000/svg}svg"))
+    pictures = [
+        picture for picture in root.iter("{http://www.w3.org/2000/svg}svg") if picture.get("class") == "timeline"
+    ]
     assert len(pictures) == 4
     refused_and_lost = [
         (
@@ -79,6 +86,7 @@ def check_page(run: Run, directory: Path) -> None:
     if browser() is not None:
         rendered = render(drawn, directory)
         assert (rendered.problems, rendered.console) == ([], [])
+        assert min(rendered.smallest.values()) > 8
 
 
 def test_nothing_is_left_on_servers_of_others(
@@ -100,7 +108,7 @@ def test_nothing_is_left_on_servers_of_others(
     assert len(left) == 1
 
 
-def test_interrupted_while_a_worker_is_frozen(any_redis: RedisServer, postgres_server: PostgresServer) -> None:
+def test_interrupted_while_a_worker_is_paused(any_redis: RedisServer, postgres_server: PostgresServer) -> None:
     environment = Environment()
     with subprocess.Popen(
         [sys.executable, "-m", DEMO, "--ttl", "30"],
@@ -119,7 +127,7 @@ def test_interrupted_while_a_worker_is_frozen(any_redis: RedisServer, postgres_s
 
 
 @pytest.mark.parametrize(
-    ("key", "acknowledged", "refused", "final", "as_claimed"),
+    ("key", "acknowledged", "refused", "final", "as_expected"),
     [
         ("1", {"A": 10, "B": 5}, [], 110, True),
         ("1", {"A": 10, "B": 5}, [], 115, False),  # nothing was lost
@@ -130,11 +138,11 @@ def test_interrupted_while_a_worker_is_frozen(any_redis: RedisServer, postgres_s
         ("3b", {"B": 5}, ["stale"], 105, False),  # A has given up
     ],
 )
-def test_what_did_not_happen_is_not_claimed(
-    key: str, acknowledged: dict[str, int], refused: list[str], final: int, as_claimed: bool
+def test_the_expected_result_is_compared_with_the_measured_one(
+    key: str, acknowledged: dict[str, int], refused: list[str], final: int, as_expected: bool
 ) -> None:
     act = next(act for act in STORY.ACTS if act.key == key)
-    assert Outcome(act, acknowledged, refused, final).as_claimed is as_claimed
+    assert Outcome(act, acknowledged, refused, final).as_expected is as_expected
 
 
 def test_the_drawing_goes_to_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +160,7 @@ EVENTS = [
     Event("lock", "held", "p #1", 10.0, 11.0, "expires", lasting=True),
     Event("p", "acquired", "takes it", 10.0),
     Event("row", "claimed", "claimed", 10.004, because=10.0),
-    Event("p", "frozen", "FROZEN", 10.5, 12.0, "wakes", lasting=True),
+    Event("p", "paused", "PAUSED", 10.5, 12.0, "wakes", lasting=True),
     Event("row", "refused", "REFUSED, somebody else came first", 12.5),
     Event("elsewhere", "noted", "not in these lanes", 12.6),
 ]
@@ -164,7 +172,7 @@ def test_timeline() -> None:
         "─" * 44,
         " 0.000 s takes it  ┃ p #1     claimed",
         "      ·            ┃",
-        " 0.500 s ░ FROZEN  ┃",
+        " 0.500 s ░ PAUSED  ┃",
         "      ·  ░         ┃",
         " 1.000 s ░         ╹ expires",
         "      ·  ░",
@@ -181,7 +189,7 @@ def test_timeline() -> None:
 def test_timeline_for_any_terminal() -> None:
     plain = draw(EVENTS, LANES, width=44, look=Look(unicode=False))
     assert all(line.isascii() for line in plain)
-    assert plain[4] == " 0.500 s # FROZEN  |"
+    assert plain[4] == " 0.500 s # PAUSED  |"
     painted = "\n".join(draw(EVENTS, LANES, width=100, look=Look(colour=True)))
     assert "\x1b[1;31mREFUSED, somebody else came first\x1b[0m" in painted
     assert draw([], LANES) == []

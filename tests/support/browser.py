@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 _COMMAND = [
     "--headless",
@@ -20,16 +23,25 @@ _COMMAND = [
     "--disable-sync",
     "--enable-logging=stderr",
     "--window-size=1280,900",
+    "--virtual-time-budget=5000",
     "--dump-dom",
 ]
 
-# Pairs of texts that touch, texts that an arrow runs through, texts outside their picture, and the width of the page.
+WIDTHS = {"wide": 1280, "tablet": 700, "phone": 500, "small phone": 360, "paper": 703}
+"""Pixels. Paper: A4 without its margins, with the rules for print."""
+
+# In pictures: pairs of texts that touch, texts that an arrow runs through, texts outside. In the page: what is wider
+# than the page, what scrolls, whether one of the two pictures of each section is shown.
 _MEASURE = """
 const problems = [];
-for (const picture of document.querySelectorAll("svg")) {
+let texts = 0, smallest = 1000;
+const shown = element => element.getClientRects().length > 0;
+for (const picture of [...document.querySelectorAll("svg")].filter(shown)) {
   const frame = picture.getBoundingClientRect();
   const boxes = [...picture.querySelectorAll("text")].map(text => ({text, box: text.getBoundingClientRect()}));
   const apart = (a, b) => a.right <= b.left || b.right <= a.left || a.bottom - 1 <= b.top || b.bottom - 1 <= a.top;
+  texts += boxes.length;
+  smallest = Math.min(smallest, ...boxes.map(({box}) => box.height));
   boxes.forEach(({text, box}, number) => {
     if (box.left < frame.left || box.right > frame.right || box.bottom > frame.bottom)
       problems.push(["outside", text.textContent]);
@@ -44,16 +56,33 @@ for (const picture of document.querySelectorAll("svg")) {
       if (!apart(inner, box.getBoundingClientRect()) && inner.right > box.getBoundingClientRect().right)
         problems.push(["too long for its box", text.textContent]);
 }
-if (document.documentElement.scrollWidth > window.innerWidth) problems.push(["the page is too wide"]);
-document.title = JSON.stringify({problems, texts: document.querySelectorAll("svg text").length});
+for (const element of document.querySelectorAll("body *")) {
+  if (element.getBoundingClientRect().right > window.innerWidth)
+    problems.push(["wider than the page", element.tagName, element.textContent.slice(0, 40)]);
+  if (element.scrollWidth > element.clientWidth && getComputedStyle(element).overflowX != "visible")
+    problems.push(["scrolls", element.tagName]);
+}
+for (const section of document.querySelectorAll("section"))
+  if ([...section.querySelectorAll("svg")].filter(shown).length != 1) problems.push(["not one picture", section.id]);
+parent.postMessage([NAME, {texts, smallest, problems}], "*");
+"""
+
+_COLLECT = """
+const found = {};
+onmessage = message => {
+  found[message.data[0]] = message.data[1];
+  document.title = JSON.stringify(found);
+};
 """
 
 
 class Rendered(NamedTuple):
-    texts: int
-    """How many texts there are in pictures."""
+    texts: dict[str, int]
+    """By name of a width: how many texts there are in the pictures that are shown."""
+    smallest: dict[str, float]
+    """Pixels: the lowest of these texts."""
     problems: list[Any]
-    """What covers what, what does not fit."""
+    """Texts that cover others, elements that do not fit; each with the name of the width."""
     console: list[str]
 
 
@@ -61,12 +90,27 @@ def browser() -> str | None:
     return shutil.which("chromium") or shutil.which("chromium-browser")
 
 
+def require_browser() -> None:
+    """Skip the test where there is no browser, or fail it when one was required."""
+    if browser() is None:
+        if "chromium" in os.environ.get("FENCING_REQUIRE_SERVERS", "").split(","):
+            pytest.fail("chromium is required, and not on PATH", pytrace=False)
+        pytest.skip("chromium: not on PATH")
+
+
 def render(page: str, directory: Path) -> Rendered:
-    """The page with a script that measures it, which its policy is told to allow."""
-    script = f"<script>{_MEASURE}</script></body>"
-    measured = page.replace("style-src", "script-src 'unsafe-inline'; style-src", 1).replace("</body>", script)
-    file = directory / "measured.html"
-    file.write_text(measured, encoding="utf-8")
+    """Show the page in frames of all widths, with a script that measures it and that its policy is told to allow."""
+    frames = []
+    for number, (name, width) in enumerate(WIDTHS.items()):
+        script = f"<script>{_MEASURE.replace('NAME', json.dumps(name))}</script></body>"
+        measured = page.replace("style-src", "script-src 'unsafe-inline'; style-src", 1).replace("</body>", script)
+        if name == "paper":
+            measured = measured.replace("@media screen", "@media speech").replace("@media print", "@media all")
+        (directory / f"{number}.html").write_text(measured, encoding="utf-8")
+        frames.append(f'<iframe src="{number}.html" width="{width}" height="900"></iframe>')
+    file = directory / "frames.html"
+    head = f'<!DOCTYPE html><meta charset="utf-8"><title></title><script>{_COLLECT}</script>'
+    file.write_text(head + "".join(frames), encoding="utf-8")
     profile = f"--user-data-dir={directory / 'profile'}"
     done = subprocess.run(
         [str(browser()), *_COMMAND, profile, file.as_uri()], capture_output=True, encoding="utf-8", timeout=60
@@ -75,4 +119,10 @@ def render(page: str, directory: Path) -> Rendered:
     title = re.search("<title>(.*?)</title>", done.stdout, re.DOTALL)
     assert title, done.stdout
     found = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    return Rendered(found["texts"], found["problems"], [line for line in done.stderr.splitlines() if "CONSOLE" in line])
+    assert set(found) == set(WIDTHS), found
+    return Rendered(
+        {name: one["texts"] for name, one in found.items()},
+        {name: one["smallest"] for name, one in found.items()},
+        [[name, *problem] for name, one in found.items() for problem in one["problems"]],
+        [line for line in done.stderr.splitlines() if "CONSOLE" in line],
+    )
