@@ -15,7 +15,7 @@ LEAST_SECONDS = 0.001
 
 
 @contextmanager
-def with_settings(connection: Connection, change: str, put_back: str) -> Iterator[None]:
+def with_settings(connection: Connection, change: str, restore: str) -> Iterator[None]:
     """Change settings of the connection while the block runs, its BEGIN and COMMIT included.
 
     The statements go to the driver's cursor directly: through the engine they would begin the transaction, which may be
@@ -24,7 +24,7 @@ def with_settings(connection: Connection, change: str, put_back: str) -> Iterato
     Args:
         connection: which may be lost meanwhile.
         change: one statement.
-        put_back: one statement. Where it fails, the connection is invalidated.
+        restore: one statement. Where it fails, the connection is invalidated.
     """
     try:
         ask(connection, change)
@@ -36,7 +36,7 @@ def with_settings(connection: Connection, change: str, put_back: str) -> Iterato
     finally:
         if not connection.closed and not connection.invalidated:
             try:
-                ask(connection, put_back)
+                ask(connection, restore)
             except BaseException as error:
                 connection.invalidate()  # better no connection in the pool than a changed one
                 if not isinstance(error, Exception):

@@ -177,11 +177,13 @@ class MySQL(Dialect):
         """See :meth:`Dialect.bounded_waits`. One statement sets the bounds, and remembers what was there."""
         is_mariadb = self.is_mariadb(connection)
         names = _MARIADB_BOUNDS if is_mariadb else _MYSQL_BOUNDS
-        whole = max(1, math.ceil(seconds))
-        exact = max(seconds, LEAST_SECONDS)
-        limits = {name: f"{exact:.6f}" if name == "max_statement_time" else str(whole) for name in names}
-        kept = "fencing" if begins else "fencing_joined"  # what is joined may be bounded already, by a block around it
-        change = [f"@{kept}_{name} = @@SESSION.{name}" for name in names]
+        whole_seconds = max(1, math.ceil(seconds))
+        exact_seconds = max(seconds, LEAST_SECONDS)
+        limits = {
+            name: f"{exact_seconds:.6f}" if name == "max_statement_time" else str(whole_seconds) for name in names
+        }
+        prefix = "fencing" if begins else "fencing_joined"  # a block around a joined transaction may have set bounds
+        change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in names]
         change += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
         if begins:
             level = "tx_isolation" if is_mariadb else "transaction_isolation"
@@ -190,8 +192,8 @@ class MySQL(Dialect):
             if not read_committed:
                 next_level = f"IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', {next_level})"
             change.append(f"@@{level} = {next_level}")
-        put_back = [f"SESSION {name} = @{kept}_{name}" for name in names]
-        return with_settings(connection, f"SET {', '.join(change)}", f"SET {', '.join(put_back)}")
+        restore = [f"SESSION {name} = @{prefix}_{name}" for name in names]
+        return with_settings(connection, f"SET {', '.join(change)}", f"SET {', '.join(restore)}")
 
     def is_open(self, connection: Connection) -> bool:
         """See :meth:`Dialect.is_open`."""

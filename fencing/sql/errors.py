@@ -16,11 +16,11 @@ _DEADLOCK = "40P01"
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"  # statement_timeout
 _NO_SUCH_SAVEPOINT = "3B001"
-LOST_A_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
+LOST_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
 WAITED_TOO_LONG = {_LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
 TRANSACTION_IS_GONE = {"25P02", _NO_SUCH_SAVEPOINT}  # 25P02: in_failed_sql_transaction
 _CONNECTION_EXCEPTION = "08"
-_SERVER_GOES = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
+_SERVER_SHUTDOWN = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
 _COMPLETION_UNKNOWN = "40003"
 
 _LOCK_WAIT_TIMEOUT = 1205  # which has undone only the statement
@@ -59,14 +59,14 @@ def state_of(error: BaseException | None) -> str | None:
     return state if isinstance(state, str) else None
 
 
-def state_of_sqlite(said: str) -> str | None:
+def state_of_sqlite(message: str) -> str | None:
     """The state that a message of SQLite stands for."""
-    return next((state for part, state in _OF_SQLITE.items() if part in said), None)
+    return next((state for part, state in _OF_SQLITE.items() if part in message), None)
 
 
 def is_an_answer(state: str) -> bool:
     """Whether the database itself said no to a COMMIT; else, as the connection broke, it may have happened."""
-    return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN))
+    return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_SHUTDOWN, _COMPLETION_UNKNOWN))
 
 
 def commit_was_refused(error: BaseException) -> bool:
@@ -74,7 +74,7 @@ def commit_was_refused(error: BaseException) -> bool:
     may have happened. To be asked only where the connection is still there."""
     state = state_of(error)
     if _mysql_number(error) is not None:
-        return state in LOST_A_RACE
+        return state in LOST_RACE
     if state is not None:
         return is_an_answer(state)
     if hasattr(error, "sqlstate"):  # the driver speaks, not the server
@@ -83,7 +83,7 @@ def commit_was_refused(error: BaseException) -> bool:
     return "IntegrityError" in kinds or _IS_LOCKED in first_line(error)
 
 
-def has_lost_a_race(error: BaseException) -> bool:
+def lost_race(error: BaseException) -> bool:
     """Whether, by the driver's own error, the transaction failed only because of others at the same time: all of it may
     be tried again.
 
@@ -91,7 +91,7 @@ def has_lost_a_race(error: BaseException) -> bool:
     locked".
     """
     number = _mysql_number(error)
-    if state_of(error) in LOST_A_RACE or number == _LOCK_WAIT_TIMEOUT:
+    if state_of(error) in LOST_RACE or number == _LOCK_WAIT_TIMEOUT:
         return True
     return number is None and _IS_LOCKED in first_line(error)
 

@@ -41,12 +41,12 @@ class CoordinatorTests(Contract):
     # Plumbing
 
     def _make(self, **options: Any) -> Any:
-        return self._keep(self.make(**options))
+        return self._track(self.make(**options))
 
     def _expiring(self) -> Any:
-        return self._keep(self.make_expiring(self.short_ttl))
+        return self._track(self.make_expiring(self.short_ttl))
 
-    def _keep(self, coordinator: Any) -> Any:
+    def _track(self, coordinator: Any) -> Any:
         self.__dict__.setdefault("_made", []).append(coordinator)
         return coordinator
 
@@ -72,11 +72,11 @@ class CoordinatorTests(Contract):
         return AsyncScriptedGuard() if asynchronous else ScriptedGuard()
 
 
-def can(coordinator: Any, capability: Any) -> bool:
+def has_capability(coordinator: Any, capability: Any) -> bool:
     return isinstance(coordinator, capability)
 
 
-def claimed_an_hour_above(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
+def remint_an_hour_ahead(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
     """What replaces the fence: as if its coordinator's clock were an hour ahead."""
     settings, floor = coordinator.settings, fence.number + 3_600_000_000
     deadline = coordinator.clock() + 5

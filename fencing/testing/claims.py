@@ -13,7 +13,7 @@ from fencing.kernel.errors import (
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.locks import plans
 from fencing.memory import MemoryCoordinator
-from fencing.testing.base import CoordinatorTests, ScriptedGuard, claimed_an_hour_above
+from fencing.testing.base import CoordinatorTests, ScriptedGuard, remint_an_hour_ahead
 
 
 class Claims(CoordinatorTests):
@@ -83,7 +83,7 @@ class Claims(CoordinatorTests):
         assert there.fence.number > late.fence.number
         self.expect(StaleFence, admit_write, guard.marks[name], late.fence)
         self.call(late.release)
-        ahead = claimed_an_hour_above(other, there.detach())
+        ahead = remint_an_hour_ahead(other, there.detach())
         back = self.call(coordinator.acquire, name)
         assert back.fence.number > ahead.number
         self.expect(StaleFence, admit_write, guard.marks[name], ahead)

@@ -19,7 +19,7 @@ from fencing.locks.backend import (
     RenewsGrants,
 )
 from fencing.locks.holding import Grant
-from fencing.testing.base import CoordinatorTests, can
+from fencing.testing.base import CoordinatorTests, has_capability
 
 AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
 
@@ -87,7 +87,7 @@ class Grants(CoordinatorTests):
         coordinators, name = [self._make() for _ in range(8)], self._name()
         leases = self.race([partial(self.call, coordinator.try_acquire, name) for coordinator in coordinators])
         granted = [lease for lease in leases if lease is not None]
-        if not granted and not can(coordinators[0], OneOfManyWins):
+        if not granted and not has_capability(coordinators[0], OneOfManyWins):
             granted = [self.call(coordinators[0].acquire, name, timeout=10)]
         assert len(granted) == 1
         self.call(granted[0].release)
@@ -144,7 +144,7 @@ class Grants(CoordinatorTests):
 
     def test_many_leases_are_renewed_in_one_request(self) -> None:
         coordinator, count = self._make(), 5
-        if not can(coordinator, RenewsGrants):
+        if not has_capability(coordinator, RenewsGrants):
             lease = self.call(coordinator.acquire, self._name())
             self.expect(TypeError, lease.renew)
             self.call(lease.release)

@@ -24,7 +24,7 @@ from fencing.locks.backend import (
     check_capabilities,
 )
 from fencing.locks.holding import Grant
-from fencing.testing.base import CoordinatorTests, can
+from fencing.testing.base import CoordinatorTests, has_capability
 
 UNREACHABLE_SECONDS = 4.0
 """What a caller may lose beyond its time-out: an attempt that cannot be interrupted takes a third of the ttl, giving
@@ -99,7 +99,7 @@ class Requests(CoordinatorTests):
     def test_a_lock_may_have_a_ttl_of_its_own_or_says_that_it_cannot(self) -> None:
         coordinator, name = self._make(), self._name()
         longer = 2 * coordinator.settings.ttl
-        if not can(coordinator, TtlPerLock):
+        if not has_capability(coordinator, TtlPerLock):
             self.expect(TypeError, coordinator.lock, name, ttl=longer)
             return
         lease = self.call(coordinator.lock(name, ttl=longer).acquire)
@@ -110,7 +110,7 @@ class Requests(CoordinatorTests):
     def test_a_lock_without_ttl_stays_or_is_refused(self) -> None:
         coordinator, name = self._make(), self._name()
         settings = replace(coordinator.settings, ttl=None)
-        if not can(coordinator, HoldsWithoutTtl):
+        if not has_capability(coordinator, HoldsWithoutTtl):
             self.expect(TypeError, check_capabilities, coordinator, settings, coordinator.settings.ttl)
             return
         deadline = coordinator.clock() + 5
@@ -140,7 +140,7 @@ class Requests(CoordinatorTests):
         coordinator, name = self.make_unreachable(ttl=3), self._name()
         if coordinator is None:
             raise SkipTest("make_unreachable() makes none")
-        self._keep(coordinator)
+        self._track(coordinator)
         started = time.monotonic()
         error = self.expect(CoordinatorUnavailable, coordinator.acquire, name, timeout=0.3)
         assert error.resource == name

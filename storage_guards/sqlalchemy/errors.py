@@ -56,7 +56,7 @@ def has_lost_a_race(error: BaseException | None) -> bool:
     """Whether the transaction failed only because of others at the same time: all of it may be tried again."""
     if not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated:
         return False
-    return sql_errors.has_lost_a_race(error.orig)
+    return sql_errors.lost_race(error.orig)
 
 
 def transaction_is_gone(error: DBAPIError) -> bool:

@@ -168,7 +168,7 @@ def _log_out(coordinator: Any) -> Any:
     """What a server does to a connection whose credentials have expired."""
     connections = coordinator._connections
     if hasattr(connections, "_free"):
-        connection = connections._free[-1].connection
+        connection = connections._free[-1].raw
         connection.send_command("RESET")
         return connection.read_response()
     [line] = connections._loops.values()
