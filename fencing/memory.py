@@ -143,6 +143,7 @@ class MemoryPlans(Backend):
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/backend.py``."""
         until = settings.deadline(self.clock())
         names = [(grant.fence.resource, grant.fence.token) for grant in grants]
         renewed = yield _Request("renew", (_seconds(settings), names))

@@ -39,7 +39,7 @@ def _rebuild(cls: type[FencingError], args: tuple[Any, ...], fields: dict[str, A
 
 
 class NotAcquired(FencingError):
-    """The lock was not acquired within the time-out. Try later.
+    """A failure to acquire the lock within the time-out. Try later.
 
     Attributes:
         resource: the resource of the lock.
@@ -83,7 +83,7 @@ _LOSS = {
 
 
 class LeaseLost(FencingError):
-    """The lease is over. Stop the work under it, and acquire again.
+    """The loss or end of a lease. Stop the work under it, and acquire again.
 
     Each write that a guard acknowledged still counts.
 
@@ -107,7 +107,7 @@ class LeaseLost(FencingError):
 
 
 class StaleFence(FencingError):
-    """The storage has admitted a newer fence. The write or claim of this late holder was refused; it must stop.
+    """A refusal of a late holder: the storage has admitted a newer fence. Nothing was written; stop.
 
     Attributes:
         fence: the refused fence.
@@ -129,7 +129,7 @@ class StaleFence(FencingError):
 
 
 class StaleRead(FencingError):
-    """The data has been replaced since it was read, so nothing was written. Read again, and start over.
+    """A refusal because the data has been replaced since it was read. Nothing was written; read again, and start over.
 
     The fence may still be the newest: another thread under the same fence, or a writer that bypasses the guard, was
     faster.
@@ -147,8 +147,9 @@ class StaleRead(FencingError):
 
 
 class UnclaimedFence(FencingError):
-    """This fence was never claimed at this storage, so its holder may have read old data. Nothing was written.
+    """A refusal of a fence that was never claimed at this storage. Nothing was written.
 
+    The fence's holder may have read old data.
     Either the lock does not know the guard: pass ``guards=[guard]``, or claim before reading. Or the storage lost the
     claim in a failover or a restore: discard what was read, and acquire again.
 
@@ -168,7 +169,7 @@ class UnclaimedFence(FencingError):
 
 
 class OutcomeUnknown(FencingError):
-    """The reply to a write or its commit was lost: it may have happened, or not.
+    """A lost reply to a write or its commit, which may have happened or not.
 
     Call ``guard.landed(error)``. Where that is None, read the data under a lease before you write again.
 
@@ -203,7 +204,7 @@ class OutcomeUnknown(FencingError):
 
 
 class CoordinatorUnavailable(FencingError):
-    """The coordinator did not answer, or refused to work. Retry later; if it happens again, see the cause.
+    """A coordinator that did not answer, or refused to work. Retry later; if it happens again, see the cause.
 
     Attributes:
         resource: the resource of the request; None: it was not about one resource.
@@ -217,7 +218,7 @@ class CoordinatorUnavailable(FencingError):
 
 
 class GuardUnavailable(FencingError):
-    """The storage did not answer, or its mark stayed locked by another transaction. Nothing was written; retry.
+    """A storage that did not answer, or a mark that stayed locked by another transaction. Nothing was written; retry.
 
     Attributes:
         resource: the resource of the request; None: it was not about one resource.
@@ -229,14 +230,11 @@ class GuardUnavailable(FencingError):
 
 
 class GuardNotEnforceable(FencingError):
-    """This storage, set up or used like this, cannot enforce the rules, so the guard refuses.
-
-    The message says what to change.
-    """
+    """A storage that, set up or used like this, cannot enforce the rules. The message says what to change."""
 
 
 class MarkImplausible(FencingError):
-    """A mark or a counter is so high that no history can have minted it. Nothing was minted; tell an operator.
+    """A mark or counter that is so high that no history can have minted it. Nothing was minted; tell an operator.
 
     A number grows by one with each grant, and follows the clock in microseconds. One poisoned mark must not raise a
     counter that other names share. Find out where the number came from, then correct the mark or counter by hand.

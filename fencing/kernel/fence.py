@@ -17,7 +17,9 @@ MAX_RESOURCE_BYTES = 512
 MAX_SEQ = 2**63 - 1
 
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,128}")  # 22 characters of base64 hold the 128 random bits a token must have
-_SAFE_IN_TEXT = "!$&'()*+,/:;=@"  # left readable in str(fence): neither '"' nor '\' nor '%'; '.' separates only twice
+_SAFE_IN_TEXT = (
+    "!$&'()*+,/:;=@"  # not quoted in str(fence). Quoted are '"', '\' and '%'. Only the first two '.' separate
+)
 
 
 def check_number(number: object, name: str = "a fencing number") -> int:
@@ -159,4 +161,5 @@ class HasFence(Protocol):
     """An object with a fence: a lease, or an object of the caller's own."""
 
     @property
-    def fence(self) -> Fence: ...
+    def fence(self) -> Fence:
+        """The fence."""

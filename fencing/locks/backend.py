@@ -48,7 +48,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The lock was not granted: another holder has it, or an earlier waiter comes first.
+    """A refusal of the lock: another holder has it, or an earlier waiter comes first.
 
     Attributes:
         remaining: seconds after which the lock frees itself; infinity: it does not, or it is not known.
@@ -222,7 +222,7 @@ class Backend(ABC):
 
 @runtime_checkable
 class RenewsGrants(Protocol):
-    """A grant can be given its full ttl again; one request renews many grants."""
+    """The capability to give grants their full ttl again, many grants in one request."""
 
     max_renewals: int
     """The maximum number of grants in one request."""
@@ -242,7 +242,7 @@ class RenewsGrants(Protocol):
 
 @runtime_checkable
 class RenewsSession(Protocol):
-    """A session holds all grants, and the backend keeps it alive. So ``renew=False`` is refused."""
+    """The capability of a session that holds all grants. The backend keeps it alive, so ``renew=False`` is refused."""
 
     session_seconds: float
     """How long the session outlives its process. It is the ttl of every lock."""
@@ -250,28 +250,28 @@ class RenewsSession(Protocol):
 
 @runtime_checkable
 class TtlPerLock(Protocol):
-    """Locks of one coordinator may have different ttls."""
+    """The capability of different ttls for the locks of one coordinator."""
 
     ttl_per_lock: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class HoldsWithoutTtl(Protocol):
-    """A grant may have no ttl: it lasts until it is released. For compatibility layers."""
+    """The capability of grants without a ttl, which last until they are released. For compatibility layers."""
 
     holds_without_ttl: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class OneOfManyWins(Protocol):
-    """If many callers try a free lock at the same time, exactly one gets it. Without this capability, at most one."""
+    """The capability that exactly one of many callers that try a free lock at once gets it. Without it, at most one."""
 
     one_of_many_wins: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class Queues(Protocol):
-    """There is a queue: each waiter has a place in it, and is woken. Without this capability, waiters poll."""
+    """The capability of a queue, in which each waiter has a place and is woken. Without it, waiters poll."""
 
     def plan_queue(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any

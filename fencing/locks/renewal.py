@@ -1,7 +1,7 @@
 """The automatic renewal of leases. One worker per coordinator sends the requests, in batches.
 
 A timer (``timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to the worker, and marks
-leases whose deadline has passed as lost. So a silent server delays neither that mark nor other coordinators' leases.
+leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Renewal(_Renewal):
         self._queue: deque[Holding] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
-        self._awake = False  # the thread will look at the queue again without being told
+        self._awake = False  # True: the thread will check the queue again without a notification
 
     def _calendar(self) -> dict[float, _Moment]:
         return self._entries

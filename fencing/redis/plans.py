@@ -86,6 +86,7 @@ class RedisPlans(Backend):
         deadline: float,
         place: _Place | None = None,
     ) -> Plan[Grant | Taken]:
+        """Do the same as ``plan_acquire`` for a caller that waits: see ``Queues`` in ``fencing/locks/backend.py``."""
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
             if place is not None or self.listening():
@@ -126,21 +127,22 @@ class RedisPlans(Backend):
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/backend.py``."""
         for grant in grants:
             if grant.packed is None:
                 grant.packed = Packed.of(grant.fence)
-        each: list[Packed] = [grant.packed for grant in grants]
-        keys = tuple(key for its in each for key in (its.keys.lock, its.keys.holder))
+        parts: list[Packed] = [grant.packed for grant in grants]
+        keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
         ttl = _milliseconds(settings)
         args = (ttl, *(grant.fence.token for grant in grants))
         packed = script_call(RENEW.by_sha, len(keys), len(args))
-        packed += b"".join([its.keys.packed for its in each]) + bulk(ttl) + b"".join([its.token for its in each])
+        packed += b"".join([part.keys.packed for part in parts]) + bulk(ttl) + b"".join([part.token for part in parts])
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
         reply = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
         believed_until = settings.deadline(reply.sent_at)
         return [
-            believed_until if result == its.number or result == "-" else None
-            for its, result in zip(each, _text(reply, 1).split(" "), strict=True)
+            believed_until if result == part.number or result == "-" else None
+            for part, result in zip(parts, _text(reply, 1).split(" "), strict=True)
         ]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
@@ -186,8 +188,8 @@ class RedisPlans(Backend):
     def _plan_mint(
         self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
     ) -> Plan[Answer]:
-        its = keys_of(resource)
-        call = Call(script, (its.lock, its.holder, its.counter), args, may_take=(resource, str(args[0]), ""))
+        keys = keys_of(resource)
+        call = Call(script, (keys.lock, keys.holder, keys.counter), args, may_take=(resource, str(args[0]), ""))
         return self._plan_call(call, resource, settings, deadline)
 
     def _outcome(self, reply: Answer, resource: str, token: str, settings: Settings) -> Grant | Taken:

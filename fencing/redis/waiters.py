@@ -90,6 +90,7 @@ class Waiters:
 
     @property
     def channel(self) -> str:
+        """The channel on which the scripts publish this listener's messages."""
         return f"fencing:1:wake:{self.name}"
 
     def __bool__(self) -> bool:

@@ -81,7 +81,9 @@ def test_settings(
 def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
     refused(TypeError, "clock_floor must be True or False", coordinator, client, clock_floor=1)
     refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
-    refused(TypeError, f"{coordinator.__name__}, which are: clock_floor, ttl", coordinator, client, clock_flor=True)
+    refused(
+        TypeError, f"{coordinator.__name__}; the options are clock_floor, ttl", coordinator, client, clock_flor=True
+    )
 
 
 @both
@@ -131,10 +133,10 @@ def test_clients_of_the_wrong_kind() -> None:
 
 
 def test_guards_of_the_other_colour() -> None:
-    refused(
-        TypeError, "is a sync guard, but this is an async lock", AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()]
-    )
-    refused(TypeError, "is an async guard, but this is a sync lock", FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
+    text = "is a sync guard, but this is an async lock"
+    refused(TypeError, text, AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()])
+    text = "is an async guard, but this is a sync lock"
+    refused(TypeError, text, FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
 
 
 def test_an_async_guard_in_disguise() -> None:
