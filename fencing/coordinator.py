@@ -71,7 +71,7 @@ class Coordinator(Backend):
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -84,7 +84,7 @@ class Coordinator(Backend):
             resource: the name of what is protected.
 
         Returns:
-            The lease; None: another holder has the lock.
+            The lease; None: the lock was not acquired.
 
         Raises:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
@@ -104,7 +104,7 @@ class Coordinator(Backend):
         Raises:
             LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Writes that guards
                 acknowledged count, so do not simply repeat the block.
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -215,7 +215,7 @@ class AsyncCoordinator(Backend):
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -230,7 +230,7 @@ class AsyncCoordinator(Backend):
             resource: the name of what is protected.
 
         Returns:
-            The lease; None: another holder has the lock.
+            The lease; None: the lock was not acquired.
 
         Raises:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
@@ -253,7 +253,7 @@ class AsyncCoordinator(Backend):
         Raises:
             LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Writes that guards
                 acknowledged count, so do not simply repeat the block.
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """

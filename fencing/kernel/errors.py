@@ -149,9 +149,9 @@ class StaleRead(FencingError):
 class UnclaimedFence(FencingError):
     """A refusal of a fence that was never claimed at this storage. Nothing was written.
 
-    The fence's holder may have read old data.
-    Either the lock does not know the guard: pass ``guards=[guard]``, or claim before reading. Or the storage lost the
-    claim in a failover or a restore: discard what was read, and acquire again.
+    The fence's holder may have read old data. Either the lock does not know the guard: pass ``guards=[guard]``, or
+    claim before reading. Or the storage lost the claim in a failover or a restore: discard what was read, and acquire
+    again.
 
     Attributes:
         fence: the refused fence.

@@ -21,7 +21,8 @@ THIRD = 1 / 3
 RETRY_SHARE = 1 / 20
 JITTER = 0.1
 TICKS_PER_TTL = 60
-"""The minimum, and half the maximum. Renewals are due on a grid of moments, so that leases are renewed together."""
+"""The minimum number of moments per ttl; at most twice as many. Renewals are due on this grid, so that leases are
+renewed together."""
 
 
 @dataclass(slots=True)

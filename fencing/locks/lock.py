@@ -74,7 +74,7 @@ class FencedLock:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -85,7 +85,7 @@ class FencedLock:
         """Try once to take the lock, and claim its fence at every guard.
 
         Returns:
-            The lease; None: another holder has the lock.
+            The lease; None: the lock was not acquired.
 
         Raises:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
@@ -108,7 +108,7 @@ class FencedLock:
         Raises:
             LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Other holders may have
                 had it meanwhile. Writes that guards acknowledged count, so do not simply repeat the block.
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -204,7 +204,7 @@ class AsyncFencedLock:
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
@@ -217,7 +217,7 @@ class AsyncFencedLock:
         If the task is cancelled, the lock is given back first.
 
         Returns:
-            The lease; None: another holder has the lock.
+            The lease; None: the lock was not acquired.
 
         Raises:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
@@ -241,7 +241,7 @@ class AsyncFencedLock:
         Raises:
             LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Other holders may have
                 had the lock meanwhile. Writes that guards acknowledged count, so do not simply repeat the block.
-            NotAcquired: another holder had the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """

@@ -44,7 +44,7 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
         timeout: seconds, claims included; 0 tries once, infinity waits for ever.
 
     Raises:
-        NotAcquired: another holder had the lock all the time, or newer fences superseded each grant.
+        NotAcquired: the lock was not free in time, or newer fences superseded each grant.
         CoordinatorUnavailable, GuardUnavailable, MarkImplausible: after the lock was given back.
     """
     started = now = backend.clock()

@@ -190,8 +190,11 @@ class Connections:
         # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
         used, connection.used = connection.used, 0.0
         try:
-            stale = not was_open or (started - used > IDLE_SECONDS and connection.is_stale())
-            if stale or not connection.set_timeout(seconds):
+            if (
+                not was_open
+                or (started - used > IDLE_SECONDS and connection.is_stale())
+                or not connection.set_timeout(seconds)
+            ):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
             reply = connection.ask(command(call))
