@@ -1,7 +1,6 @@
 """Locks whose grants carry fences, which storage guards enforce.
 
-Names are loaded when they are first used (PEP 562), so a storage service that imports only a guard does not import
-redis.
+Names are loaded at their first use (PEP 562). So a storage service that imports only a guard does not load redis.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bases of all coordinators: what mints fences, as its users see it.
+"""The base classes of all coordinators, which mint fences.
 
 A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
 """
@@ -21,59 +21,132 @@ from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
 
 
 class Coordinator(Backend):
-    """Mints fences, and takes locks. Thread-safe; make one per process and service.
+    """The base of all sync coordinators, which take locks and mint fences.
 
-    It does not make data safe: two clients can hold a lock at the same time, whenever a pause outlasts the ttl or the
-    service loses data. The guards do, by refusing whoever is not the newest.
+    It is thread-safe; make one per process and service.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    the service loses data. The guards make data safe: they refuse every holder but the newest.
 
     Args:
-        options: of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10 by default.
-            ``guards``: the storages at which every grant is claimed before its holder goes on. ``renew``: whether
-            leases are renewed by themselves, every third of the ttl, from the grant until they are released, lost or
-            garbage-collected. ``max_lifetime``: seconds after which a lease is not renewed by itself any more, so that
-            a body that hangs does not hold its lock for ever; None: no such cap. ``owner``: the label that ``holder()``
-            shows, up to 200 characters; None: host name and process id.
+        options: the options of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10 by
+            default. ``guards``: the guards at which every fence is claimed before its holder continues. ``renew``:
+            whether leases are renewed automatically, every third of the ttl, from the grant until they are released,
+            lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that a block
+            that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()`` shows, up
+            to 200 characters; None: host name and process id.
 
     Raises:
-        TypeError, ValueError: an option is of the wrong kind, or asks what the service cannot do.
+        TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
 
     def __init__(self, **options: Unpack[LockOptions]) -> None:
-        settings = Settings().changed(options, asynchronous=False, of=type(self))
+        settings = Settings().changed(options, asynchronous=False, coordinator=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = Renewal(self)
 
     @abstractmethod
     def perform(self, effect: Any) -> Any:
-        """Do one effect that this coordinator's plans yielded, within the time it names."""
+        """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
 
     def lock(self, resource: str, **options: Unpack[LockOptions]) -> FencedLock:
-        """Return the lock of a resource; cheap, so make one whenever it is needed. Options as of the coordinator."""
+        """Return the lock of a resource. It is cheap, so make one whenever you need it.
+
+        Args:
+            resource: the name of what is protected, such as ``"orders:42"``.
+            options: the same as the coordinator's; an option that is not given is the coordinator's.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
         return FencedLock(self, resource, **options)
 
     def acquire(self, resource: str, timeout: float | None = None) -> Lease:
-        """Take the lock, waiting so many seconds at most (None: for ever): see :meth:`FencedLock.acquire`."""
+        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+
+        Only data that is read after this returns is protected.
+
+        Args:
+            resource: the name of what is protected.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+
+        Raises:
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         return self.lock(resource).acquire(timeout)
 
     def try_acquire(self, resource: str) -> Lease | None:
-        """Take the lock if it is free; None: it is not. See :meth:`FencedLock.try_acquire`."""
+        """Try once to take the lock, and claim its fence at every guard.
+
+        Args:
+            resource: the name of what is protected.
+
+        Returns:
+            The lease; None: the lock was not acquired.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         return self.lock(resource).try_acquire()
 
     def hold(self, resource: str, timeout: float | None = None) -> AbstractContextManager[Lease]:
-        """Hold the lock for a ``with`` block, waiting so many seconds at most (None: for ever): see
-        :meth:`FencedLock.hold`."""
+        """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
+
+        An error of the block is raised unchanged.
+
+        Args:
+            resource: the name of what is protected.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+
+        Raises:
+            LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Writes that guards
+                acknowledged count, so do not simply repeat the block.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         return self.lock(resource).hold(timeout)
 
     def holder(self, resource: str) -> Holder | None:
-        """Say who holds the lock, for people to look at; None: nobody. See :meth:`FencedLock.holder`."""
+        """Describe the holder of the lock, for people; None: the lock is free.
+
+        It may change at once, so it is no basis for a decision.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Retry.
+        """
         return self.lock(resource).holder()
 
     def adopt(self, fence: Fence) -> Lease:
-        """Take over the lock of a lease that was detached: see :meth:`FencedLock.adopt`."""
+        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
+
+        The new lease has a fence of its own, claimed at every guard. Read again: data that was read under the old
+        fence is not protected.
+
+        Args:
+            fence: the fence that ``detach()`` returned.
+
+        Raises:
+            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
+            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
+        """
         return self.lock(check_adoptable(fence).resource).adopt(fence)
 
     def force_release(self, resource: str) -> ForcedRelease:
-        """Take the lock from whoever holds it, and free it: see :meth:`FencedLock.force_release`."""
+        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
+
+        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder can still write
+        until a newer one claims.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Repeat it.
+            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
+                free, but the holder may not be shut out. Repeat it.
+        """
         return self.lock(resource).force_release()
 
     def track(self, grant: Grant, settings: Settings) -> Holding:
@@ -81,7 +154,7 @@ class Coordinator(Backend):
         return self._renewal.track(grant, settings)
 
     def close(self) -> None:
-        """Close the connections, and renew no more. Leases that are still held free themselves after their ttl."""
+        """Close the connections, and stop renewal. A lock that is still held frees itself after its ttl. Idempotent."""
         self.closed = True
         self._renewal.close()
 
@@ -95,46 +168,134 @@ class Coordinator(Backend):
 
 
 class AsyncCoordinator(Backend):
-    """:class:`Coordinator` for asyncio: the same options, with async guards."""
+    """The base of all async coordinators, which take locks and mint fences.
+
+    Make one per process and service.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    the service loses data. The guards make data safe: they refuse every holder but the newest.
+
+    Args:
+        options: the options of its locks: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``
+            as in :class:`Coordinator`.
+
+    Raises:
+        TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
+    """
 
     def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
-        settings = Settings().changed(options, asynchronous=True, of=type(self))
+        settings = Settings().changed(options, asynchronous=True, coordinator=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = AsyncRenewal(self)
 
     @abstractmethod
     async def perform(self, effect: Any) -> Any:
-        """Do one effect that this coordinator's plans yielded, within the time it names."""
+        """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
 
     def lock(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncFencedLock:
-        """Return the lock of a resource; cheap, so make one whenever it is needed. Options as of the coordinator."""
+        """Return the lock of a resource. It is cheap, so make one whenever you need it.
+
+        Args:
+            resource: the name of what is protected, such as ``"orders:42"``.
+            options: the same as the coordinator's; an option that is not given is the coordinator's.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
         return AsyncFencedLock(self, resource, **options)
 
     async def acquire(self, resource: str, timeout: float | None = None) -> AsyncLease:
-        """Take the lock, waiting so many seconds at most (None: for ever): see :meth:`AsyncFencedLock.acquire`."""
+        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+
+        Only data that is read after this was awaited is protected. If the task is cancelled, the lock is given back
+        first.
+
+        Args:
+            resource: the name of what is protected.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+
+        Raises:
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         return await self.lock(resource).acquire(timeout)
 
     async def try_acquire(self, resource: str) -> AsyncLease | None:
-        """Take the lock if it is free; None: it is not. See :meth:`AsyncFencedLock.try_acquire`."""
+        """Try once to take the lock, and claim its fence at every guard.
+
+        If the task is cancelled, the lock is given back first.
+
+        Args:
+            resource: the name of what is protected.
+
+        Returns:
+            The lease; None: the lock was not acquired.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         return await self.lock(resource).try_acquire()
 
     def hold(
         self, resource: str, timeout: float | None = None, *, cancel_on_loss: bool = False
     ) -> AbstractAsyncContextManager[AsyncLease]:
-        """Hold the lock for an ``async with`` block, waiting so many seconds at most (None: for ever): see
-        :meth:`AsyncFencedLock.hold`."""
+        """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
+
+        An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
+
+        Args:
+            resource: the name of what is protected.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
+
+        Raises:
+            LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Writes that guards
+                acknowledged count, so do not simply repeat the block.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         return self.lock(resource).hold(timeout, cancel_on_loss=cancel_on_loss)
 
     async def holder(self, resource: str) -> Holder | None:
-        """Say who holds the lock, for people to look at; None: nobody. See :meth:`AsyncFencedLock.holder`."""
+        """Describe the holder of the lock, for people; None: the lock is free.
+
+        It may change at once, so it is no basis for a decision.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Retry.
+        """
         return await self.lock(resource).holder()
 
     async def adopt(self, fence: Fence) -> AsyncLease:
-        """Take over the lock of a lease that was detached: see :meth:`AsyncFencedLock.adopt`."""
+        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
+
+        The new lease has a fence of its own, claimed at every guard. Read again: data that was read under the old
+        fence is not protected.
+
+        Args:
+            fence: the fence that ``detach()`` returned.
+
+        Raises:
+            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
+            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
+        """
         return await self.lock(check_adoptable(fence).resource).adopt(fence)
 
     async def force_release(self, resource: str) -> ForcedRelease:
-        """Take the lock from whoever holds it, and free it: see :meth:`AsyncFencedLock.force_release`."""
+        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
+
+        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder can still write
+        until a newer one claims.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Repeat it.
+            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
+                free, but the holder may not be shut out. Repeat it.
+        """
         return await self.lock(resource).force_release()
 
     def track(self, grant: Grant, settings: Settings) -> Holding:
@@ -142,8 +303,10 @@ class AsyncCoordinator(Backend):
         return self._renewal.track(grant, settings)
 
     async def close(self) -> None:
-        """Close the connections of the running loop, and renew no more. Leases that are still held free themselves
-        after their ttl."""
+        """Close the connections of the running loop, and stop renewal.
+
+        A lock that is still held frees itself after its ttl. Idempotent.
+        """
         self.closed = True
         self._renewal.close()
 

@@ -1,7 +1,7 @@
-"""The smallest whole backend: locks in this process' memory. For tests without servers, and to be copied from.
+"""The smallest complete backend: locks in this process' memory. For tests without servers, and to copy from.
 
-Three parts, as in every backend: the service (:class:`LockTable`), the plans, which decide without I/O, and the two
-coordinators, which do what the plans ask for.
+It has three parts, as every backend: the service (:class:`LockTable`), the plans, which decide without I/O, and the two
+coordinators, which perform the plans' effects.
 """
 
 from __future__ import annotations
@@ -27,36 +27,41 @@ class _Held:
     token: str
     number: int
     owner: str
-    since: float
-    until: float
+    granted_at: float
+    expires_at: float
 
 
 class LockTable:
-    """Locks in memory: what the coordinators of one process share, as those of several processes share a server.
+    """A table of locks in memory. Coordinators in one process share it, as those of several processes share a server.
 
-    Each method is one request: it runs alone, and may be repeated with the same token.
+    Each method is one request: it is atomic, and may be repeated with the same token.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
-        self._last = time.time_ns() // 1000  # above the numbers of an earlier process
+        self._last = time.time_ns() // 1000  # higher than the numbers of an earlier process
         self._remake_lock()
         process.after_fork(self._remake_lock)
 
     def _remake_lock(self) -> None:
-        self._alone = threading.Lock()
+        self._lock = threading.Lock()
 
     def ask(self, request: _Request, now: float) -> Any:
-        """Do one request at that moment of the coordinator's clock."""
-        with self._alone:
-            for resource in [name for name, held in self._held.items() if held.until <= now]:
+        """Perform one request.
+
+        Args:
+            request: the operation and its arguments.
+            now: the moment on the coordinator's clock, in seconds.
+        """
+        with self._lock:
+            for resource in [name for name, held in self._held.items() if held.expires_at <= now]:
                 del self._held[resource]
             return getattr(self, f"_{request.operation}")(now, *request.arguments)
 
     def _acquire(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int | Taken:
         held = self._held.get(resource)
         if held is not None and held.token != token:
-            return Taken(held.until - now, held.owner)
+            return Taken(held.expires_at - now, held.owner)
         return self._mint(now, resource, token, ttl, floor, owner)
 
     def _remint(
@@ -70,7 +75,7 @@ class LockTable:
     def _mint(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int:
         held = self._held.get(resource)
         if held is not None and held.token == token:  # the same request again
-            held.until = max(held.until, now + ttl)
+            held.expires_at = max(held.expires_at, now + ttl)
             return held.number
         self._last = next_number(resource, last=self._last, floor=floor, clock_us=0)
         self._held[resource] = _Held(token, self._last, owner, now, now + ttl)
@@ -82,7 +87,7 @@ class LockTable:
             held = self._held.get(resource)
             renewed.append(held is not None and held.token == token)
             if held is not None and held.token == token:
-                held.until = max(held.until, now + ttl)  # of two renewals the later moment counts
+                held.expires_at = max(held.expires_at, now + ttl)  # never earlier than another renewal has set it
         return renewed
 
     def _release(self, now: float, resource: str, token: str) -> bool:
@@ -96,19 +101,19 @@ class LockTable:
         held = self._held.get(resource)
         if held is None:
             return None
-        remaining = None if held.until == math.inf else held.until - now
-        return Holder(held.owner, held.number, now - held.since, remaining)
+        remaining = None if held.expires_at == math.inf else held.expires_at - now
+        return Holder(held.owner, held.number, now - held.granted_at, remaining)
 
 
 class _Request(NamedTuple):
-    """The effect: one request to the table, as data."""
+    """The effect: perform one request at the table."""
 
     operation: Literal["acquire", "remint", "mint", "renew", "release", "holder"]
     arguments: tuple[Any, ...]
 
 
 class MemoryPlans(Backend):
-    """What is asked of a table, and what its replies mean. No reply is ever lost, so none is asked for again."""
+    """The plans of a table. No reply is ever lost, so there are no retries."""
 
     service = "this process' memory"
     max_renewals: int = 1000
@@ -120,24 +125,25 @@ class MemoryPlans(Backend):
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
         sent_at = self.clock()
-        reply = yield _Request("acquire", _minting(resource, token, settings, floor))
+        reply = yield _Request("acquire", _mint_arguments(resource, token, settings, floor))
         return reply if isinstance(reply, Taken) else _grant(resource, reply, token, settings, sent_at)
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
         sent_at = self.clock()
-        number = yield _Request("remint", (*_minting(fence.resource, token, settings, floor), fence.token))
+        number = yield _Request("remint", (*_mint_arguments(fence.resource, token, settings, floor), fence.token))
         return None if number is None else _grant(fence.resource, number, token, settings, sent_at)
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         sent_at = self.clock()
-        number = yield _Request("mint", _minting(resource, token, settings, floor))
+        number = yield _Request("mint", _mint_arguments(resource, token, settings, floor))
         return _grant(resource, number, token, settings, sent_at)
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/backend.py``."""
         until = settings.deadline(self.clock())
         names = [(grant.fence.resource, grant.fence.token) for grant in grants]
         renewed = yield _Request("renew", (_seconds(settings), names))
@@ -156,7 +162,7 @@ def _seconds(settings: Settings) -> float:
     return math.inf if settings.ttl is None else settings.ttl
 
 
-def _minting(resource: str, token: str, settings: Settings, floor: int) -> tuple[Any, ...]:
+def _mint_arguments(resource: str, token: str, settings: Settings, floor: int) -> tuple[Any, ...]:
     return (resource, token, _seconds(settings), floor, owner_label(settings))
 
 
@@ -164,26 +170,29 @@ def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: 
     return Grant(Fence(resource, number, token), settings.deadline(sent_at))
 
 
-def _checked(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
+def _check_arguments(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
     if not callable(clock) or isinstance(clock, type):
-        raise TypeError(f"clock is a function that returns seconds, not {clock!r}; such as ManualClock()")
+        raise TypeError(f"clock must be a function that returns seconds, such as ManualClock(), not {clock!r}")
     if table is None:
         return LockTable(), clock
     if not isinstance(table, LockTable):
-        raise TypeError(f"table is a LockTable, not {type(table).__name__}; guards and other options go by their names")
+        raise TypeError(f"table must be a LockTable, not {type(table).__name__}; pass guards and other options by name")
     return table, clock
 
 
 class MemoryCoordinator(MemoryPlans, Coordinator):
-    """Mints fences in this process' memory, for threads of one process and for tests.
+    """A coordinator whose locks are in this process' memory, for threads of one process and for tests.
 
-    It excludes nobody in another process, and all is gone with this one. Numbers start from the wall clock in
-    microseconds, so they go on above those of an earlier process.
+    It does not exclude other processes, and its locks end with this process. Numbers start from the wall clock in
+    microseconds, so they are higher than those of an earlier process.
 
     Args:
-        table: what several coordinators share; None: a table of its own.
-        clock: seconds, from any moment on; ``fencing.testing.ManualClock`` is one that a test moves by hand.
-        options: of its locks, as of :class:`fencing.Coordinator`.
+        table: the table that several coordinators share; None: a table of its own.
+        clock: returns seconds since any moment; a test moves a ``fencing.testing.ManualClock`` by hand.
+        options: the options of its locks, as in :class:`fencing.Coordinator`.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
     def __init__(
@@ -193,16 +202,28 @@ class MemoryCoordinator(MemoryPlans, Coordinator):
         clock: Callable[[], float] = process.now,
         **options: Unpack[LockOptions],
     ) -> None:
-        self.table, self.clock = _checked(table, clock)
+        self.table, self.clock = _check_arguments(table, clock)
         super().__init__(**options)
 
     def perform(self, effect: _Request) -> Any:
-        """Do one request."""
+        """Perform one request at the table."""
         return self.table.ask(effect, self.clock())
 
 
 class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
-    """:class:`MemoryCoordinator` for asyncio; it may share a table with one for threads."""
+    """A coordinator whose locks are in this process' memory, for asyncio and for tests.
+
+    It does not exclude other processes, and its locks end with this process. It may share a table with a
+    :class:`MemoryCoordinator`, which is for threads.
+
+    Args:
+        table: the table that several coordinators share; None: a table of its own.
+        clock: returns seconds since any moment; a test moves a ``fencing.testing.ManualClock`` by hand.
+        options: the options of its locks, as in :class:`fencing.AsyncCoordinator`.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+    """
 
     def __init__(
         self,
@@ -211,9 +232,9 @@ class AsyncMemoryCoordinator(MemoryPlans, AsyncCoordinator):
         clock: Callable[[], float] = process.now,
         **options: Unpack[AsyncLockOptions],
     ) -> None:
-        self.table, self.clock = _checked(table, clock)
+        self.table, self.clock = _check_arguments(table, clock)
         super().__init__(**options)
 
     async def perform(self, effect: _Request) -> Any:
-        """Do one request."""
+        """Perform one request at the table."""
         return self.table.ask(effect, self.clock())

@@ -1,6 +1,6 @@
-"""Values and rules of fencing: what a lock and a guard agree on. The standard library only; no I/O.
+"""Values and rules that locks and guards share. Standard library only; no I/O.
 
-What a guard of your own needs is here; see docs/guards/your-own.md. The modules behind it are the library's own.
+A guard of your own needs only the names here: see docs/guards/your-own.md. The modules behind them are private.
 """
 
 from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences

@@ -1,8 +1,8 @@
-"""The admission rule. Pure.
+"""The admission rule, as pure functions.
 
-A storage keeps one mark per resource: the newest fence it has admitted. Two functions decide everything:
-:func:`admit_claim` before a holder reads, :func:`admit_write` when it writes. Every guard, whatever its storage, does
-what they say; the SQL and the scripts are the same rule in another language.
+A storage keeps one mark per resource: the newest fence it has admitted. Two functions make all decisions:
+:func:`admit_claim` before a holder reads, :func:`admit_write` when it writes. Every guard follows them. The SQL of the
+guards is the same rule in another language.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from fencing.kernel.fence import Fence, HasFence, Mark
 
 
 def admit_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
-    """The rule for a claim: admitted iff the fence is newer than the mark, or is the mark's own (so a lost reply can
-    be retried).
+    """Apply the rule for a claim. It is admitted if the fence is newer than the mark, or is the mark's own fence.
+
+    A claim whose reply was lost can therefore be repeated.
 
     Args:
-        mark: what the storage holds for the resource; None: nothing yet.
-        fence: who claims.
-        floor: the highest number among marks that were pruned; a claim on an absent mark must exceed it.
+        mark: the storage's mark for the resource; None: there is none.
+        fence: the fence that claims.
+        floor: the highest number among pruned marks; a claim where there is no mark must exceed it.
 
     Returns:
-        The mark to store. The claimant may read once it is stored, not before.
+        The mark to store. The holder may read after it is stored, not before.
 
     Raises:
-        StaleFence: a newer fence, or one of equal number and another token, was admitted. Nothing is to be stored.
+        StaleFence: a newer fence, or one of equal number and another token, was admitted. Store nothing.
     """
     if mark is None:
         if fence.number <= floor:
@@ -40,14 +41,16 @@ def admit_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
 
 
 def admit_write(mark: Mark | None, fence: Fence) -> Mark:
-    """The rule for a write: admitted iff the mark is this very fence's. Check and write must be atomic through commit.
+    """Apply the rule for a write. It is admitted if the mark is this fence's own.
+
+    The storage must keep check and write atomic through the commit.
 
     Returns:
-        The mark to store with the write: ``seq`` one higher.
+        The mark to store with the write: its ``seq`` is one higher.
 
     Raises:
         StaleFence: a newer fence, or one of equal number and another token, was claimed. The holder must stop.
-        UnclaimedFence: this fence is newer than the mark and was never claimed here.
+        UnclaimedFence: this fence is newer than the mark and was never claimed here. Claim before reading.
     """
     if mark is not None and mark.is_of(fence):
         return Mark(mark.number, mark.token, mark.seq + 1)
@@ -57,11 +60,11 @@ def admit_write(mark: Mark | None, fence: Fence) -> Mark:
 
 
 def as_fence(holder: Fence | HasFence) -> Fence:
-    """The fence of a lease, or the fence itself. Guards call it on whatever they are given.
+    """Return the fence of a lease, or the fence itself. Guards call it on each argument.
 
     Raises:
-        TypeError: there is no fence in it.
-        LeaseLost: it is a lease that was released or detached here; its fence must not be used any more.
+        TypeError: the argument has no fence. Pass a lease or a Fence.
+        LeaseLost: the lease was released or detached here. Stop; its fence must not be used any more.
     """
     if isinstance(holder, Fence):
         return holder
@@ -69,11 +72,11 @@ def as_fence(holder: Fence | HasFence) -> Fence:
     if not isinstance(fence, Fence):
         hint = ""
         if isinstance(holder, str):
-            hint = "; read its text with Fence.parse first"
+            hint = "; convert its text with Fence.parse first"
         elif isinstance(holder, Iterable):
-            hint = "; give several as arguments of their own, one by one"
+            hint = "; pass several as separate arguments"
         elif hasattr(holder, "try_acquire"):
-            hint = "; acquire it, and give the lease"
+            hint = "; acquire the lock, and pass the lease"
         raise TypeError(f"a guard takes a lease or a Fence, not {type(holder).__name__}{hint}")
     ended = getattr(holder, "ended", None)
     if ended is not None:
@@ -82,18 +85,20 @@ def as_fence(holder: Fence | HasFence) -> Fence:
 
 
 def sorted_fences(holders: Iterable[Fence | HasFence]) -> list[Fence]:
-    """The fences of ``holders``, ordered by resource so that two callers lock the marks in the same order.
+    """Return the fences of ``holders``, ordered by resource, so that all callers lock the marks in the same order.
+
+    The same fence twice counts once.
 
     Raises:
-        TypeError: there is none, or one of them is no fence.
-        ValueError: two different fences name the same resource. The same fence twice counts once.
+        TypeError: there is none, or one of them has no fence. Pass leases or Fences.
+        ValueError: two different fences are of the same resource. Pass the newest one.
     """
     by_resource: dict[str, Fence] = {}
     for holder in holders:
         fence = as_fence(holder)
         if by_resource.setdefault(fence.resource, fence) != fence:
             raise ValueError(
-                f"two different fences were given for the resource {fence.resource!r}; give the newest one"
+                f"two different fences were passed for the resource {fence.resource!r}; pass the newest one"
             )
     if not by_resource:
         raise TypeError("at least one lease or Fence is needed")

@@ -1,9 +1,9 @@
-"""Plans, and the two shells that run them.
+"""Plans, and the two functions that run them.
 
-A plan is a generator that decides without I/O: it yields what is to be done (an effect), is sent the result, or
-thrown the error, and goes on from there. The same plan serves threads and asyncio, and a test can step through it.
-The effects that locks and guards share are here; what talks to a coordinator's servers, or a guard's, is an effect of
-its own, which their ``perform`` does.
+A plan is a generator that decides without I/O. It yields an effect, which says what to do; it is sent the result, or
+thrown the error, and continues. The same plan serves threads and asyncio, and a test can step through it. This module
+has the effects that locks and guards share. Effects of one service belong to that service, and its ``perform`` does
+them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fencing.kernel.guard import AsyncGuard, Guard
 T = TypeVar("T")
 
 Plan = Generator[Any, Any, T]
-"""A plan that ends in a ``T``: yields effects, is sent their results."""
+"""A plan that returns a ``T``: it yields effects, and is sent their results."""
 
 
 class Sleep(NamedTuple):
-    """Do nothing for so many seconds."""
+    """The effect: do nothing for this many seconds."""
 
     seconds: float
 
 
 class Claim(NamedTuple):
-    """Claim the fence at a guard, which may take so many seconds."""
+    """The effect: claim the fence at a guard, within this many seconds."""
 
     guard: Guard | AsyncGuard
     fence: Fence
@@ -39,14 +39,16 @@ class Claim(NamedTuple):
 
 
 class Shielded(NamedTuple):
-    """Run a bounded plan to its end, whatever cancellations arrive meanwhile; they are delivered afterwards, what went
-    wrong as their cause."""
+    """The effect: run a bounded plan to its end, even if the task is cancelled meanwhile.
+
+    The cancellation is delivered afterwards. Its cause is the plan's failure, if it failed.
+    """
 
     plan: Plan[Any]
 
 
 def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
-    """Run a plan in this thread; ``perform`` does the effects that are not of this module."""
+    """Run a plan in this thread, and return its value; ``perform`` does the effects that are not of this module."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -62,7 +64,9 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
                 claimed: Any = effect.guard.claim(effect.fence, timeout=effect.timeout)
                 if inspect.iscoroutine(claimed):
                     claimed.close()
-                    raise TypeError(f"{type(effect.guard).__name__} is an async guard, this is a sync lock")
+                    raise TypeError(
+                        f"{type(effect.guard).__name__} is an async guard, but this is a sync lock; use a sync guard"
+                    )
             elif isinstance(effect, Shielded):
                 result = run(effect.plan, perform)
             else:
@@ -72,7 +76,7 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
 
 
 async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
-    """Run a plan in this task; ``perform`` does the effects that are not of this module."""
+    """Run a plan in this task, and return its value; ``perform`` does the effects that are not of this module."""
     result: Any = None
     error: BaseException | None = None
     while True:
@@ -90,7 +94,7 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
                 result = await finish(run_async(effect.plan, perform))
             else:
                 result = await perform(effect)
-        except GeneratorExit:  # this coroutine is thrown away: nothing can be awaited any more
+        except GeneratorExit:  # this coroutine is being closed: nothing can be awaited any more
             raise
         except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
             error = raised
@@ -102,11 +106,13 @@ def _wake(waiter: asyncio.Future[None], _: object) -> None:
 
 
 async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Await to its end what is bounded and must not be left half done, however often this task is cancelled. A
-    cancellation is delivered then; its cause is how the coroutine failed, and None if it did not."""
+    """Await a bounded coroutine to its end, however often this task is cancelled meanwhile.
+
+    The cancellation is delivered afterwards. Its cause is the coroutine's failure; None if it succeeded.
+    """
     failure: BaseException | None = None
 
-    async def carried() -> T:
+    async def record_failure() -> T:
         nonlocal failure
         try:
             return await coroutine
@@ -114,20 +120,20 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
             failure = error
             raise
 
-    task = asyncio.ensure_future(carried())
+    task = asyncio.ensure_future(record_failure())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
-        waiter = task.get_loop().create_future()  # as asyncio.wait() does for many tasks, and slower
+        waiter = task.get_loop().create_future()  # asyncio.wait() does the same for many tasks, but is slower
         task.add_done_callback(partial(_wake, waiter))
         try:
             await waiter
         except asyncio.CancelledError as error:
             cancelled = error
-    coroutine.close()  # where its task was cancelled before it began
-    if isinstance(failure, asyncio.CancelledError):  # with all tasks of a loop that ends: its cause is what is known
+    coroutine.close()  # needed if its task was cancelled before it began
+    if isinstance(failure, asyncio.CancelledError):  # all tasks of an ending loop were cancelled: keep the cause
         raise (cancelled or failure) from failure.__cause__
     if cancelled is None:
         return task.result()
     if not task.cancelled():
-        task.exception()  # looked at, so that asyncio does not report it: the cancellation comes first
+        task.exception()  # marked as retrieved, so that asyncio does not report it: the cancellation comes first
     raise cancelled from failure

@@ -1,19 +1,19 @@
-"""What can go wrong, by what the caller does next. One tree::
+"""The errors, ordered by what the caller does next. One tree::
 
     FencingError
-    ├── NotAcquired              try later: somebody else holds the lock
-    ├── LeaseLost                stop: the lease is over, on this side
+    ├── NotAcquired              try later: another holder has the lock
+    ├── LeaseLost                stop: the lease is over
     ├── StaleFence               stop: the storage has admitted a newer holder
-    ├── StaleRead                read again: what was to be replaced, or read, has been replaced since
+    ├── StaleRead                read again: the data has been replaced since it was read
     ├── UnclaimedFence           pass guards=[guard] to the lock, or claim first
-    ├── OutcomeUnknown           the write may or may not have happened: guard.landed(error) says which
-    ├── CoordinatorUnavailable   retry: what mints fences did not answer
+    ├── OutcomeUnknown           call guard.landed(error): the write may or may not have happened
+    ├── CoordinatorUnavailable   retry: the coordinator did not answer
     ├── GuardUnavailable         retry: the storage did not answer, or its mark stayed locked
-    ├── GuardNotEnforceable      change the set-up: this storage, used so, cannot enforce the rules
-    └── MarkImplausible          an operator's job: a number that no history can have minted
+    ├── GuardNotEnforceable      change the set-up: this storage, used like this, cannot enforce the rules
+    └── MarkImplausible          tell an operator: no history can have minted this number
 
-Errors are outcomes with fields. They can be pickled, fields, cause text and notes included. Misuse of the API is a
-plain ``TypeError`` or ``ValueError``.
+Each error has fields. Errors can be pickled, with fields, cause text and notes. Misuse of the API is a plain
+``TypeError`` or ``ValueError``.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def _rebuild(cls: type[FencingError], args: tuple[Any, ...], fields: dict[str, A
 
 
 class NotAcquired(FencingError):
-    """The lock was not acquired in the time given. Try later.
+    """A failure to acquire the lock within the time-out. Try later.
 
     Attributes:
-        resource: what was to be locked.
-        reason: ``"held"``: somebody else holds it; ``"superseded"``: it was granted, but five times in a row the guards
-            had admitted a newer fence (does something hand out fences for this resource that are not ours?).
-        waited: seconds spent.
-        owner: the label of who holds it, where that is known.
+        resource: the resource of the lock.
+        reason: ``"held"``: another holder has it. ``"superseded"``: it was granted five times in a row, but each time
+            a guard had admitted a newer fence. Check whether another system mints fences for this resource.
+        waited: seconds since the call.
+        owner: the holder's label; None: not known.
     """
 
     def __init__(
@@ -57,11 +57,12 @@ class NotAcquired(FencingError):
         self.waited = waited
         self.owner = owner
         if reason == "held":
-            who = f" by {owner}" if owner else ""
-            text = f"{resource!r} is held{who}; not acquired within {waited:.2f} s; try later"
+            by_owner = f" by {owner}" if owner else ""
+            text = f"{resource!r} is held{by_owner}; it was not acquired within {waited:.2f} s; try later"
         else:
             text = (
-                f"{resource!r} was granted, but the guards had admitted newer fences each time; given back; try later"
+                f"{resource!r} was granted, but each time the guards had admitted a newer fence; "
+                f"the lock was given back; try later"
             )
         super().__init__(text)
 
@@ -69,48 +70,49 @@ class NotAcquired(FencingError):
 LossReason = Literal["released", "detached", "forked", "expired", "gone", "stale"]
 
 _STOP = "stop, and acquire again"
-_COMPLETED = "the block had run to its end by then: the writes that guards acknowledged count, do not repeat them"
+_COMPLETED = "the block had already run to its end: the writes that guards acknowledged count, so do not repeat them"
 
 _LOSS = {
     "released": ("was released", "acquire the lock again"),
-    "detached": ("was detached", "only who adopts its fence may go on with it"),
+    "detached": ("was detached", "the process that adopts its fence may continue"),
     "forked": ("belongs to the parent process", "acquire one of your own in this process"),
-    "expired": ("has run past its deadline (renewal was off, over its max_lifetime, or got no answer)", _STOP),
+    "expired": ("has passed its deadline (renewal was off, over its max_lifetime, or got no answer)", _STOP),
     "gone": ("is gone from the coordinator (expired, taken over, flushed, or overwritten)", _STOP),
     "stale": ("was superseded at the storage by a newer holder", _STOP),
 }
 
 
 class LeaseLost(FencingError):
-    """This lease is over. Stop what was done under it, and acquire again.
+    """The loss or end of a lease. Stop the work under it, and acquire again.
 
-    That says nothing of what was written under it: each write that a guard acknowledged counts.
+    Each write that a guard acknowledged still counts.
 
     Attributes:
         fence: the lease's fence.
-        reason: ``"released"``, ``"detached"`` (given up here), ``"forked"`` (the parent's), ``"expired"`` (its deadline
-            passed), ``"gone"`` (the coordinator no longer has it), ``"stale"`` (a storage has admitted a newer fence).
-        completed: the block under ``hold`` had run to its end when the loss was noticed. Look at what guards
-            acknowledged before doing it again.
+        reason: ``"released"``; ``"detached"``: for another process to adopt; ``"forked"``: it is the parent's;
+            ``"expired"``: its deadline passed; ``"gone"``: the coordinator no longer has it; ``"stale"``: a storage has
+            admitted a newer fence.
+        completed: the block under ``hold`` had run to its end before the loss was noticed. Check what the guards
+            acknowledged before you repeat the work.
     """
 
     def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False) -> None:
         self.fence = fence
         self.reason = reason
         self.completed = completed
-        what, then = _LOSS[reason]
+        event, advice = _LOSS[reason]
         super().__init__(
-            f"the lease on {fence.resource!r} (fence {fence.number}) {what}; {_COMPLETED if completed else then}"
+            f"the lease on {fence.resource!r} (fence {fence.number}) {event}; {_COMPLETED if completed else advice}"
         )
 
 
 class StaleFence(FencingError):
-    """The storage has admitted a newer fence: this holder is late, its write was refused, and it must stop.
+    """A refusal of a late holder: the storage has admitted a newer fence. Nothing was written; stop.
 
     Attributes:
-        fence: the one refused.
-        mark: the newest admitted; None where the mark was pruned and ``floor`` refused the claim.
-        floor: see ``mark``.
+        fence: the refused fence.
+        mark: the newest admitted fence; None: the mark was pruned, and ``floor`` refused the claim.
+        floor: the highest number among pruned marks; None: there is a mark.
     """
 
     def __init__(self, *, fence: Fence, mark: Mark | None, floor: int | None = None) -> None:
@@ -118,40 +120,42 @@ class StaleFence(FencingError):
         self.mark = mark
         self.floor = floor
         if mark is None:
-            newer = f"marks up to {floor} were pruned, so newer ones may have been admitted"
+            newer = f"marks up to {floor} were pruned, so a newer fence may have been admitted"
         elif mark.number == fence.number:
             newer = f"another holder with the same number {mark.number} was admitted first"
         else:
-            newer = f"a newer one, {mark.number}, was admitted"
+            newer = f"the newer fence {mark.number} was admitted"
         super().__init__(f"fence {fence.number} of {fence.resource!r} is stale: {newer}; stop, and acquire again")
 
 
 class StaleRead(FencingError):
-    """What was read before has been replaced since, so nothing was written from it. Read again, and begin anew.
+    """A refusal because the data has been replaced since it was read. Nothing was written; read again, and start over.
 
-    The fence may still be the newest: another thread under it, or a writer past the guard, was faster.
+    The fence may still be the newest: another thread under the same fence, or a writer that bypasses the guard, was
+    faster.
 
     Attributes:
-        resource: what it belongs to.
-        key: of the object in the storage, where it is about one.
+        resource: the resource that the data belongs to.
+        key: the key of the object in the storage; None: the error is not about one object.
     """
 
     def __init__(self, *, resource: str, key: str | None = None) -> None:
         self.resource = resource
         self.key = key
-        what = f"{key!r} of {resource!r}" if key else f"{resource!r}"
-        super().__init__(f"what was read of {what} has been replaced since; read it again")
+        subject = f"{key!r} of {resource!r}" if key else f"{resource!r}"
+        super().__init__(f"{subject} has been replaced since it was read; read it again")
 
 
 class UnclaimedFence(FencingError):
-    """This fence was never claimed at this storage, so what its holder read may be old. Nothing was written.
+    """A refusal of a fence that was never claimed at this storage. Nothing was written.
 
-    Either the lock was not told of the guard (pass ``guards=[guard]``, or claim before reading), or the storage lost
-    the claim in a failover or a restore (then throw away what was read, and acquire again).
+    The fence's holder may have read old data. Either the lock does not know the guard: pass ``guards=[guard]``, or
+    claim before reading. Or the storage lost the claim in a failover or a restore: discard what was read, and acquire
+    again.
 
     Attributes:
-        fence: the one refused.
-        mark: what the storage holds; None: nothing.
+        fence: the refused fence.
+        mark: the storage's mark; None: there is none.
     """
 
     def __init__(self, *, fence: Fence, mark: Mark | None) -> None:
@@ -165,17 +169,18 @@ class UnclaimedFence(FencingError):
 
 
 class OutcomeUnknown(FencingError):
-    """The reply to a write or its commit was lost: it may have happened, or not. Ask ``guard.landed(error)``; where
-    that is None, read the data under a lease before writing again.
+    """A lost reply to a write or its commit, which may have happened or not.
+
+    Call ``guard.landed(error)``. Where that is None, read the data under a lease before you write again.
 
     Attributes:
-        fence: under which the write was sent.
-        seq: the sequence number the storage gave it. If the write did not happen, the next one gets the same number:
-            so a mark that has reached it proves nothing.
-        transaction: the database's transaction id, where it has one. For logs: a PostgreSQL that crashed or failed
-            over gives the ids of what it lost to other transactions.
-        recent_writes: what the mark would remember of its last writes, this one first, if it happened. For ``landed``.
-        key: of the object that was written in place, in an object store.
+        fence: the fence under which the write was sent.
+        seq: the sequence number that the storage gave it. If the write did not happen, the next one gets the same
+            number. So a mark that has reached it proves nothing.
+        transaction: the database's transaction id, where it has one. For logs only: after a crash or failover,
+            PostgreSQL gives the ids of lost transactions to other ones.
+        recent_writes: the last writes that the mark remembers if this write happened, this one first. For ``landed``.
+        key: the key of the object that was written in place, in an object store.
     """
 
     def __init__(
@@ -194,16 +199,16 @@ class OutcomeUnknown(FencingError):
         self.key = key
         super().__init__(
             f"the reply to a write under fence {fence.number} of {fence.resource!r} was lost: it may have happened; "
-            f"ask guard.landed(error), or read the data under a lease before writing it again"
+            f"call guard.landed(error), or read the data under a lease before you write again"
         )
 
 
 class CoordinatorUnavailable(FencingError):
-    """The coordinator did not answer, or refused to work. Retry later; look at the cause if it stays.
+    """A coordinator that did not answer, or refused to work. Retry later; if it happens again, see the cause.
 
     Attributes:
-        resource: what the request was about; None: nothing in particular.
-        address: where the coordinator was looked for.
+        resource: the resource of the request; None: it was not about one resource.
+        address: the address of the coordinator's service.
     """
 
     def __init__(self, text: str, *, resource: str | None = None, address: str | None = None) -> None:
@@ -213,10 +218,10 @@ class CoordinatorUnavailable(FencingError):
 
 
 class GuardUnavailable(FencingError):
-    """The storage did not answer, or its mark stayed locked by another transaction. Nothing was written; retry.
+    """A storage that did not answer, or a mark that stayed locked by another transaction. Nothing was written; retry.
 
     Attributes:
-        resource: what the request was about; None: nothing in particular.
+        resource: the resource of the request; None: it was not about one resource.
     """
 
     def __init__(self, text: str, *, resource: str | None = None) -> None:
@@ -225,20 +230,19 @@ class GuardUnavailable(FencingError):
 
 
 class GuardNotEnforceable(FencingError):
-    """This storage, set up or used like this, cannot enforce the rules, so the guard refuses. The text says what to
-    change."""
+    """A storage that, set up or used like this, cannot enforce the rules. The message says what to change."""
 
 
 class MarkImplausible(FencingError):
-    """A mark or a counter is so high that no history can have minted it. Nothing was minted; an operator has to look.
+    """A mark or counter that is so high that no history can have minted it. Nothing was minted; tell an operator.
 
-    A number grows by one a grant and follows the clock in microseconds. One poisoned mark must not lift a counter that
-    other names share. Correct the mark (or the counter) by hand once it is clear where it came from.
+    A number grows by one with each grant, and follows the clock in microseconds. One poisoned mark must not raise a
+    counter that other names share. Find out where the number came from, then correct the mark or counter by hand.
 
     Attributes:
-        resource: whose mark or counter it is.
-        number: the implausible one.
-        ceiling: the highest that would have been accepted.
+        resource: the resource of the mark or counter.
+        number: the implausible number.
+        ceiling: the highest number that would have been accepted.
     """
 
     def __init__(self, *, resource: str, number: int, ceiling: int) -> None:
@@ -247,5 +251,5 @@ class MarkImplausible(FencingError):
         self.ceiling = ceiling
         super().__init__(
             f"no fence can be minted for {resource!r} above {number}: the highest plausible number is {ceiling}; "
-            f"an operator has to find out who wrote it"
+            f"an operator must find out where this number came from, and correct it"
         )

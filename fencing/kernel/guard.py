@@ -1,4 +1,4 @@
-"""What a coordinator asks of a storage guard. Part of the kernel: no I/O, no dependency."""
+"""The interface between coordinators and storage guards. Part of the kernel: no I/O, no dependency."""
 
 from __future__ import annotations
 
@@ -10,56 +10,79 @@ from fencing.kernel.fence import Fence, HasFence, Mark
 
 
 class Guard(Protocol):
-    """The storage side of a lock: keeps one mark per resource, beside the data, and refuses stale fences.
+    """The storage side of a lock: it keeps one mark per resource, beside the data, and refuses stale fences.
 
-    ``storage_guards.testing`` has the contract every implementation passes, which asks for ``landed``, too;
-    writing and reading are each storage's own.
+    Every implementation passes the contract in ``storage_guards.testing``, which also requires ``landed``. How a guard
+    reads and writes depends on its storage.
     """
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """Raise the mark to each fence, all or none. Idempotent. Only after it has returned may the holder read.
+        """Raise the mark to each fence: all of them or none. Idempotent.
+
+        The holder may read only after this has returned.
 
         Args:
             holders: leases or fences of different resources.
-            timeout: seconds the storage may take; None: the guard's own bound.
+            timeout: the time limit in seconds; None: the guard's own.
 
         Raises:
-            StaleFence: a newer fence was admitted; nothing was changed.
-            GuardUnavailable: no answer in time; the claim may have happened, and may be repeated.
+            StaleFence: a newer fence was admitted; nothing was changed. Stop.
+            GuardUnavailable: no answer in time; the claim may have happened. Repeat it.
         """
 
     def mark(self, resource: str) -> Mark | None:
-        """The newest fence admitted for ``resource``; None: none yet. For people and tests: no basis for a write."""
+        """Return the newest fence admitted for ``resource``; None: there is none yet.
+
+        For people and tests. It may change at once, so it is no basis for a write.
+        """
 
 
 class AsyncGuard(Protocol):
-    """:class:`Guard` for asyncio; its methods are ``async def``."""
+    """The storage side of a lock for asyncio. The same as :class:`Guard`, with ``async def`` methods."""
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
-        """See :meth:`Guard.claim`."""
+        """Raise the mark to each fence: all of them or none. Idempotent.
+
+        The holder may read only after this has been awaited.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: the time limit in seconds; None: the guard's own.
+
+        Raises:
+            StaleFence: a newer fence was admitted; nothing was changed. Stop.
+            GuardUnavailable: no answer in time; the claim may have happened. Repeat it.
+        """
 
     async def mark(self, resource: str) -> Mark | None:
-        """See :meth:`Guard.mark`."""
+        """Return the newest fence admitted for ``resource``; None: there is none yet.
+
+        For people and tests. It may change at once, so it is no basis for a write.
+        """
 
 
 G = TypeVar("G")
 
 
 def check_guards(guards: Iterable[G], *, asynchronous: bool) -> tuple[G, ...]:
-    """The guards as a tuple; TypeError where one is none, or is async where a sync one is needed, or the reverse."""
+    """Return the guards as a tuple.
+
+    Raises:
+        TypeError: one of them is not a guard, or is async where a sync one is needed, or the reverse.
+    """
     if isinstance(guards, (str, bytes)) or not isinstance(guards, Iterable):
-        raise TypeError(f"guards is a list of guards, not {type(guards).__name__}; write guards=[guard]")
+        raise TypeError(f"guards must be a list of guards, not {type(guards).__name__}; write guards=[guard]")
     checked = tuple(guards)
     for guard in checked:
         claim: Any = getattr(guard, "claim", None)
         if isinstance(guard, type):
-            raise TypeError(f"{guard.__name__} is no guard, but a class: make a guard of it first")
+            raise TypeError(f"{guard.__name__} is a class, not a guard; make an instance of it first")
         if not callable(claim):
-            raise TypeError(f"{guard!r} is no guard: it has no claim(); make one, such as SQLAlchemyGuard(engine)")
+            raise TypeError(f"{guard!r} is not a guard: it has no claim(); make one, such as SQLAlchemyGuard(engine)")
         if inspect.iscoroutinefunction(claim) is not asynchronous:
-            ours, theirs = ("an async", "a sync") if asynchronous else ("a sync", "an async")
+            lock_kind, guard_kind = ("an async", "a sync") if asynchronous else ("a sync", "an async")
             raise TypeError(
-                f"{type(guard).__name__} is {theirs} guard, this is {ours} lock; "
+                f"{type(guard).__name__} is {guard_kind} guard, but this is {lock_kind} lock; "
                 f"use the guard {'with' if asynchronous else 'without'} the Async prefix"
             )
     return checked

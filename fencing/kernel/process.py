@@ -1,4 +1,4 @@
-"""What belongs to this process: its id, its clock, who runs in it, and what a fork must remake in the child."""
+"""This process: its id, its clock, the current thread and task, and what a fork must remake in the child."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ logger = logging.getLogger("fencing")
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
-# CLOCK_BOOTTIME where there is one (Linux); CLOCK_MONOTONIC would stand still in suspend: clock_gettime(2).
+# CLOCK_BOOTTIME where there is one (Linux); CLOCK_MONOTONIC stops while the machine is suspended: clock_gettime(2).
 now: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
-"""The clock that leases are measured by: seconds since some fixed moment, also counting while the machine is
-suspended."""
+"""The clock of leases: seconds since some fixed moment. It also counts while the machine is suspended."""
 
 Remake = Callable[[], object]
 
@@ -29,19 +28,19 @@ _remakes: dict[int, Callable[[], Remake | None]] = {}  # in the order they came 
 
 
 def pid() -> int:
-    """The id of this process. Cheaper than ``os.getpid()``, for it is looked up once in each process."""
+    """Return the id of this process. Cheaper than ``os.getpid()``: it is read once per process."""
     return _pid
 
 
 def after_fork(remake: Remake) -> None:
-    """Have ``remake`` called in every forked child before the child goes on.
+    """Register ``remake`` to be called in every forked child before the child continues.
 
-    A fork copies locks as they are, taken or free, and no thread but the one that forks. So whatever a thread of the
-    parent may have held or half changed has to be made anew. The calls come in the order of their registration; what
-    one raises is logged, and hinders no other.
+    A fork copies locks as they are, held or free, but only the thread that forks. So the child must replace everything
+    that another thread may have held or half changed. Calls run in the order of registration. An exception is logged,
+    and does not stop the other calls.
 
     Args:
-        remake: a function, or a bound method, which is held weakly and forgotten with its object. It must not block.
+        remake: a function, or a bound method, which is referenced weakly. It must not block.
     """
     key = next(_keys)
     owner: Any = getattr(remake, "__self__", None)
@@ -49,7 +48,7 @@ def after_fork(remake: Remake) -> None:
         _remakes[key] = lambda: remake
         return
     function: Any = getattr(remake, "__func__")  # noqa: B009 - a method has it
-    forget = _remakes.pop  # not looked up as the interpreter ends, when the module may be empty
+    forget = _remakes.pop  # bound now: at interpreter exit the module may already be empty
     alive = weakref.ref(owner, lambda _: forget(key, None))
 
     def method() -> Remake | None:
@@ -60,12 +59,12 @@ def after_fork(remake: Remake) -> None:
 
 
 def current_owner() -> tuple[int, object]:
-    """Who runs: this thread, and the asyncio task in it, where there is one."""
+    """Return the id of this thread, and the asyncio task that runs in it; None where there is none."""
     return threading.get_ident(), _current_task()
 
 
 def _current_task() -> object:
-    import asyncio  # here, for a program that uses threads alone need not load it
+    import asyncio  # here, so that a program that only uses threads does not load it
 
     try:
         return asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Trying again: how long to pause, and an effect that is repeated until a deadline."""
+"""Retries: back-off pauses, and an effect that is repeated until a deadline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MOST_DOUBLINGS = 32
 
 
 class Backoff(NamedTuple):
-    """Pauses that double, with jitter, so that those who disturbed each other do not meet again.
+    """Exponential back-off with jitter, so that callers that collided do not collide again.
 
     Args:
-        first: seconds, the first pause at the most.
-        longest: seconds, every pause at the most.
-        least: the share of that which a pause lasts at the least, 0 … 1; the rest is chance.
+        first: the maximum of the first pause, in seconds.
+        longest: the maximum of every pause, in seconds.
+        least: the smallest share of its maximum that a pause lasts, 0 … 1; the rest is random.
     """
 
     first: float
@@ -25,16 +25,16 @@ class Backoff(NamedTuple):
     least: float = 0.5
 
     def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures, 1 or more."""
+        """Return the seconds to pause after this many failures, 1 or more."""
         limit = min(self.longest, self.first * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
         return random.uniform(self.least, 1) * limit
 
 
 class NoReply(Exception):
-    """The failure of an effect that is worth another attempt: no connection, no reply, or a server not ready.
+    """A failure after which another attempt may succeed: no connection, no reply, or a server that is not ready.
 
     Attributes:
-        cause: what the client library raised.
+        cause: the client library's exception.
         may_have_run: False if the request was certainly not sent, or was refused.
     """
 
@@ -45,10 +45,10 @@ class NoReply(Exception):
 
 
 class Answer(NamedTuple):
-    """What a repeated effect gave in the end."""
+    """The result of an effect that :func:`retry` repeated."""
 
     value: Any
-    sent_at: float  # when the attempt began that gave it
+    sent_at: float  # the moment at which the successful attempt began
     repeated: bool  # an earlier attempt may have run
 
 
@@ -62,22 +62,23 @@ def retry(
     give_up: Callable[[NoReply], Exception],
     undo: Callable[[], Plan[None]] | None = None,
 ) -> Plan[Answer]:
-    """Have an effect done; where no reply comes, again, until the deadline. The first repetition comes at once, for
-    mostly a connection was closed while it was idle.
+    """Perform an effect, and repeat it after each ``NoReply`` until the deadline.
+
+    The first repetition comes at once: in most cases, an idle connection had been closed.
 
     Args:
-        attempt: makes the effect, of the seconds that it may take, and whether it is the last attempt.
-        clock: seconds.
-        attempt_seconds: what one attempt may take at the most.
+        attempt: makes the effect. Its arguments are the time limit in seconds, and whether this is the last attempt.
+        clock: returns seconds.
+        attempt_seconds: the time limit of one attempt.
         deadline: the moment of ``clock`` after which no attempt begins.
-        backoff: of the pauses.
-        give_up: makes the error to raise when the last attempt had no reply either, of the failure that had the most
+        backoff: the pauses.
+        give_up: makes the error to raise after the last attempt, from the failure of the attempt that had the most
             time.
-        undo: a bounded plan that takes back what the effect may have done. It runs, shielded, if this ends without an
+        undo: makes a bounded plan that takes back what the effect may have done. It runs, shielded, if there is no
             answer although an attempt may have run.
     """
     failures, pause, repeated, under_way = 0, 0.0, False, False
-    longest, telling = 0.0, None
+    longest, most_telling = 0.0, None
     try:
         while True:
             sent_at = clock()
@@ -87,10 +88,10 @@ def retry(
                 return Answer((yield attempt(timeout, sent_at + timeout + pause >= deadline)), sent_at, repeated)
             except NoReply as failure:
                 under_way, repeated = False, repeated or failure.may_have_run
-                if telling is None or timeout >= longest:  # one that had next to no time says next to nothing
-                    longest, telling = timeout, failure
+                if most_telling is None or timeout >= longest:  # an attempt with very little time says very little
+                    longest, most_telling = timeout, failure
                 if clock() + pause >= deadline:
-                    raise give_up(telling) from telling.cause
+                    raise give_up(most_telling) from most_telling.cause
             yield Sleep(pause)
             failures += 1
             pause = backoff.pause(failures)

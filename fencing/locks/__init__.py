@@ -1,1 +1,1 @@
-"""What users hold: locks, leases, renewal. No backend is known here."""
+"""Locks, leases and renewal. Nothing here knows a backend."""

@@ -1,12 +1,13 @@
-"""What a service must offer so that locks can be taken there: plans, the values they end in, and capabilities.
+"""The interface of backends: their plans, the values that plans return, and capabilities.
 
-A backend decides without I/O. Each ``plan_…`` is a generator: it yields an effect (plain data of the backend's own, or
-one of ``kernel/effects.py``), is sent the result, or thrown the error, and returns a value of this module. The class
-that a user makes adds ``perform``, which does one effect: see ``fencing/coordinator.py``, and ``fencing/memory.py`` for
-the smallest whole backend.
+A backend decides without I/O. Each ``plan_…`` is a generator. It yields an effect (data of the backend's own, or one of
+``kernel/effects.py``), is sent the result or thrown the error, and returns a value of this module. The class that a
+user makes adds ``perform``, which performs one effect: see ``fencing/coordinator.py``. ``fencing/memory.py`` is the
+smallest complete backend.
 
-Not every service can do all. A capability is a protocol here: a backend has it by having its members. Locks and the
-contract suite look for it; what a user asks of a backend without it is a TypeError when the lock is made.
+Not every service can do everything. A capability is a protocol in this module; a backend has it if it has the
+protocol's members. Locks and the contract suite check for it. A request for a missing capability raises TypeError when
+the lock is made.
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from fencing.locks.settings import Settings
 BACKOFF = Backoff(first=0.01, longest=0.25)
 
 GIVE_BACK_SECONDS = 1.0
-"""How long giving back a lock that was not acquired may take beyond the caller's time. Then its ttl frees it."""
+"""How long after the caller's time-out a lock may still be given back. After that its ttl frees it."""
 
 PLAUSIBLE_STEP = 2**50
-"""How far above counter and clock a floor may lie: as microseconds about 35 years."""
+"""The most that a floor may lie above counter and clock; as microseconds about 35 years."""
 
 
 class Place(Protocol):
-    """A place in a coordinator's queue. Who has one either asks again with it, or leaves."""
+    """A place in a coordinator's queue. Its waiter either asks again with it, or leaves."""
 
     def plan_wait(self, seconds: float) -> Plan[None]:
-        """Wait until it is time to ask again, at most so many seconds (infinity: as long as it takes)."""
+        """Wait until it is time to ask again, at most this many seconds; infinity: no limit."""
 
     def plan_leave(self, *, deadline: float) -> Plan[None]:
-        """Give up: leave the queue, and give the lock back if it is just being granted."""
+        """Leave the queue, and give the lock back if it is being granted at this moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Somebody else has the lock, or comes first.
+    """A refusal of the lock: another holder has it, or an earlier waiter comes first.
 
     Attributes:
-        remaining: seconds after which the lock frees itself; infinity: not by itself, or it is not known.
-        owner: the holder's label.
-        place: in the queue, where there is one and the caller waits; None: the caller asks again now and then.
+        remaining: seconds after which the lock frees itself; infinity: it does not, or it is not known.
+        owner: the holder's label; None: not known.
+        place: the caller's place in the queue; None: there is no queue, and the caller must ask again.
     """
 
     remaining: float
@@ -62,12 +63,12 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a lock, for people to look at. Never the token.
+    """A description of a lock's holder, for people. It never contains the token.
 
     Attributes:
-        owner: the holder's label; None where it is not of this library.
-        number: its fencing number; None likewise.
-        held_for: seconds since the grant, by the server's clock; None likewise.
+        owner: the holder's label; None: the holder uses another library.
+        number: its fencing number; None: the holder uses another library.
+        held_for: seconds since the grant, by the server's clock; None: the holder uses another library.
         remaining: seconds until the lock frees itself; None: it never does.
     """
 
@@ -79,13 +80,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class ForcedRelease:
-    """What ``force_release`` did.
+    """The result of ``force_release``.
 
     Attributes:
-        holder: who held the lock just before; None: nobody did.
+        holder: the former holder; None: the lock was free.
         fence: the new fence that was minted, higher than the former holder's.
-        fenced: whether guards have admitted it, so that the former holder can write no more. False without guards: then
-            the lock is free, but the former holder may still write until a newer holder claims.
+        fenced: whether guards have admitted the new fence, so that the former holder can no longer write. False without
+            guards: the lock is free, but the former holder can still write until a newer holder claims.
     """
 
     holder: Holder | None
@@ -96,44 +97,44 @@ class ForcedRelease:
 class Backend(ABC):
     """The decisions of one kind of service, without I/O.
 
-    In every plan ``deadline`` is a moment of ``clock``; past it the plan raises ``CoordinatorUnavailable`` instead of
-    trying again: ``plan_until_answered`` does both. Each plan is safe to repeat after a lost reply, for the same token
-    gets the same number.
+    In every plan ``deadline`` is a moment of ``clock``. After it the plan does not retry, but raises
+    ``CoordinatorUnavailable``: ``plan_until_answered`` does both. Each plan can be repeated after a lost reply: the
+    same token gets the same number.
     """
 
     service: ClassVar[str] = "the lock service"
-    """What error messages call it."""
+    """The name of the service in error messages."""
 
     address: str = "its address"
-    """Where it is looked for, for error messages."""
+    """The address of the service in error messages."""
 
     settings: Settings
-    """Of its locks, unless a lock has its own."""
+    """The settings of its locks, unless a lock has its own."""
 
     perform: Callable[[Any], Any]
-    """Does one effect of these plans: ``def``, or ``async def`` for asyncio. Coordinators have it."""
+    """Performs one effect of these plans: ``def``, or ``async def`` for asyncio. Coordinators define it."""
 
     close: Callable[[], Any]
-    """Ends the connections, and the renewal. Coordinators have it."""
+    """Closes the connections, and stops renewal. Coordinators define it."""
 
     clock: Callable[[], float] = staticmethod(process.now)
-    """The clock of deadlines, in seconds. One with a ``call_at`` also drives the renewal: see ``fencing.testing``."""
+    """The clock of deadlines, in seconds. A clock with ``call_at`` also drives the renewal: see ``fencing.testing``."""
 
     closed: bool = False
-    """Whether it takes locks no more."""
+    """Whether the coordinator was closed. It then takes no more locks."""
 
     def track(self, grant: Grant, settings: Settings) -> Holding:
-        """Watch a grant until it ends. Coordinators renew it, too. No plan, for it does no I/O."""
+        """Watch a grant until it ends. Coordinators also renew it. It does no I/O, so it is not a plan."""
         return Holding(grant, settings, self.clock())
 
     @abstractmethod
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
-        """Take the lock if it is free, or is the token's already.
+        """Take the lock if it is free, or if the token holds it already.
 
-        The number of a new grant is above every earlier one of the resource, and above ``floor``. The same token again
-        gets the same number, and the full ttl anew.
+        The number of a new grant is higher than every earlier one of the resource, and higher than ``floor``. The same
+        token again gets the same number, and the full ttl again.
 
         Raises:
             MarkImplausible: the number would be implausibly high. Nothing was changed.
@@ -141,22 +142,25 @@ class Backend(ABC):
 
     @abstractmethod
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        """Free the lock if it is the fence's. False: it was not, for certain."""
+        """Free the lock if the fence holds it. Return False only if it certainly did not hold it."""
 
     @abstractmethod
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        """Replace the fence by one with this token and a number above ``floor``, atomically, without letting go of the
-        lock; None: the lock is not the fence's any more."""
+        """Replace the fence atomically, without freeing the lock.
+
+        The new fence has the given token and a number above ``floor``. Return None if the fence no longer holds the
+        lock.
+        """
 
     @abstractmethod
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
-        """Take the lock, whoever holds it."""
+        """Take the lock, even if another token holds it."""
 
     @abstractmethod
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
-        """Say who holds the lock."""
+        """Return a description of the lock's holder; None: the lock is free."""
 
     def plan_until_answered(
         self,
@@ -167,11 +171,15 @@ class Backend(ABC):
         *,
         may_take: str | None = None,
     ) -> Plan[Answer]:
-        """Repeat an effect that ends in ``NoReply``, until the deadline: see :func:`fencing.kernel.retry.retry`.
+        """Perform an effect, and repeat it after each ``NoReply`` until the deadline, with
+        :func:`fencing.kernel.retry.retry`.
 
         Args:
-            attempt: makes the effect, of the seconds that it may take, and whether it is the last attempt.
-            about: the resource, or what else the request is about, for the error.
+            attempt: makes the effect. Its arguments are the time limit in seconds, and whether this is the last
+                attempt.
+            about: the resource, or another subject of the request, for the error message.
+            settings: the lock's.
+            deadline: the moment of ``clock`` after which no attempt begins.
             may_take: the token of a lock on ``about`` that the effect may take. If it is interrupted, or ends without
                 an answer although it may have run, the lock is given back first, within a second.
 
@@ -182,7 +190,7 @@ class Backend(ABC):
         def unavailable(failure: NoReply) -> CoordinatorUnavailable:
             return CoordinatorUnavailable(
                 f"no answer from {self.service} at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
-                f"is it running, and is this its address?",
+                f"check that it runs and that the address is right, then retry",
                 resource=about,
                 address=self.address,
             )
@@ -198,14 +206,14 @@ class Backend(ABC):
         )
 
     def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:
-        """Release what will not be used, by its token. Where that fails within a second, the lock's ttl frees it."""
+        """Release a grant that will not be used, by its token, within a second. If that fails, the ttl frees it."""
         try:
             yield from self.plan_release(fence, settings, deadline=self.give_back_deadline(settings))
         except FencingError:
             pass
 
     def give_back_deadline(self, settings: Settings) -> float:
-        """Return until when something is given back that was not acquired."""
+        """Return the moment until which giving back a lock may take."""
         return self.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
 
 
@@ -214,10 +222,10 @@ class Backend(ABC):
 
 @runtime_checkable
 class RenewsGrants(Protocol):
-    """Each grant can be given its full ttl again, many in one request."""
+    """The capability to give grants their full ttl again, many grants in one request."""
 
     max_renewals: int
-    """How many grants one request takes."""
+    """The maximum number of grants in one request."""
 
     @property
     def clock(self) -> Callable[[], float]: ...
@@ -225,92 +233,95 @@ class RenewsGrants(Protocol):
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
-        """Give each grant's lock its full ttl again, in one request; never take one that is gone.
+        """Give each grant's lock its full ttl again, in one request. Never take a lock that is gone.
 
         Returns:
-            For each its new deadline; None: the lock is not the fence's any more.
+            The new deadline of each grant; None: its fence no longer holds the lock.
         """
 
 
 @runtime_checkable
 class RenewsSession(Protocol):
-    """A session holds all grants, and is kept alive by the backend itself. So ``renew=False`` makes no sense."""
+    """The capability of a session that holds all grants. The backend keeps it alive, so ``renew=False`` is refused."""
 
     session_seconds: float
-    """How long the session outlives its process: the ttl of every lock."""
+    """How long the session outlives its process. It is the ttl of every lock."""
 
 
 @runtime_checkable
 class TtlPerLock(Protocol):
-    """Locks of one coordinator may have different ttls."""
+    """The capability of different ttls for the locks of one coordinator."""
 
     ttl_per_lock: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class HoldsWithoutTtl(Protocol):
-    """A grant may have no ttl at all: it stays until it is released. For compatibility layers."""
+    """The capability of grants without a ttl, which last until they are released. For compatibility layers."""
 
     holds_without_ttl: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class OneOfManyWins(Protocol):
-    """Of many who try a free lock at the same time exactly one gets it at the first try. Without it, at most one."""
+    """The capability that exactly one of many callers that try a free lock at once gets it. Without it, at most one."""
 
     one_of_many_wins: ClassVar[Literal[True]]
 
 
 @runtime_checkable
 class Queues(Protocol):
-    """There is a queue: who waits has a place in it, and is woken. Without it, who waits asks again and again."""
+    """The capability of a queue, in which each waiter has a place and is woken. Without it, waiters poll."""
 
     def plan_queue(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any
     ) -> Plan[Grant | Taken]:
-        """Do what ``plan_acquire`` does for a caller that waits: ``Taken`` brings a place in the queue.
+        """Do the same as ``plan_acquire`` for a caller that waits. ``Taken`` then has a place in the queue.
 
         Args:
-            place: the one that the caller has already, with this token; None: it has none.
+            place: the place that the caller already has with this token; None: it has none.
         """
 
 
 def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
-    """Return the settings if the backend can do what they ask.
+    """Return the settings if the backend has the capabilities that they need.
 
     Args:
+        backend: the coordinator.
+        settings: the coordinator's or a lock's.
         own_ttl: the coordinator's ttl.
 
     Raises:
-        TypeError: it cannot; the message says what to give instead.
+        TypeError: a capability is missing. Change the options as the message says.
     """
     kind = type(backend).__name__
     session = isinstance(backend, RenewsSession)
     if settings.ttl is None and not isinstance(backend, HoldsWithoutTtl):
-        raise TypeError(f"{kind} has no locks without a ttl; give a ttl in seconds")
+        raise TypeError(f"{kind} has no locks without a ttl; pass a ttl in seconds")
     if settings.ttl != own_ttl and not isinstance(backend, TtlPerLock):
         raise TypeError(
-            f"{kind} has one ttl for all its locks, {own_ttl} s; give the coordinator the ttl, not the lock"
+            f"{kind} has one ttl for all its locks, {own_ttl} s; pass the ttl to the coordinator, not to the lock"
         )
     if settings.renew and not session and not isinstance(backend, RenewsGrants):
-        raise TypeError(f"{kind} cannot renew leases; give renew=False, and a ttl that outlasts the work")
+        raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")
     if not settings.renew and session:
-        raise TypeError(f"{kind} renews the session of all its locks by itself; leave renew=False away")
+        raise TypeError(f"{kind} always renews the session of all its locks; remove renew=False")
     return settings
 
 
 def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:
-    """Return the number of a new grant: one above the last one, the floor and the clock.
+    """Return the number of a new grant: the highest of the last number, the floor and the clock, plus one.
 
     Args:
+        resource: the resource, for the error.
         last: the highest number that was minted before; 0: none.
-        floor: a number to exceed, from a storage's mark. It must be plausible: one poisoned mark must not lift a
+        floor: a number to exceed, from a storage's mark. It must be plausible: one poisoned mark must not raise a
             counter that other names share.
-        clock_us: the service's clock in microseconds, so that numbers keep growing when the service loses its data; 0
-            where numbers shall not follow a clock.
+        clock_us: the service's clock in microseconds, so that numbers keep growing when the service loses its data; 0:
+            numbers do not follow a clock.
 
     Raises:
-        MarkImplausible: the floor lies more than 2^50 above counter and clock, or the numbers are used up.
+        MarkImplausible: the floor lies more than 2^50 above counter and clock, or all numbers are used up.
     """
     ceiling = min(max(last, clock_us) + PLAUSIBLE_STEP, MAX_NUMBER - 1)
     highest = max(last, floor, clock_us)
@@ -325,5 +336,5 @@ def _label(pid: int) -> str:
 
 
 def owner_label(settings: Settings) -> str:
-    """Return what ``holder()`` shows of a lock with these settings."""
+    """Return the owner label of a lock with these settings."""
     return settings.owner or _label(process.pid())

@@ -1,4 +1,4 @@
-"""Calls of users' functions that must not hold up the library: on daemon threads, a bounded number of them."""
+"""Calls of users' callbacks on a bounded number of daemon threads, so that they do not block the library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fencing.kernel import process
 logger = logging.getLogger("fencing")
 
 MAX_THREADS = 16
-"""How many callbacks may run, or hang, at the same time. Further ones wait for their turn."""
+"""How many callbacks may run, or hang, at the same time. Further ones wait."""
 
 
 class _Threads:
@@ -35,10 +35,10 @@ class _Threads:
                     break
                 try:
                     callback(argument)
-                except Exception:  # noqa: BLE001 - whatever a user's function raises is logged
-                    failed(callback)
+                except Exception:  # noqa: BLE001 - every exception of a user's function is logged
+                    log_failure(callback)
             self._places.release()
-            # what was queued between the last look and the release has found no place, maybe
+            # A callback that was queued between the last check and the release may have found no free thread.
             if not self._queue or not self._places.acquire(blocking=False):
                 return
 
@@ -47,18 +47,18 @@ _threads = _Threads()
 
 
 def call_in_thread(callback: Callable[[Any], Any], argument: Any) -> None:
-    """Call ``callback(argument)`` on a thread of its own, at once where fewer than MAX_THREADS run."""
+    """Call ``callback(argument)`` on another thread; at once if fewer than MAX_THREADS run."""
     _threads.call(callback, argument)
 
 
-def failed(callback: Callable[..., Any]) -> None:
-    """Log the exception that is being handled: it came out of a user's callback."""
+def log_failure(callback: Callable[..., Any]) -> None:
+    """Log the exception that is being handled, which a user's callback raised."""
     logger.error("the callback %r failed", callback, exc_info=True)
 
 
-def _forget() -> None:
+def _reset() -> None:
     global _threads
     _threads = _Threads()
 
 
-process.after_fork(_forget)
+process.after_fork(_reset)

@@ -1,5 +1,6 @@
-"""Which coordinator serves which client, so that a lock can be made from a client alone. No backend is imported before
-a client of its service is seen.
+"""The coordinators of clients, so that a lock can be made from a client alone.
+
+A backend is imported when a client of its service is first used.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from fencing.locks.backend import Backend
 _COORDINATORS = {
     "redis": ("fencing.redis.coordinator", "RedisCoordinator"),
 }
-"""By the package that a client's class comes from: the module of its coordinators, and the sync one's name."""
+"""From the package of a client's class to the module of its coordinators, and the name of the sync one."""
 
-_HINTS = {"str": "; write redis.Redis.from_url(...)", "Sentinel": "; give what sentinel.master_for(...) returns"}
+_HINTS = {"str": "; write redis.Redis.from_url(...)", "Sentinel": "; pass what sentinel.master_for(...) returns"}
 
 
 class _Shared:
-    """The coordinators that were made from clients; each is gone with its client."""
+    """The coordinators that were made from clients. Each lives as long as its client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,10 +46,10 @@ process.after_fork(_shared.remake_lock)
 
 
 def coordinator_of(given: Any, *, asynchronous: bool) -> Backend:
-    """Return the coordinator itself, or the one that all locks of a client share.
+    """Return the given coordinator, or the one that all locks of the given client share.
 
     Raises:
-        TypeError: it is neither, or for asyncio where this is not, or the reverse.
+        TypeError: ``given`` is neither, or is async where a sync one is needed, or the reverse.
     """
     lock = "AsyncFencedLock" if asynchronous else "FencedLock"
     if isinstance(given, Backend):

@@ -1,4 +1,4 @@
-"""One grant from the moment it was made: its fence, its deadline, and how it ended. No I/O, no thread."""
+"""Grants and holdings: the fence of a grant, its deadline, and how it ended. No I/O, no threads."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ End = Literal["released", "detached", "abandoned"]
 Loss = Literal["expired", "gone", "stale"]
 
 THIRD = 1 / 3
-"""When a renewal is due, as a share of the ttl: two more attempts fit in before the lease is over."""
+"""When a renewal is due, as a share of the ttl. Two more attempts fit in before the lease is over."""
 
 RETRY_SHARE = 1 / 20
 JITTER = 0.1
 TICKS_PER_TTL = 60
-"""At least, and at most twice as many: renewals are due on a grid of moments, so that leases are renewed together."""
+"""The minimum number of moments per ttl; at most twice as many. Renewals are due on this grid, so that leases are
+renewed together."""
 
 
 @dataclass(slots=True)
 class Grant:
-    """The lock is the fence's, until about ``deadline`` on the coordinator's clock.
+    """A grant: the fence holds the lock until about ``deadline`` on the coordinator's clock.
 
-    ``packed`` is the backend's own: what it keeps at hand to renew the grant again and again.
+    ``packed`` belongs to the backend: data that it needs for each renewal.
     """
 
     fence: Fence
@@ -37,21 +38,21 @@ class Grant:
 
 
 class Notified(Protocol):
-    """Who is told of a loss."""
+    """A lease that is notified of its loss."""
 
     def notify_lost(self) -> None: ...
 
 
-def _nobody() -> None:
-    """Before there is a lease."""
+def _no_lease() -> None:
+    """Return no lease: none has been made yet."""
 
 
 class Holding:
-    """What the lease, its renewal and the acquiring plan share. Any thread may use it; its end comes once.
+    """The state that a lease, its renewal and the acquiring plan share. Any thread may use it; it ends only once.
 
     Args:
-        grant: as the coordinator made it.
-        settings: of the lock.
+        grant: the coordinator's grant.
+        settings: the lock's settings.
         now: the moment of the grant, on the coordinator's clock.
     """
 
@@ -76,14 +77,14 @@ class Holding:
         self.settings = settings
         self.granted_at = now
         self._tick = _tick(settings.ttl)
-        self.due: float | None = self._next(now, THIRD) if settings.renew else None
-        self.due_together: set[Holding] | None = None  # those that are due at the same moment
-        self.lease: Callable[[], Notified | None] = _nobody
+        self.due: float | None = self._next_due(now, THIRD) if settings.renew else None
+        self.due_together: set[Holding] | None = None  # all holdings that are due at the same moment
+        self.lease: Callable[[], Notified | None] = _no_lease
         self._ended: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
 
     @property
     def moment(self) -> float:
-        """When it is to be looked at next: when its renewal is due, or shortly before its deadline."""
+        """The next moment at which it must be checked: when its renewal is due, or shortly before its deadline."""
         if self.due is not None and self.due < self.deadline:
             return self.due
         return self.deadline // self._tick * self._tick
@@ -101,37 +102,37 @@ class Holding:
         return how if how == "expired" or how == "gone" or how == "stale" else None
 
     def end(self, how: End) -> bool:
-        """It ends on purpose. False: it had ended before."""
-        return self._decide(how)
+        """End it on purpose. Return False if it had ended before."""
+        return self._end_once(how)
 
     def lose(self, how: Loss) -> bool:
-        """It is lost; its lease is told. False: it had ended before."""
-        if not self._decide(how):
+        """End it as lost, and notify its lease. Return False if it had ended before."""
+        if not self._end_once(how):
             return False
         lease = self.lease()
         if lease is not None:
             lease.notify_lost()
         return True
 
-    def _decide(self, how: End | Loss) -> bool:
-        mine = (how,)
-        first = self._ended.setdefault(None, mine) is mine
+    def _end_once(self, how: End | Loss) -> bool:
+        entry = (how,)
+        first = self._ended.setdefault(None, entry) is entry
         together, self.due_together = self.due_together, None
         if together is not None:
             together.discard(self)
         return first
 
     def renewed(self, deadline: float, now: float) -> None:
-        """A renewal has succeeded; the next is due in a third of the ttl, while the lifetime lasts."""
+        """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it."""
         self.deadline = max(self.deadline, deadline)
         if self.settings.renew:
-            self.due = self._next(now, THIRD)
+            self.due = self._next_due(now, THIRD)
 
     def not_renewed(self, now: float) -> None:
-        """A renewal got no answer; the next attempt is due soon."""
-        self.due = self._next(now, RETRY_SHARE)
+        """Note that a renewal got no answer. The next attempt is due soon."""
+        self.due = self._next_due(now, RETRY_SHARE)
 
-    def _next(self, now: float, share: float) -> float | None:
+    def _next_due(self, now: float, share: float) -> float | None:
         ttl, lifetime = self.settings.ttl, self.settings.max_lifetime
         if ttl is None:
             return None
@@ -144,5 +145,5 @@ class Holding:
 
 @lru_cache(maxsize=64)
 def _tick(ttl: float | None) -> float:
-    """Of the grid of moments: a power of two, so that locks of similar ttls share it."""
+    """Return the distance of the grid's moments: a power of two, so that locks with similar ttls share the grid."""
     return math.ldexp(0.5, math.frexp((ttl or 1.0) / TICKS_PER_TTL)[1])

@@ -1,4 +1,4 @@
-"""One holding of a lock, as its holder sees it."""
+"""Leases: one holding of a lock, as its holder sees it."""
 
 from __future__ import annotations
 
@@ -24,31 +24,30 @@ logger = logging.getLogger("fencing")
 
 
 class LeaseBase:
-    """What sync and async share: all that needs no I/O."""
+    """The part of sync and async leases that needs no I/O."""
 
     def __init__(self, clock: Callable[[], float], holding: Holding) -> None:
         self._clock = clock
         self._holding = holding
         self._pid = process.pid()
         self._freed: bool | None = None
-        holding.lease = weakref.ref(self)  # so that a forgotten lease is collected, and its renewal ends
+        holding.lease = weakref.ref(self)  # weak: a lease without references is collected, and its renewal ends
 
     @property
     def fence(self) -> Fence:
-        """This grant's identity. It stays readable after the end, for logs; guards refuse a lease that has ended."""
+        """The fence of this grant. It stays readable after the end, for logs; guards refuse a lease that has ended."""
         return self._holding.fence
 
     def remaining(self) -> float:
-        """Seconds until the lease is believed to expire, 0.0 at the least; counted from before the request was sent.
+        """Return the seconds until the lease is believed to expire, at least 0.0, counted from before the request.
 
-        A hint, never a guarantee: it may be wrong the moment it is read, and a pause may follow. Guards are what is
-        safe.
+        A hint, not a guarantee: it may already be wrong, and a pause may follow. Only guards make data safe.
         """
         return max(0.0, self._holding.deadline - self._clock())
 
     @property
     def ended(self) -> Literal["released", "detached", "forked"] | None:
-        """How it ended here, on purpose; None: it did not. In a forked child ``"forked"``, for it is the parent's."""
+        """How the lease was ended here on purpose; None: it was not. ``"forked"``: this child process inherited it."""
         if process.pid() != self._pid:
             return "forked"
         how = self._holding.ended
@@ -58,26 +57,26 @@ class LeaseBase:
 
     @property
     def held(self) -> bool:
-        """Whether the lease is believed to be held; a hint, like :meth:`remaining`."""
+        """Whether the lease is believed to be held. A hint, as :meth:`remaining`."""
         return self._loss() is None
 
     def ensure_held(self) -> None:
-        """Return if the lease is believed to be held; a hint, like :meth:`remaining`.
+        """Raise LeaseLost unless the lease is believed to be held. A hint, as :meth:`remaining`.
 
         Raises:
-            LeaseLost: it is not; its ``reason`` says why. Stop the work, and acquire again.
+            LeaseLost: it is not held; ``reason`` says why. Stop the work, and acquire again.
         """
         reason = self._loss()
         if reason is not None:
             raise LeaseLost(fence=self.fence, reason=reason)
 
     def detach(self) -> Fence:
-        """End the lease here without freeing the lock, so that another process can go on with it.
+        """End the lease here without freeing the lock, so that another process can continue.
 
-        Send the fence (``str(fence)``) to that process; it calls ``lock.adopt(fence)`` before the ttl is over.
+        Send ``str(fence)`` to that process. It calls ``lock.adopt(fence)`` before the ttl is over.
 
         Raises:
-            LeaseLost: there is nothing left to hand over.
+            LeaseLost: there is nothing to hand over. Stop the work, and acquire again.
         """
         self.ensure_held()
         if not self._holding.end("detached"):
@@ -85,8 +84,8 @@ class LeaseBase:
         return self.fence
 
     def notify_lost(self) -> None:
-        """It was just lost: set the event, and make the calls. For its holding to call."""
-        raise AssertionError("sync and async have their own")
+        """Set the ``lost`` event, and call the callbacks. The holding calls this once, when the lease is lost."""
+        raise AssertionError("subclasses override this")
 
     def _loss(self) -> LossReason | None:
         return self.ended or self._holding.lost or ("expired" if self.remaining() <= 0 else None)
@@ -101,18 +100,18 @@ class LeaseBase:
             raise LeaseLost(fence=self.fence, reason=self.ended)
 
     def _begin_release(self) -> bool:
-        """Whether there is something to release. From here on nothing renews it."""
+        """End the lease, and its renewal. Return whether there is something to release."""
         if self.ended in ("detached", "forked") or self._freed is not None:
             return False
         self._holding.end("released")
         return True
 
-    def _note(self, error: BaseException) -> None:
-        """What an error that leaves the holder's block says of the lease."""
+    def _lose_if_stale(self, error: BaseException) -> None:
+        """Mark the lease as lost if an error that left its block is a StaleFence of this fence."""
         if isinstance(error, StaleFence) and error.fence == self.fence:
             self._holding.lose("stale")
-        for inner in getattr(error, "exceptions", ()):  # an exception group's
-            self._note(inner)
+        for inner in getattr(error, "exceptions", ()):  # of an exception group
+            self._lose_if_stale(inner)
 
     def _loss_at_exit(self, freed: bool) -> LeaseLost | None:
         if freed or self.ended in ("detached", "forked"):
@@ -134,7 +133,7 @@ class LeaseBase:
 
     def __del__(self) -> None:
         if getattr(self, "_freed", self) is not None or process.pid() != self._pid:
-            return  # it was released, never finished, or is the parent's
+            return  # it was released, its constructor failed, or it is the parent's
         if self._holding.end("abandoned"):
             warnings.warn(
                 f"the lease on {self.fence.resource!r} (fence {self.fence.number}) was never released; "
@@ -146,10 +145,10 @@ class LeaseBase:
 
 
 class Lease(LeaseBase):
-    """One holding of a lock: a fence, a deadline, renewal, loss, release. Made by ``acquire``, ``hold`` and ``adopt``.
+    """One holding of a lock, with its fence and deadline. ``acquire``, ``hold`` and ``adopt`` return it.
 
-    As a context manager it is released at the end of the block, as :meth:`FencedLock.hold` describes.
-    Any thread may use it. Threads that share one must put each read-modify-write into one ``guard.begin``.
+    ``with lease:`` releases it when the block ends, as :meth:`FencedLock.hold` does. Any thread may use it. Threads
+    that share one must put each read-modify-write into one ``guard.begin``.
     """
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
@@ -159,9 +158,10 @@ class Lease(LeaseBase):
 
     @property
     def lost(self) -> threading.Event:
-        """Set as soon as the lease is known to be lost: gone at the coordinator, past its deadline, left by StaleFence.
+        """An event that is set as soon as the lease is known to be lost. A release does not set it.
 
-        Not set by a release. It is set late after a pause, like all that happens on this side; a guard is not late.
+        A lease is lost when the coordinator no longer has it, when its deadline has passed, or when a StaleFence of its
+        fence leaves its block. After a pause the event is set late; a guard is never late.
         """
         event: threading.Event = self.__dict__.setdefault("_event", threading.Event())  # atomic: one for all threads
         if self._holding.lost is not None:
@@ -169,9 +169,12 @@ class Lease(LeaseBase):
         return event
 
     def on_lost(self, callback: Callable[[LeaseLost], Any]) -> None:
-        """Call ``callback`` with the LeaseLost once the lease is lost; at once if it is already.
+        """Call ``callback`` with a LeaseLost when the lease is lost; at once if it is lost already.
 
-        It runs on a thread of its own, and may block; at most a few run at a time. What it raises is logged.
+        The callback runs on a thread of its own, and may block; at most 16 run at a time. Its exceptions are logged.
+
+        Raises:
+            TypeError: ``callback`` is not a function, or is an async one. Pass a plain function.
         """
         given: Any = callback
         if not callable(given) or inspect.iscoroutinefunction(given):
@@ -179,28 +182,29 @@ class Lease(LeaseBase):
             raise TypeError(f"on_lost takes a function, not {kind}; it is called with the LeaseLost, on a thread")
         self._callbacks.append(callback)
         if self._holding.lost is not None:
-            self._make_calls()
+            self._call_callbacks()
 
     def notify_lost(self) -> None:
         event = self.__dict__.get("_event")
         if event is not None:
             event.set()
-        self._make_calls()
+        self._call_callbacks()
 
-    def _make_calls(self) -> None:
+    def _call_callbacks(self) -> None:
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
-            except IndexError:  # another thread was quicker
+            except IndexError:  # another thread was faster
                 return
             call_in_thread(callback, LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
 
     def renew(self) -> None:
-        """Give the lock its full ttl again, now. The fence stays. Needed with ``renew=False`` only.
+        """Give the lock its full ttl again, now. The fence stays the same. Only needed with ``renew=False``.
 
         Raises:
             LeaseLost: the lock is gone, or the lease was released. Stop.
-            CoordinatorUnavailable: no answer; the lease lasts until its old deadline at least. Try again before that.
+            CoordinatorUnavailable: no answer; the lease lasts at least until its old deadline. Retry before that.
+            TypeError: the coordinator cannot renew leases. Use a ttl that outlasts the work.
         """
         self._check_renewable()
         try:
@@ -212,14 +216,14 @@ class Lease(LeaseBase):
         self._holding.renewed(deadline, self._clock())
 
     def release(self) -> bool:
-        """Free the lock. Idempotent: a second call does nothing and says the same.
+        """Free the lock. Idempotent: a second call does nothing and returns the same.
 
         Returns:
-            True: the lock was still this lease's. False: it had been lost before (expired, taken over), or there was
-            nothing to release here (detached; the parent's, after a fork). What guards acknowledged counts in any case.
+            True: the lock was still this lease's. False: it had been lost before, or there was nothing to release here,
+            because the lease was detached or is the parent process'. Writes that guards acknowledged count in any case.
 
         Raises:
-            CoordinatorUnavailable: no answer; the lock frees itself within the ttl, or call again.
+            CoordinatorUnavailable: no answer. Call it again, or let the lock free itself within its ttl.
         """
         if self._begin_release():
             plan = plans.release(self._backend, self.fence, self._holding.settings)
@@ -227,16 +231,20 @@ class Lease(LeaseBase):
         return bool(self._freed)
 
     def __enter__(self) -> Lease:
-        """Return this lease. LeaseLost: it was released or detached already, or is the parent's."""
+        """Return this lease.
+
+        Raises:
+            LeaseLost: it was released or detached before, or is the parent process'. Acquire a new one.
+        """
         self._check_not_ended()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release, and raise LeaseLost if the lease was lost; never mask an error of the block."""
+        """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
         if error is not None:
-            self._note(error)
+            self._lose_if_stale(error)
         lost_before = self._loss()
         try:
             freed = self.release()

@@ -1,4 +1,4 @@
-"""One holding of a lock under asyncio, as its holder sees it; and the cancelling of a block whose lease is lost."""
+"""Leases for asyncio, and the cancelling of a block whose lease is lost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ from fencing.kernel.effects import finish, run_async
 from fencing.kernel.errors import FencingError, LeaseLost
 from fencing.locks import plans
 from fencing.locks.backend import Backend
-from fencing.locks.callbacks import failed
+from fencing.locks.callbacks import log_failure
 from fencing.locks.holding import Holding
 from fencing.locks.lease import LeaseBase
 
 
 class AsyncLease(LeaseBase):
-    """:class:`Lease` for asyncio."""
+    """One holding of a lock for asyncio, with its fence and deadline. ``acquire``, ``hold`` and ``adopt`` return it.
+
+    ``async with lease:`` releases it when the block ends, as :meth:`AsyncFencedLock.hold` does. Tasks that share one
+    must put each read-modify-write into one ``guard.begin``.
+    """
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
         self._backend = backend
@@ -29,7 +33,11 @@ class AsyncLease(LeaseBase):
 
     @property
     def lost(self) -> asyncio.Event:
-        """See :attr:`Lease.lost`."""
+        """An event that is set as soon as the lease is known to be lost. A release does not set it.
+
+        A lease is lost when the coordinator no longer has it, when its deadline has passed, or when a StaleFence of its
+        fence leaves its block. After a pause the event is set late; a guard is never late.
+        """
         if self._event is None:
             self._event = asyncio.Event()
             if self._holding.lost is not None:
@@ -37,40 +45,49 @@ class AsyncLease(LeaseBase):
         return self._event
 
     def on_lost(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
-        """Call ``callback`` (``async def`` or not) with the LeaseLost once the lease is lost; at once if it is already.
+        """Call ``callback`` with a LeaseLost when the lease is lost; at once if it is lost already.
 
-        It runs in a task of its own. What it raises is logged.
+        The callback may be ``async def`` or not. It runs in a task of its own. Its exceptions are logged.
+
+        Raises:
+            TypeError: ``callback`` is not a function. Pass a function.
         """
         if not callable(callback):
             raise TypeError(f"on_lost takes a function, not {type(callback).__name__}; it is called with the LeaseLost")
         self._callbacks.append(callback)
         if self._holding.lost is not None:
-            self._make_calls()
+            self._call_callbacks()
 
     def notify_lost(self) -> None:
         if self._event is not None:
             self._event.set()
         if self._cancel is not None:
             self._cancel()
-        self._make_calls()
+        self._call_callbacks()
 
-    def _make_calls(self) -> None:
+    def _call_callbacks(self) -> None:
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            task = asyncio.get_running_loop().create_task(self._make(callback))
+            task = asyncio.get_running_loop().create_task(self._call(callback))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _make(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
+    async def _call(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
         try:
             result = callback(LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
             if isinstance(result, Awaitable):
                 await result
-        except Exception:  # noqa: BLE001 - whatever a user's function raises is logged
-            failed(callback)
+        except Exception:  # noqa: BLE001 - every exception of a user's function is logged
+            log_failure(callback)
 
     async def renew(self) -> None:
-        """See :meth:`Lease.renew`."""
+        """Give the lock its full ttl again, now. The fence stays the same. Only needed with ``renew=False``.
+
+        Raises:
+            LeaseLost: the lock is gone, or the lease was released. Stop.
+            CoordinatorUnavailable: no answer; the lease lasts at least until its old deadline. Retry before that.
+            TypeError: the coordinator cannot renew leases. Use a ttl that outlasts the work.
+        """
         self._check_renewable()
         try:
             plan = plans.renew(self._backend, self.fence, self._holding.settings)
@@ -81,7 +98,17 @@ class AsyncLease(LeaseBase):
         self._holding.renewed(deadline, self._clock())
 
     async def release(self) -> bool:
-        """See :meth:`Lease.release`. Cancelling it, even twice, does not lose the release: it is finished first."""
+        """Free the lock. Idempotent: a second call does nothing and returns the same.
+
+        Cancelling the task, even twice, does not prevent the release: it is finished first.
+
+        Returns:
+            True: the lock was still this lease's. False: it had been lost before, or there was nothing to release here,
+            because the lease was detached or is the parent process'. Writes that guards acknowledged count in any case.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Call it again, or let the lock free itself within its ttl.
+        """
         if self._begin_release():
             await finish(self._release())
         return bool(self._freed)
@@ -91,16 +118,20 @@ class AsyncLease(LeaseBase):
         self._freed = await run_async(plan, self._backend.perform) or bool(self._freed)
 
     async def __aenter__(self) -> AsyncLease:
-        """Return this lease. LeaseLost: it was released or detached already, or is the parent's."""
+        """Return this lease.
+
+        Raises:
+            LeaseLost: it was released or detached before, or is the parent process'. Acquire a new one.
+        """
         self._check_not_ended()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """See :meth:`Lease.__exit__`."""
+        """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
         if error is not None:
-            self._note(error)
+            self._lose_if_stale(error)
         lost_before = self._loss()
         try:
             freed = await self.release()
@@ -115,24 +146,24 @@ class AsyncLease(LeaseBase):
 
 
 class CancelOnLoss:
-    """Cancels the block of the task that enters it when the lease is lost; then LeaseLost leaves it."""
+    """A context manager that cancels its block when the lease is lost, and then raises LeaseLost."""
 
     def __init__(self, lease: AsyncLease) -> None:
         self._lease = lease
         self._task: asyncio.Task[Any] | None = None
-        self._before = 0
+        self._cancelling_before = 0
         self._fired = False
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
         if self._task is not None:
-            self._before = self._task.cancelling()
+            self._cancelling_before = self._task.cancelling()
         self._lease._cancel = self._cancel
         if self._lease._holding.lost is not None:
             self._cancel()
 
     def _cancel(self) -> None:
-        # Where the task itself found the loss, by renew() say, LeaseLost is on its way there already.
+        # If the task itself noticed the loss, by renew() for example, it raises LeaseLost by itself.
         if self._task is not None and asyncio.current_task() is not self._task:
             self._fired = True
             self._task.cancel()
@@ -144,6 +175,6 @@ class CancelOnLoss:
         self._lease._cancel = None
         if not self._fired or task is None:
             return
-        others = task.uncancel() > self._before  # somebody else cancels it as well
-        if isinstance(error, asyncio.CancelledError) and not others:
+        cancelled_elsewhere = task.uncancel() > self._cancelling_before
+        if isinstance(error, asyncio.CancelledError) and not cancelled_elsewhere:
             raise LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone") from error

@@ -1,4 +1,4 @@
-"""One resource at one coordinator."""
+"""The lock of one resource at one coordinator."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ def _settings(backend: Backend, options: Mapping[str, Any], *, asynchronous: boo
 
 
 def check_adoptable(fence: object) -> Fence:
-    """Return ``fence`` if it is one; TypeError otherwise."""
+    """Return ``fence`` if it is a Fence; raise TypeError otherwise."""
     if not isinstance(fence, Fence):
-        cure = "give what its detach() returns" if hasattr(fence, "detach") else "read its text with Fence.parse first"
-        raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; {cure}")
+        hint = "pass what its detach() returns" if hasattr(fence, "detach") else "convert its text with Fence.parse"
+        raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; {hint}")
     return fence
 
 
-def _of_this_lock(fence: Fence, resource: str) -> Fence:
+def _check_resource_of(fence: Fence, resource: str) -> Fence:
     if check_adoptable(fence).resource != resource:
         raise ValueError(
-            f"this is the lock of {resource!r}; the fence is of {fence.resource!r}, so adopt it with the lock of that"
+            f"this is the lock of {resource!r}, but the fence is of {fence.resource!r}; adopt it with that lock"
         )
     return fence
 
 
 class FencedLock:
-    """A lock on one resource whose grants carry fences. Reusable, thread-safe; it holds no state of any holder.
+    """A lock on one resource, whose grants carry fences. Reusable and thread-safe; it has no state of any holder.
 
-    The lock is for speed and liveness: it keeps most of the work from being done twice. It does not make data safe by
-    itself, for two clients can hold it at once; writes through a guard are what is safe. Nothing that was read before
-    ``hold`` or ``acquire`` is protected: acquire first, then read.
+    The lock is for speed and liveness: it prevents most work from being done twice. It does not make data safe: two
+    clients can hold it at the same time. Only writes through a guard are safe. Acquire first, then read: data that was
+    read before ``hold`` or ``acquire`` is not protected.
 
     Args:
-        client_or_coordinator: a ``redis.Redis``, whose locks then share one coordinator, or a coordinator.
+        client_or_coordinator: a ``redis.Redis``, or a coordinator. All locks of one client share a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
-        options: ``ttl``, ``guards``, ``renew``, ``max_lifetime``, ``owner`` as of the coordinator; what is not given is
-            the coordinator's.
+        options: ``ttl``, ``guards``, ``renew``, ``max_lifetime`` and ``owner``, as in :class:`fencing.Coordinator`. An
+            option that is not given is the coordinator's.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind, or asks what the coordinator cannot do; the message
-            says which.
+        TypeError, ValueError: an argument has a wrong value, or the coordinator cannot do it. Correct it as the message
+            says.
     """
 
     def __init__(self, client_or_coordinator: Any, resource: str, **options: Unpack[LockOptions]) -> None:
@@ -66,24 +66,31 @@ class FencedLock:
         self._settings = _settings(self.coordinator, options, asynchronous=False)
 
     def acquire(self, timeout: float | None = None) -> Lease:
-        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases.
+        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+
+        Only data that is read after this returns is protected.
 
         Args:
-            timeout: seconds; None waits for ever, 0 tries once. Claims count against it.
-
-        Returns:
-            The lease. From now on, what is read is protected; what was read before is not.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
 
         Raises:
-            NotAcquired: somebody else held the lock all the time. Try later.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken; the text says where.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
         plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout))
         return self._lease(run(plan, self.coordinator.perform))
 
     def try_acquire(self) -> Lease | None:
-        """:meth:`acquire` with one try; None: somebody else holds the lock."""
+        """Try once to take the lock, and claim its fence at every guard.
+
+        Returns:
+            The lease; None: the lock was not acquired.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         try:
             return self.acquire(timeout=0)
         except NotAcquired:
@@ -91,40 +98,51 @@ class FencedLock:
 
     @contextmanager
     def hold(self, timeout: float | None = None) -> Iterator[Lease]:
-        """Hold the lock for a ``with`` block: acquire, then release however the block is left.
+        """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
 
-        An error of the block comes out as it is. If the block raised none, but the lock turns out to have been lost,
-        LeaseLost comes out, with ``completed=True``: others may have held it meanwhile. What guards acknowledged counts
-        all the same, so do not simply do it all again.
+        An error of the block is raised unchanged.
 
-        Args, Raises: as :meth:`acquire`.
+        Args:
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+
+        Raises:
+            LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Other holders may have
+                had it meanwhile. Writes that guards acknowledged count, so do not simply repeat the block.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
         with self.acquire(timeout) as lease:
             yield lease
 
-    if not TYPE_CHECKING:  # for type checkers ``with lock`` is an error of its own
+    if not TYPE_CHECKING:  # type checkers report ``with lock`` themselves
 
         def __enter__(self) -> NoReturn:
-            raise TypeError("a lock is reusable and is not held itself: write `with lock.hold(timeout=5) as lease:`")
+            raise TypeError("a lock is reusable and is not held itself; write `with lock.hold(timeout=5) as lease:`")
 
-        def __exit__(self, *error: object) -> None: ...  # so that ``with`` gets as far as the sentence above
+        def __exit__(self, *error: object) -> None: ...  # ``with`` needs it to reach __enter__ and its message
 
     def adopt(self, fence: Fence) -> Lease:
-        """Take over the lock of a lease that was detached, within its ttl; the lock is never free in between.
+        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
 
-        The lease has a fence of its own, claimed at every guard. So the first who adopts is the only one, and what was
-        read under the old fence is not protected: read again. ``with lock.adopt(fence) as lease:`` releases it.
+        The new lease has a fence of its own, claimed at every guard. So only one process can adopt a fence. Read again:
+        data that was read under the old fence is not protected. Use it as ``with lock.adopt(fence) as lease:``.
+
+        Args:
+            fence: the fence that ``detach()`` returned.
 
         Raises:
-            LeaseLost: the lock is not that fence's any more: its ttl is over, or somebody else adopted it. Acquire it.
-            CoordinatorUnavailable, GuardUnavailable, NotAcquired: as :meth:`acquire`. The fence is used up: acquire.
-            TypeError, ValueError: not a fence, or of another resource.
+            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
+            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
-        plan = plans.adopt(self.coordinator, _of_this_lock(fence, self.resource), self._settings)
+        plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings)
         return self._lease(run(plan, self.coordinator.perform))
 
     def holder(self) -> Holder | None:
-        """Who holds the lock, for people to look at; None: nobody. No basis for a decision: it may change at once.
+        """Describe the holder of the lock, for people; None: the lock is free.
+
+        It may change at once, so it is no basis for a decision.
 
         Raises:
             CoordinatorUnavailable: no answer. Retry.
@@ -132,16 +150,16 @@ class FencedLock:
         return run(plans.holder(self.coordinator, self.resource, self._settings), self.coordinator.perform)
 
     def force_release(self) -> ForcedRelease:
-        """Take the lock from whoever holds it, shut that holder out at every guard, and free the lock.
+        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
 
-        Whoever holds it, also redis-py's own lock, and whatever string the key of that name holds.
-        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder may write on until
-        a newer one claims.
+        On Redis the holder may also be redis-py's own lock, or any string under the lock's key. Without guards the
+        holder is not shut out: ``fenced`` in the result is False, and the holder can still write until a newer one
+        claims.
 
         Raises:
             CoordinatorUnavailable: no answer. Repeat it.
-            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or somebody interfered; the lock is free,
-                but the holder may not be shut out. Repeat it.
+            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
+                free, but the holder may not be shut out. Repeat it.
         """
         return run(plans.force_release(self.coordinator, self.resource, self._settings), self.coordinator.perform)
 
@@ -153,7 +171,23 @@ class FencedLock:
 
 
 class AsyncFencedLock:
-    """:class:`FencedLock` for asyncio: with a ``redis.asyncio.Redis`` or an async coordinator, and async guards."""
+    """A lock on one resource for asyncio, whose grants carry fences. Reusable; it has no state of any holder.
+
+    The lock is for speed and liveness: it prevents most work from being done twice. It does not make data safe: two
+    clients can hold it at the same time. Only writes through a guard are safe. Acquire first, then read: data that was
+    read before ``hold`` or ``acquire`` is not protected.
+
+    Args:
+        client_or_coordinator: a ``redis.asyncio.Redis``, or an async coordinator. All locks of one client share a
+            coordinator.
+        resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
+        options: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``, as in
+            :class:`fencing.AsyncCoordinator`. An option that is not given is the coordinator's.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value, or the coordinator cannot do it. Correct it as the message
+            says.
+    """
 
     def __init__(self, client_or_coordinator: Any, resource: str, **options: Unpack[AsyncLockOptions]) -> None:
         self.resource = check_resource(resource)
@@ -161,12 +195,34 @@ class AsyncFencedLock:
         self._settings = _settings(self.coordinator, options, asynchronous=True)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
-        """See :meth:`FencedLock.acquire`. If it is cancelled, the lock is given back first."""
+        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+
+        Only data that is read after this was awaited is protected. If the task is cancelled, the lock is given back
+        first.
+
+        Args:
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+
+        Raises:
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout))
         return self._lease(await run_async(plan, self.coordinator.perform))
 
     async def try_acquire(self) -> AsyncLease | None:
-        """See :meth:`FencedLock.try_acquire`."""
+        """Try once to take the lock, and claim its fence at every guard.
+
+        If the task is cancelled, the lock is given back first.
+
+        Returns:
+            The lease; None: the lock was not acquired.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
         try:
             return await self.acquire(timeout=0)
         except NotAcquired:
@@ -174,11 +230,20 @@ class AsyncFencedLock:
 
     @asynccontextmanager
     async def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncIterator[AsyncLease]:
-        """See :meth:`FencedLock.hold`. Cancelling the holder, even twice, does not lose the release.
+        """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
+
+        An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
 
         Args:
-            timeout: as of :meth:`FencedLock.acquire`.
-            cancel_on_loss: cancel the block the moment the lease is known to be lost; LeaseLost comes out then.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
+
+        Raises:
+            LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Other holders may have
+                had the lock meanwhile. Writes that guards acknowledged count, so do not simply repeat the block.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
         async with await self.acquire(timeout) as lease:
             with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
@@ -188,23 +253,52 @@ class AsyncFencedLock:
 
         async def __aenter__(self) -> NoReturn:
             raise TypeError(
-                "a lock is reusable and is not held itself: write `async with lock.hold(timeout=5) as lease:`"
+                "a lock is reusable and is not held itself; write `async with lock.hold(timeout=5) as lease:`"
             )
 
         async def __aexit__(self, *error: object) -> None: ...
 
     async def adopt(self, fence: Fence) -> AsyncLease:
-        """See :meth:`FencedLock.adopt`."""
-        plan = plans.adopt(self.coordinator, _of_this_lock(fence, self.resource), self._settings)
+        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
+
+        The new lease has a fence of its own, claimed at every guard. So only one process can adopt a fence. Read again:
+        data that was read under the old fence is not protected. Use it as
+        ``async with await lock.adopt(fence) as lease:``.
+
+        Args:
+            fence: the fence that ``detach()`` returned.
+
+        Raises:
+            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
+            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
+        """
+        plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings)
         return self._lease(await run_async(plan, self.coordinator.perform))
 
     async def holder(self) -> Holder | None:
-        """See :meth:`FencedLock.holder`."""
+        """Describe the holder of the lock, for people; None: the lock is free.
+
+        It may change at once, so it is no basis for a decision.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Retry.
+        """
         plan = plans.holder(self.coordinator, self.resource, self._settings)
         return await run_async(plan, self.coordinator.perform)
 
     async def force_release(self) -> ForcedRelease:
-        """See :meth:`FencedLock.force_release`."""
+        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
+
+        On Redis the holder may also be redis-py's own lock, or any string under the lock's key. Without guards the
+        holder is not shut out: ``fenced`` in the result is False, and the holder can still write until a newer one
+        claims.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Repeat it.
+            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
+                free, but the holder may not be shut out. Repeat it.
+        """
         plan = plans.force_release(self.coordinator, self.resource, self._settings)
         return await run_async(plan, self.coordinator.perform)
 

@@ -1,7 +1,7 @@
-"""Leases that renew themselves: when, in which batches, and what follows. One worker per coordinator does the asking.
+"""The automatic renewal of leases. One worker per coordinator sends the requests, in batches.
 
-A timer (``timer.py``, or the event loop) does no I/O: it hands leases whose renewal is due to the worker, and
-declares lost whose deadline has passed. So a silent server delays neither the news nor another coordinator's leases.
+A timer (``timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to the worker, and marks
+leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
 """
 
 from __future__ import annotations
@@ -26,81 +26,81 @@ from fencing.locks.timer import LINGER_SECONDS, CallAt, timer
 logger = logging.getLogger("fencing")
 
 LEAST_ATTEMPT_SECONDS = 0.1
-"""What one request gets at the least, however short some lock's ttl is."""
+"""The minimum time limit of one request, however short a lock's ttl is."""
 
 
 class _Moment:
-    """The holdings that are to be looked at at one moment."""
+    """The holdings that must be checked at one moment."""
 
     __slots__ = ("holdings", "open")
 
     def __init__(self) -> None:
         self.holdings: set[Holding] = set()
-        self.open = True  # what is added while it is will be seen
+        self.open = True  # holdings that are added while this is True will be checked
 
 
 class _Renewal:
-    """What sync and async share: the calendar of the holdings.
+    """The part that sync and async share: the calendar of the holdings.
 
-    Moments lie on a grid, so one call of the timer serves many leases, and a lock that is released before its first
-    moment costs none. Only what is still held near its deadline, or waits for a renewal, has its deadline watched.
+    Moments lie on a grid, so one call of the timer serves many leases. A lock that is released before its first moment
+    costs no call. A deadline is only watched if the holding is near it, or waits for a renewal.
     """
 
     def __init__(self, backend: Backend) -> None:
-        self._backend: Any = backend  # with plan_renew, or nothing is ever due
+        self._backend: Any = backend  # has plan_renew, or else no renewal is ever due
         self._clock = backend.clock
         self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
         self._attempt_seconds = float("inf")  # a third of the shortest ttl that was ever tracked
 
     def close(self) -> None:
-        """Renew no more. The deadlines of what is held are still watched."""
+        """Stop renewal. The deadlines of holdings are still watched."""
         self._closed = True
 
     def track(self, grant: Grant, settings: Settings) -> Holding:
-        """Watch a grant from now on, and renew it, until it ends."""
+        """Watch a grant, and renew it, until it ends."""
         if settings.attempt_seconds < self._attempt_seconds:
             self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
         holding = Holding(grant, settings, self._clock())
-        self._enter(holding)
+        self._schedule(holding)
         return holding
 
-    def _enter(self, holding: Holding) -> None:
-        """Into the calendar, at its next moment."""
+    def _schedule(self, holding: Holding) -> None:
+        """Enter a holding into the calendar at its next moment."""
         while holding.ended is None and holding.settings.ttl is not None:
             when = holding.moment
             if when <= self._clock():
-                self._look([holding], when)
+                self._inspect([holding], when)
                 return
             calendar = self._calendar()
             moment = calendar.get(when)
             if moment is None:
-                mine = _Moment()
-                moment = calendar.setdefault(when, mine)
-                if moment is mine:
-                    self._call_at(when, self._now, (calendar, when), partial(bool, mine.holdings))
+                created = _Moment()
+                moment = calendar.setdefault(when, created)
+                if moment is created:
+                    self._call_at(when, self._on_moment, (calendar, when), partial(bool, created.holdings))
             holding.due_together = moment.holdings
             moment.holdings.add(holding)
-            if moment.open:  # looked at after the line above: who takes the holdings out, closes first
+            if moment.open:  # read after the line above: _on_moment closes the moment before it takes the holdings
                 return
 
-    def _now(self, calendar: dict[float, _Moment], when: float) -> None:
+    def _on_moment(self, calendar: dict[float, _Moment], when: float) -> None:
         moment = calendar.pop(when)
         moment.open = False
-        self._look(list(moment.holdings), when)
+        self._inspect(list(moment.holdings), when)
 
-    def _look(self, holdings: list[Holding], when: float) -> None:
-        """What is due is handed over for renewal; what is near its deadline is watched."""
+    def _inspect(self, holdings: list[Holding], when: float) -> None:
+        """Hand holdings that are due over for renewal, and watch the deadlines of all."""
         due, watched = [], []
         for holding in holdings:
             if holding.ended is not None:
                 continue
             if holding.moment > when:
-                self._enter(holding)  # its user has renewed it meanwhile
+                self._schedule(holding)  # its user renewed it meanwhile
                 continue
             watched.append(holding)
             if holding.due is not None and holding.due <= when:
-                holding.due = None  # on its way
+                holding.due = None  # its renewal is under way
                 due.append(holding)
         self._watch(watched)
         if due and not self._closed:
@@ -117,11 +117,11 @@ class _Renewal:
             if now >= holding.deadline:
                 holding.lose("expired")
             elif holding.due is None or holding.due >= holding.deadline:
-                self._enter(holding)  # the others are in the calendar for a renewal, which comes first
+                self._schedule(holding)  # the other holdings are in the calendar for an earlier renewal
 
-    def _failed(self, holdings: list[Holding]) -> None:
-        """Renewing broke in a way nobody foresaw. The leases are tried again until their deadlines."""
-        logger.error("renewing %d leases failed; they are tried again", len(holdings), exc_info=True)
+    def _report_failure(self, holdings: list[Holding]) -> None:
+        """Log an unexpected failure of a renewal. The leases are retried until their deadlines."""
+        logger.error("renewing %d leases failed; they are retried", len(holdings), exc_info=True)
         for holding in holdings:
             holding.not_renewed(self._clock())
 
@@ -142,7 +142,7 @@ def _any_alive(holdings: list[Holding]) -> bool:
 
 
 class Renewal(_Renewal):
-    """For threads: a daemon thread, which starts when a renewal is due, and ends a second after the last one."""
+    """The renewal for threads: a daemon thread that starts when a renewal is due, and ends a second after the last."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -154,7 +154,7 @@ class Renewal(_Renewal):
         self._queue: deque[Holding] = deque()
         self._changed = threading.Condition(threading.Lock())
         self._thread: threading.Thread | None = None
-        self._awake = False  # the thread will look at the queue again without being told
+        self._awake = False  # True: the thread will check the queue again without a notification
 
     def _calendar(self) -> dict[float, _Moment]:
         return self._entries
@@ -181,17 +181,17 @@ class Renewal(_Renewal):
         while batch := self._next_batch():
             try:
                 run(plans.renew_all(self._backend, batch, self._attempt_seconds), self._backend.perform)
-            except BaseException:  # noqa: BLE001 - it is logged, and the thread goes on
-                self._failed(batch)
+            except BaseException:  # noqa: BLE001 - it is logged, and the thread continues
+                self._report_failure(batch)
             finally:
                 for holding in batch:
-                    self._enter(holding)
+                    self._schedule(holding)
 
     def _next_batch(self) -> list[Holding]:
-        """All that is due; empty: nothing has been due for a while, and the thread ends."""
+        """Return all holdings that are due; empty: there was none for a while, and the thread ends."""
         with self._changed:
             self._awake = False
-            if not self._queue:  # looked at after the line above: who submits in between, wakes
+            if not self._queue:  # read after the line above: a submit in between notifies
                 self._changed.wait(LINGER_SECONDS)
             batch = [self._queue.popleft() for _ in range(len(self._queue))]
             self._awake = bool(batch)
@@ -201,26 +201,26 @@ class Renewal(_Renewal):
 
 
 class AsyncRenewal(_Renewal):
-    """For asyncio: a task per event loop, which lives while renewals are due."""
+    """The renewal for asyncio: a task per event loop, which lives while renewals are due."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfOneLoop] = weakref.WeakKeyDictionary()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = weakref.WeakKeyDictionary()
 
-    def _mine(self) -> _OfOneLoop:
+    def _loop_state(self) -> _LoopState:
         loop = asyncio.get_running_loop()
-        mine = self._loops.get(loop)
-        if mine is None:
-            mine = self._loops[loop] = _OfOneLoop()
-        return mine
+        state = self._loops.get(loop)
+        if state is None:
+            state = self._loops[loop] = _LoopState()
+        return state
 
     def _calendar(self) -> dict[float, _Moment]:
-        return self._mine().entries
+        return self._loop_state().entries
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
     ) -> None:
-        # Weakly: no lease is left of a coordinator that only the loop remembers.
+        # Weak: a coordinator that only the loop's timers reference has no leases, and may be collected.
         loop, call = asyncio.get_running_loop(), partial(_call_if_alive, weakref.WeakMethod(method), args)
         if self._own_timer is not None:
             self._own_timer(when, partial(loop.call_soon_threadsafe, call), wanted)
@@ -228,31 +228,31 @@ class AsyncRenewal(_Renewal):
             loop.call_later(max(0.0, when - self._clock()), call)
 
     def _submit(self, holdings: list[Holding]) -> None:
-        mine = self._mine()
-        mine.due.extend(holdings)
-        if mine.task is None:
-            mine.task = asyncio.get_running_loop().create_task(self._work(mine), name="fencing-renewal")
-            mine.task.add_done_callback(partial(self._done, mine))
+        state = self._loop_state()
+        state.due.extend(holdings)
+        if state.task is None:
+            state.task = asyncio.get_running_loop().create_task(self._work(state), name="fencing-renewal")
+            state.task.add_done_callback(partial(self._done, state))
 
-    async def _work(self, mine: _OfOneLoop) -> None:
-        while mine.due:
-            mine.batch, mine.due = mine.due, []
+    async def _work(self, state: _LoopState) -> None:
+        while state.due:
+            state.batch, state.due = state.due, []
             try:
-                plan = plans.renew_all(self._backend, mine.batch, self._attempt_seconds)
+                plan = plans.renew_all(self._backend, state.batch, self._attempt_seconds)
                 await run_async(plan, self._backend.perform)
-            except Exception:  # noqa: BLE001 - it is logged, and the task goes on
-                self._failed(mine.batch)
-            for holding in mine.batch:
-                self._enter(holding)
-            mine.batch = []
+            except Exception:  # noqa: BLE001 - it is logged, and the task continues
+                self._report_failure(state.batch)
+            for holding in state.batch:
+                self._schedule(holding)
+            state.batch = []
 
-    def _done(self, mine: _OfOneLoop, task: asyncio.Task[None]) -> None:
-        """The task has ended; if it was cancelled (somebody cancels all tasks), its leases are due again soon."""
-        mine.task = None
-        unfinished, mine.batch, mine.due = [*mine.batch, *mine.due], [], []
+    def _done(self, state: _LoopState, task: asyncio.Task[None]) -> None:
+        """Clean up after the task. If it was cancelled, its leases are due again soon."""
+        state.task = None
+        unfinished, state.batch, state.due = [*state.batch, *state.due], [], []
         for holding in unfinished:
             holding.not_renewed(self._clock())
-            self._enter(holding)
+            self._schedule(holding)
 
 
 def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[Any, ...]) -> None:
@@ -261,7 +261,7 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[
         alive(*args)
 
 
-class _OfOneLoop:
+class _LoopState:
     def __init__(self) -> None:
         self.entries: dict[float, _Moment] = {}
         self.due: list[Holding] = []

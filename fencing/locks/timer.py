@@ -1,4 +1,4 @@
-"""Calls at given moments, for threads, as ``loop.call_at`` for asyncio. One thread per process, which does no I/O."""
+"""Calls at given moments, for threads; asyncio has ``loop.call_at``. One thread per process, which does no I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from fencing.kernel import process
 logger = logging.getLogger("fencing")
 
 LINGER_SECONDS = 1.0
-"""How long the thread stays when nothing is to come, so that locks taken in a row do not start one each. It is also its
-longest wait: a machine that was suspended has missed what its clock should have called."""
+"""How long the thread stays without work, so that locks taken in a row do not start one thread each. It is also the
+longest wait: after a suspend of the machine, calls that became due meanwhile must not wait longer."""
 
 Callback = Callable[[], object]
 CallAt = Callable[[float, Callback, Callable[[], bool]], object]
-"""As :meth:`Timer.call_at`."""
+"""The type of :meth:`Timer.call_at`."""
 
 
 class Timer:
-    """Makes calls at moments of ``kernel.process.now``, in a daemon thread that lives while some are wanted."""
+    """A timer on the clock ``kernel.process.now``, with a daemon thread that lives while calls are needed."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callback, Callable[[], bool]]] = []
@@ -32,11 +32,13 @@ class Timer:
         self._wakes_at = float("inf")
 
     def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
-        """Call ``callback`` at ``when``. It must be quick, and not block; what it raises is logged.
+        """Call ``callback`` at ``when``.
 
         Args:
-            wanted: whether there is still anything for it to do; asked now and then. Once no call is wanted any more,
-                all are made at once, early, and the thread ends.
+            when: the moment, on the clock ``kernel.process.now``.
+            callback: must be fast, and must not block. Its exceptions are logged.
+            wanted: returns whether the call is still needed; the timer asks from time to time. When no call is needed
+                any more, it makes all calls at once, early, and the thread ends.
         """
         with self._changed:
             heapq.heappush(self._heap, (when, next(self._order), callback, wanted))
@@ -56,7 +58,7 @@ class Timer:
                 for callback in due:
                     self._call(callback)
             except BaseException:
-                logger.critical("the timer of leases failed, and goes on", exc_info=True)
+                logger.critical("the timer of leases failed, and continues", exc_info=True)
 
     def _call(self, callback: Callback) -> None:
         try:
@@ -65,7 +67,7 @@ class Timer:
             logger.exception("a call of the timer of leases failed")
 
     def _wait(self) -> list[Callback] | None:
-        """The calls that are due; None: none has been wanted for a while, and the thread ends."""
+        """Wait, and return the calls that are due; None: no call was needed for a while, and the thread ends."""
         with self._changed:
             idle = False
             while True:
@@ -75,14 +77,14 @@ class Timer:
                     due.append(heapq.heappop(self._heap)[2])
                 if due:
                     return due
-                wanted = any(wanted() for _, _, _, wanted in self._heap)
-                if idle and not wanted:
+                any_wanted = any(wanted() for _, _, _, wanted in self._heap)
+                if idle and not any_wanted:
                     if not self._heap:
                         self._thread = None
                         return None
                     due, self._heap = [callback for _, _, callback, _ in self._heap], []
                     return due
-                idle = not wanted
+                idle = not any_wanted
                 self._wakes_at = min(self._heap[0][0], now + LINGER_SECONDS) if self._heap else now + LINGER_SECONDS
                 self._changed.wait(self._wakes_at - now)
                 self._wakes_at = -float("inf")
@@ -92,13 +94,13 @@ _timer = Timer()
 
 
 def timer() -> Timer:
-    """The timer of this process."""
+    """Return the timer of this process."""
     return _timer
 
 
-def _forget() -> None:
+def _reset() -> None:
     global _timer
-    _timer = Timer()  # its thread, and whoever held its lock, are in the parent
+    _timer = Timer()  # the old one's thread, and the thread that held its lock, are in the parent
 
 
-process.after_fork(_forget)
+process.after_fork(_reset)

@@ -1,1 +1,1 @@
-"""Fences minted by Redis."""
+"""The Redis backend."""

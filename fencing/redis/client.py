@@ -1,12 +1,12 @@
-"""The coordinator's own connections to Redis for threads, and how a ``Call`` is performed on one.
+"""The coordinator's own connections to Redis for threads, and the performing of a ``Call`` on one of them.
 
-The client's pool is left alone, so waiting for locks never takes a connection that the application needs. Connections
-are few, bounded in number, and every wait on them is bounded by the call's own timeout.
+The client's pool is not used, so locks never take a connection that the application needs. The number of connections is
+bounded. The call's own timeout bounds every wait.
 
-Where redis-py keeps its socket in the known place, calls are written to it and read from it: that saves a tenth of a
-pair's CPU time, and redis-py would close the socket when a sending is interrupted, and with it the way for the
-compensation. Time-outs are Python's: with those that the kernel keeps (SO_RCVTIMEO) each signal makes it count anew, so
-a wait would have no bound.
+Where redis-py keeps its socket in the known attribute, calls are written to the socket and read from it directly. This
+saves a tenth of a pair's CPU time. It also keeps the socket open when sending is interrupted: redis-py would close it,
+and the compensation could not be sent. Time-outs are Python's: the kernel's (SO_RCVTIMEO) start again at every signal,
+so a wait would have no bound.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ from fencing.redis.connection_factory import (
 from fencing.redis.resp import INCOMPLETE, new_reader
 
 MAX_CONNECTIONS = 16
-"""Per coordinator. A call holds one for a round trip, so a few serve hundreds of threads; the others wait for one."""
+"""Per coordinator. A call uses one for a round trip, so a few serve hundreds of threads; the others wait for one."""
 
 IDLE_SECONDS = 1.0
-"""A connection unused for longer is looked at before it is used: the server may have closed it."""
+"""A connection that was idle for longer is checked before it is used: the server may have closed it."""
 
 READ_BYTES = 65536
 
 UNDO_SECONDS = 0.01
-"""What sending a compensation may take. If it fails, the lock ends with its ttl."""
+"""The time limit of sending a compensation. If it fails, the lock expires after its ttl."""
 
 
-class Line:
-    """A place for one connection, which is made when it is first needed."""
+class LazyConnection:
+    """A connection that is opened when it is first needed."""
 
-    __slots__ = ("_reader", "_seconds", "connection", "used")
+    __slots__ = ("_reader", "_seconds", "raw", "used")
 
     def __init__(self) -> None:
-        self.connection: Any = None
+        self.raw: Any = None
         self.used = 0.0
         self._seconds = 0.0  # the time-out of each wait; 0: unknown
-        self._reader: Any = None  # of what is read past redis-py
+        self._reader: Any = None  # parses replies that are read without redis-py
 
     def open(self, connection: Any, seconds: float) -> None:
-        """Connect, with such a time-out for each wait."""
+        """Connect, and set the time-out of each wait."""
         self.close()
-        self.connection = connection
+        self.raw = connection
         quirks.limit_connecting(connection, seconds)
         connection.connect()
         self._seconds = seconds
         self._reader = new_reader()
 
-    def limit(self, seconds: float) -> bool:
-        """Change the time-out. False: this redis-py sets it once, as it connects."""
+    def set_timeout(self, seconds: float) -> bool:
+        """Set the time-out of each wait. Return False if this redis-py allows that only while it connects."""
         if seconds != self._seconds:
-            sock = quirks.socket_of(self.connection)
+            sock = quirks.socket_of(self.raw)
             if sock is None:
                 return False
             sock.settimeout(seconds)
@@ -79,11 +79,15 @@ class Line:
         return True
 
     def ask(self, data: bytes) -> Any:
-        """Send a command and return its reply, be it an error. RedisError or OSError: the connection is broken."""
-        sock = quirks.socket_of(self.connection)
+        """Send a command and return its reply; an error reply is returned, not raised.
+
+        Raises:
+            RedisError, OSError: the connection is broken.
+        """
+        sock = quirks.socket_of(self.raw)
         if sock is None:
             try:
-                self.connection.send_packed_command([data], check_health=False)
+                self.raw.send_packed_command([data], check_health=False)
                 return self.read()
             except REPLIED as error:
                 return error
@@ -96,27 +100,32 @@ class Line:
         return reply
 
     def read(self) -> Any:
-        """Return what comes next. TimeoutError of redis-py: nothing within the time-out; others: it is broken."""
-        return self.connection.read_response(disconnect_on_error=False)
+        """Return the next reply or message.
+
+        Raises:
+            redis.TimeoutError: nothing arrived within the time-out.
+            RedisError, OSError: the connection is broken.
+        """
+        return self.raw.read_response(disconnect_on_error=False)
 
     def is_stale(self) -> bool:
-        """Return whether an idle connection has been closed, or has something that nobody asked for."""
-        if quirks.socket_of(self.connection) is not None:
-            self._seconds = 0.0  # redis-py may have set its own time-out as it looked: 5.0 does
+        """Return whether an idle connection was closed by the server, or holds data that no call asked for."""
+        if quirks.socket_of(self.raw) is not None:
+            self._seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
         try:
-            return bool(self.connection.can_read(0))
+            return bool(self.raw.can_read(0))
         except (RedisError, OSError):
             return True
 
     def close(self) -> None:
-        """Close the connection, if there is one. Two threads may do so at the same time."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.disconnect()
+        """Close the connection, if there is one. Two threads may call this at the same time."""
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            raw.disconnect()
 
 
 class Connections:
-    """Performs calls for threads. Safe to use after a fork: the child opens connections of its own."""
+    """The connections of a coordinator for threads. A forked child opens its own."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._factory = ConnectionFactory(client)
@@ -126,38 +135,41 @@ class Connections:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._free = deque(Line() for _ in range(MAX_CONNECTIONS))  # the last one used is the next
+        self._free = deque(LazyConnection() for _ in range(MAX_CONNECTIONS))  # used as a stack
         self._returned = threading.Condition(threading.Lock())
         self._waiting = 0
-        self._broken_at = 0.0  # what was last used before is closed, and made anew when it is needed
+        self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
     def perform(self, call: Call) -> Any:
         """Run the call's script and return its reply.
 
         Raises:
-            NoReply: worth another attempt.
-            CoordinatorUnavailable: repeating would not help.
+            NoReply: no usable reply; another attempt may succeed.
+            CoordinatorUnavailable: the server refused; another attempt would not help.
+            RuntimeError: the coordinator is closed. Make a new one.
         """
         if self.closed:
             raise RuntimeError("this coordinator was closed; make a new one")
         started = time.monotonic()
         try:
-            line = self._free.pop()
+            connection = self._free.pop()
         except IndexError:
-            line = self._wait_for_a_line(call.timeout)
+            connection = self._wait_for_connection(call.timeout)
         try:
-            return self._exchange(line, call, started)
+            return self._exchange(connection, call, started)
         except (RedisError, OSError) as error:
             raise map_error(error, self.address) from error
         finally:
             if self.closed:
-                line.close()
-            self._free.append(line)
-            if self._waiting:  # read after the line above: a waiting thread counts itself before it looks for a line
+                connection.close()
+            self._free.append(connection)
+            if (
+                self._waiting
+            ):  # read after the append above: a waiting thread counts itself, then looks for a connection
                 with self._returned:
                     self._returned.notify()
 
-    def _wait_for_a_line(self, seconds: float) -> Line:
+    def _wait_for_connection(self, seconds: float) -> LazyConnection:
         deadline = time.monotonic() + seconds
         with self._returned:
             self._waiting += 1
@@ -172,58 +184,63 @@ class Connections:
             finally:
                 self._waiting -= 1
 
-    def _exchange(self, line: Line, call: Call, started: float) -> Any:
-        seconds = self._factory.limited(call.timeout)
-        known = line.used > self._broken_at
-        used, line.used = line.used, 0.0  # until the reply is in: wherever this is interrupted, it is never used again
+    def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
+        seconds = self._factory.limit_seconds(call.timeout)
+        was_open = connection.used > self._broken_at
+        # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
+        used, connection.used = connection.used, 0.0
         try:
-            if not known or (started - used > IDLE_SECONDS and line.is_stale()) or not line.limit(seconds):
-                self._connect(line, seconds)
-                line.limit(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            reply = line.ask(command(call))
+            if (
+                not was_open
+                or (started - used > IDLE_SECONDS and connection.is_stale())
+                or not connection.set_timeout(seconds)
+            ):
+                self._connect(connection, seconds)
+                connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
+            reply = connection.ask(command(call))
             if isinstance(reply, NoScriptError):
-                reply = line.ask(command(call, whole=True))
+                reply = connection.ask(command(call, by_text=True))
         except BaseException as error:
-            self._abandon(line, call, error)
+            self._abandon(connection, call, error)
             raise
         if isinstance(reply, RedisError):
-            self._refused(line, call, reply, known)
-        line.used = time.monotonic()
+            self._raise_error_reply(connection, call, reply, was_open)
+        connection.used = time.monotonic()
         return reply
 
-    def _refused(self, line: Line, call: Call, error: RedisError, known: bool) -> NoReturn:
+    def _raise_error_reply(self, connection: LazyConnection, call: Call, error: RedisError, was_open: bool) -> NoReturn:
         if isinstance(error, NOT_READY) or is_logged_out(error):
-            self._abandon(line, call, error)
-            if known and is_logged_out(error):
-                raise NoReply(error, may_have_run=False) from error  # the next connection may bring other credentials
+            self._abandon(connection, call, error)
+            if was_open and is_logged_out(error):
+                raise NoReply(error, may_have_run=False) from error  # the next connection may use new credentials
         else:
-            line.used = time.monotonic()  # it answered: the connection is in order
+            connection.used = time.monotonic()  # the connection works: it brought an answer
         raise error
 
-    def _connect(self, line: Line, seconds: float) -> None:
+    def _connect(self, connection: LazyConnection, seconds: float) -> None:
         try:
-            line.open(self._factory.make(), seconds)
+            connection.open(self._factory.make(), seconds)
         except (RedisError, OSError) as error:
             raise map_connect_error(error, self.address) from error
 
-    def _abandon(self, line: Line, call: Call, error: BaseException) -> None:
-        """Close a connection whose reply never came, and with it all idle ones: what broke it broke them too."""
-        if line.connection is None:
+    def _abandon(self, connection: LazyConnection, call: Call, error: BaseException) -> None:
+        """Close a connection without a reply. After an error, the idle ones count as broken too."""
+        if connection.raw is None:
             return
-        sock = quirks.socket_of(line.connection)
+        sock = quirks.socket_of(connection.raw)
         undo = call.compensation if must_undo(call, interrupted=not isinstance(error, Exception)) else None
         if undo is not None and sock is not None:
             try:
                 sock.settimeout(UNDO_SECONDS)
-                sock.sendall(command(undo, whole=True))
+                sock.sendall(command(undo, by_text=True))
             except OSError:
                 pass
-        line.close()
+        connection.close()
         if isinstance(error, Exception):
             self._broken_at = time.monotonic()
 
     def close(self) -> None:
-        """Close all connections; later calls raise RuntimeError."""
+        """Close all connections. Later calls raise RuntimeError."""
         self.closed = True
         while self._free:
             self._free.pop().close()

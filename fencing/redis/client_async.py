@@ -1,8 +1,9 @@
-"""The coordinator's own connection to Redis for asyncio: one for all of a loop's calls.
+"""The coordinator's own connection to Redis for asyncio: one for all calls of an event loop.
 
-Calls made in one tick of the loop are sent together, and the replies, which Redis gives in order, find their callers
-again. Where redis-py keeps the transport in the place it does today, we write to it and read from it: without a task's
-turn and a stream's buffer in between, a pair takes 24 % less of the client's CPU time (18 % with 64 tasks).
+Calls that are made in one tick of the loop are sent together. Redis replies in order, so each reply is given to the
+oldest call. Where redis-py keeps the transport in the known attribute, calls are written to the transport and read from
+it directly. Without a task switch and a stream buffer, a pair takes 24 % less of the client's CPU time (18 % with 64
+tasks).
 """
 
 from __future__ import annotations
@@ -35,84 +36,89 @@ from fencing.redis.connection_factory import (
 from fencing.redis.resp import INCOMPLETE, new_reader
 
 CONNECT_SECONDS = 10.0
-"""The longest that connecting may take; each caller has its own bound besides."""
+"""The time limit of connecting. Each caller also has its own."""
 
 STALL_SECONDS = 0.1
-"""A connection is given up once the time of the call that is next is over, and it was sent this long ago. Less proves
-nothing: it may have had next to no time from the beginning."""
+"""A connection is closed when the oldest call's time-out has passed, and the call was sent at least this long ago. A
+shorter wait proves nothing: the call may have had very little time."""
 
 GRACE_SECONDS = 0.005
-"""A loop that was busy makes its timers' calls before it reads what has arrived, so a time-out counts at the second
-check."""
+"""A loop that was busy runs its timers before it reads what has arrived. So a time-out counts at the second check."""
 
 
 class AsyncConnections:
-    """Performs calls for asyncio. Each event loop has a connection of its own, also after a fork."""
+    """The connections of a coordinator for asyncio, one per event loop. A forked child opens its own."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._factory = ConnectionFactory(client)
         self.address = self._factory.address
         self.closed = False
-        self._loops: dict[asyncio.AbstractEventLoop, _Line] = {}
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
         self._loops = {}
 
     async def perform(self, call: Call) -> Any:
-        """See :meth:`fencing.redis.client.Connections.perform`."""
+        """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
+
+        Raises:
+            NoReply: no usable reply; another attempt may succeed.
+            CoordinatorUnavailable: the server refused; another attempt would not help.
+            RuntimeError: the coordinator is closed. Make a new one.
+        """
         if self.closed:
             raise RuntimeError("this coordinator was closed; make a new one")
         loop = asyncio.get_running_loop()
-        line = self._loops.get(loop)
-        if line is None:
+        connection = self._loops.get(loop)
+        if connection is None:
             self._forget_closed_loops()
-            line = self._loops[loop] = _Line(self._factory, loop)
-        seconds = self._factory.limited(call.timeout)
+            connection = self._loops[loop] = _LoopConnection(self._factory, loop)
+        seconds = self._factory.limit_seconds(call.timeout)
         now = time.monotonic()
         future = loop.create_future()
-        if not line.open:
-            await line.wait_until_open(seconds)
-        line.send(_Request(call, future, now, now + seconds))
+        if not connection.open:
+            await connection.wait_until_open(seconds)
+        connection.send(_Request(call, future, now, now + seconds))
         try:
             return await future
         except asyncio.CancelledError:
-            if must_undo(call, interrupted=True) and line.open:
-                line.send_undo(call, now, now + seconds)
+            if must_undo(call, interrupted=True) and connection.open:
+                connection.send_undo(call, now, now + seconds)
             raise
 
     def _forget_closed_loops(self) -> None:
         for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
-            self._loops.pop(loop, None)  # with its connection: its socket is closed as it is collected
+            self._loops.pop(loop, None)  # the socket is closed when the connection is collected
 
     async def close(self) -> None:
-        """Close the connection of the running loop; later calls raise RuntimeError."""
+        """Close the connection of the running loop. Later calls raise RuntimeError."""
         self.closed = True
         self._forget_closed_loops()
-        line = self._loops.pop(asyncio.get_running_loop(), None)
-        if line is not None:
-            await line.close()
+        connection = self._loops.pop(asyncio.get_running_loop(), None)
+        if connection is not None:
+            await connection.close()
 
     def __del__(self) -> None:
-        for loop, line in vars(self).get("_loops", {}).items():
+        for loop, connection in vars(self).get("_loops", {}).items():
             if not loop.is_closed():
-                loop.call_soon_threadsafe(line.stop)
+                loop.call_soon_threadsafe(connection.stop)
 
 
 class _Request:
-    """A call that waits for its reply. ``future`` is None where nobody waits for it."""
+    """A call that was sent, or will be. ``future`` gets its reply; None: the reply is not needed."""
 
-    __slots__ = ("call", "deadline", "future", "sent", "whole")
+    __slots__ = ("by_text", "call", "deadline", "future", "sent")
 
     def __init__(self, call: Call, future: asyncio.Future[Any] | None, sent: float, deadline: float) -> None:
         self.call = call
         self.future = future
         self.sent = sent
         self.deadline = deadline
-        self.whole = future is None
+        self.by_text = future is None
 
     @property
-    def waited_for(self) -> bool:
+    def is_awaited(self) -> bool:
         return self.future is not None and not self.future.done()
 
     @property
@@ -128,10 +134,10 @@ class _Request:
             self.future.set_exception(error)
 
 
-class _Line:
-    """The connection of one event loop, and the calls that wait for their replies.
+class _LoopConnection:
+    """The connection of one event loop, and the calls that wait for replies on it.
 
-    A task of its own opens it, and closes it when it breaks.
+    A separate task opens the connection, and closes it when it breaks.
     """
 
     def __init__(self, factory: ConnectionFactory, loop: asyncio.AbstractEventLoop) -> None:
@@ -145,12 +151,17 @@ class _Line:
         self._outgoing: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._checks_at = float("inf")
-        self._answered = False  # a call on this connection
+        self._answered = False  # whether a call succeeded on this connection
         self._broken: Exception = redis.ConnectionError("never connected")
         self.open = False
 
     async def wait_until_open(self, seconds: float) -> None:
-        """Return once there is a connection. NoReply: there was none in time; or the error that refused it."""
+        """Wait until there is a connection.
+
+        Raises:
+            NoReply: there was none in time.
+            CoordinatorUnavailable: the server refused it.
+        """
         if self._opening is None:
             self._opening = self._loop.create_future()
             self._task = self._loop.create_task(self._run(self._opening), name="fencing-redis")
@@ -165,13 +176,13 @@ class _Line:
             raise NoReply(redis.ConnectionError("the connection was closed at once"), may_have_run=False)
 
     def send(self, request: _Request) -> None:
-        """Send a call: at once if nothing is under way, else with all others of this tick of the loop."""
-        if self._transport is not None and self._transport.is_closing():  # its end was seen in this very tick
+        """Send a call: at once if nothing is under way, or else with all other calls of this tick of the loop."""
+        if self._transport is not None and self._transport.is_closing():  # the server closed it in this tick
             request.fail(NoReply(redis.ConnectionError("the connection was closed"), may_have_run=False))
             return
         if not self._outgoing and self._waiting:
             self._loop.call_soon(self._flush)
-        self._outgoing.append(command(request.call, whole=request.whole))
+        self._outgoing.append(command(request.call, by_text=request.by_text))
         if not self._waiting:
             self._flush()
         self._waiting.append(request)
@@ -188,21 +199,21 @@ class _Line:
             self._sending = self._loop.create_task(self._send(self._connection, data))
 
     async def _send(self, connection: Any, data: bytes) -> None:
-        if self.open and self._connection is connection:  # or else it would be opened again
+        if self.open and self._connection is connection:  # redis-py would open a closed connection again
             await connection.send_packed_command([data], check_health=False)
 
     def send_undo(self, call: Call, sent: float, deadline: float) -> None:
-        """Send the compensation of a call behind it; nobody waits for the reply."""
+        """Send the compensation of a call after it. Its reply is not needed."""
         if call.compensation is not None:
             self.send(_Request(call.compensation, None, sent, deadline))
 
     def stop(self) -> None:
-        """End the connection; the calls that wait fail with NoReply."""
+        """Start closing the connection. Calls that wait fail with NoReply."""
         if self._task is not None:
             self._task.cancel()
 
     async def close(self) -> None:
-        """End the connection, and wait until it is closed."""
+        """Close the connection, and wait until it is closed."""
         self.stop()
         if self._task is not None:
             await asyncio.wait([self._task])
@@ -216,7 +227,7 @@ class _Line:
         try:
             self.open = await self._connect(connection, opening)
             if self.open:
-                await self._hand_out_replies(connection)
+                await self._dispatch_replies(connection)
         except (RedisError, OSError) as error:
             self._broken = error
         finally:
@@ -225,7 +236,7 @@ class _Line:
             await connection.disconnect(nowait=True)
 
     def _ended(self, opening: asyncio.Future[None], _: object = None) -> None:
-        """Also of a task that was cancelled before it began."""
+        """Note that the task has ended, even if it was cancelled before it began."""
         if self._opening is opening:
             self.open = False
             self._opening = None
@@ -233,21 +244,21 @@ class _Line:
 
     async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
         try:
-            # wait_for() could swallow a cancellation that comes as the connection is made
-            async with asyncio.timeout(self._factory.limited(CONNECT_SECONDS)):
+            # wait_for() could lose a cancellation that arrives at the moment of connecting.
+            async with asyncio.timeout(self._factory.limit_seconds(CONNECT_SECONDS)):
                 await connection.connect()
         except (TimeoutError, RedisError, OSError) as error:
             opening.set_exception(map_connect_error(error, self._factory.address))
-            opening.exception()  # looked at: perhaps nobody waits any more
+            opening.exception()  # marked as retrieved: there may be no waiting call any more
             return False
         opening.set_result(None)
         return True
 
-    async def _hand_out_replies(self, connection: Any) -> None:
-        """Until the connection breaks."""
+    async def _dispatch_replies(self, connection: Any) -> None:
+        """Give each reply to its call, until the connection breaks."""
         self._transport = quirks.transport_of(connection)
         if self._transport is not None:
-            replies = _Replies(self._loop, self._answer)
+            replies = _ReplyProtocol(self._loop, self._on_reply)
             self._transport.set_protocol(replies)
             await replies.end
         while True:
@@ -255,27 +266,27 @@ class _Line:
                 reply = await connection.read_response(disconnect_on_error=False)
             except REPLIED as error:
                 reply = error
-            self._answer(reply)
+            self._on_reply(reply)
 
-    def _answer(self, reply: Any | RedisError) -> None:
+    def _on_reply(self, reply: Any | RedisError) -> None:
         if not self._waiting:
-            raise redis.ConnectionError(f"a reply that nobody asked for: {reply!r:.100}")
+            raise redis.ConnectionError(f"a reply without a request: {reply!r:.100}")
         request = self._waiting.popleft()
         if not isinstance(reply, RedisError):
             self._answered = True
             request.succeed(reply)
-        elif isinstance(reply, NoScriptError) and not request.whole:
-            if request.waited_for:
-                request.whole = True
+        elif isinstance(reply, NoScriptError) and not request.by_text:
+            if request.is_awaited:
+                request.by_text = True
                 self.send(request)
         else:
-            changed = self._answered and is_logged_out(reply)  # the credentials, meanwhile
-            if changed:
+            credentials_changed = self._answered and is_logged_out(reply)
+            if credentials_changed:
                 request.fail(NoReply(reply, may_have_run=False))
             else:
                 request.fail(map_error(reply, self._factory.address))
-            if changed or isinstance(reply, NOT_READY):
-                raise reply  # the next connection may find another server, or bring other credentials
+            if credentials_changed or isinstance(reply, NOT_READY):
+                raise reply  # the next connection may find another server, or use new credentials
 
     def _fail_all(self) -> None:
         self._outgoing = []
@@ -295,7 +306,7 @@ class _Line:
 
     def _check(self, *, again: bool = False) -> None:
         now = time.monotonic()
-        overdue = [request for request in self._waiting if request.waited_for and request.deadline <= now]
+        overdue = [request for request in self._waiting if request.is_awaited and request.deadline <= now]
         if overdue and not again:
             self._timer = self._loop.call_later(GRACE_SECONDS, partial(self._check, again=True))
             return
@@ -307,7 +318,7 @@ class _Line:
             self._broken = redis.TimeoutError(f"no reply within {now - head.sent:.3g} s")
             self.stop()
         else:
-            moments = [request.deadline for request in self._waiting if request.waited_for]
+            moments = [request.deadline for request in self._waiting if request.is_awaited]
             self._check_at(min(moments if head is None else [*moments, head.stalls_at], default=None))
 
     def _give_up(self, request: _Request, now: float) -> None:
@@ -316,11 +327,14 @@ class _Line:
             self.send_undo(request.call, now, now)
 
 
-class _Replies(asyncio.Protocol):
-    """Hands each reply, be it an error, to ``answer``. ``end`` gets the exception that ended the connection."""
+class _ReplyProtocol(asyncio.Protocol):
+    """A protocol that passes each reply, error replies too, to ``on_reply``.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[Any], None]) -> None:
-        self._answer = answer
+    ``end`` gets the exception that ended the connection.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_reply: Callable[[Any], None]) -> None:
+        self._on_reply = on_reply
         self._reader = new_reader()
         self.end: asyncio.Future[None] = loop.create_future()
 
@@ -328,7 +342,7 @@ class _Replies(asyncio.Protocol):
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not INCOMPLETE:
-                self._answer(reply)
+                self._on_reply(reply)
         except (RedisError, OSError) as error:
             self._end(error)
 
@@ -338,4 +352,4 @@ class _Replies(asyncio.Protocol):
     def _end(self, error: Exception) -> None:
         if not self.end.done():
             self.end.set_exception(error)
-            self.end.exception()  # looked at: the task that waits for it may have been cancelled
+            self.end.exception()  # marked as retrieved: the task that waits for it may have been cancelled

@@ -1,7 +1,9 @@
-"""How connections like the user's client's are made, and what their errors mean: shared by threads and asyncio.
+"""A factory of connections with the settings of the user's client, and the mapping of their errors.
 
-The client's address, TLS, credentials, database and Sentinel are kept. Its retries are not: our scripts are idempotent,
-and the plans repeat them under the caller's deadline.
+It serves threads and asyncio.
+
+The client's address, TLS, credentials, database and Sentinel are used. Its retries are not: our scripts are idempotent,
+and the plans repeat them until the caller's deadline.
 """
 
 from __future__ import annotations
@@ -36,20 +38,20 @@ NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError,
 REFUSED = (AuthenticationError, AuthorizationError)
 
 REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
-"""What redis-py raises for a reply that is an error. The connection is in order."""
+"""The exceptions of redis-py for an error reply. The connection still works."""
 
 
 class ConnectionFactory:
-    """Makes connections like the client's.
+    """A factory of connections with the client's settings.
 
     Attributes:
-        address: where they lead, for messages.
-        options: what they are made with.
+        address: the server's address, for messages.
+        options: the arguments of each connection.
     """
 
     def __init__(self, client: Any) -> None:
         pool, self._make, options = quirks.pool_of(client)
-        self._pool = pool  # kept: a Sentinel's connections ask it for the primary's address
+        self._pool = pool  # referenced here because a Sentinel's connections ask it for the primary's address
         self._user_timeout = min(
             (seconds for seconds in (options.get("socket_timeout"), options.get("socket_connect_timeout")) if seconds),
             default=float("inf"),
@@ -61,8 +63,8 @@ class ConnectionFactory:
             retry=(AsyncRetry if asynchronous else Retry)(NoBackoff(), 0),
             retry_on_timeout=False,
             retry_on_error=[],
-            protocol=2,  # our replies are the same in 3, where others might come in between
-            health_check_interval=0,  # a connection that was idle is looked at, and every wait is bounded
+            protocol=2,  # our replies are the same in 3, but there the server may send other data in between
+            health_check_interval=0,  # not needed: an idle connection is checked, and every wait is bounded
             decode_responses=False,
             encoding="utf-8",
             encoding_errors="strict",
@@ -77,21 +79,21 @@ class ConnectionFactory:
         """Make a connection that is not open yet."""
         return self._make(**self.options)
 
-    def limited(self, seconds: float) -> float:
-        """Return how many seconds a wait may take at most, given the client's own time-outs, and never none."""
+    def limit_seconds(self, seconds: float) -> float:
+        """Return the time limit of a wait: at most the client's own time-outs, and always more than 0."""
         return max(min(seconds, self._user_timeout), LEAST_SECONDS)
 
 
-def command(call: Call, *, whole: bool = False) -> bytes:
-    """Pack a call into bytes; whole: with the script's text, for a server that does not know it yet."""
-    if call.packed is not None and not whole:
+def command(call: Call, *, by_text: bool = False) -> bytes:
+    """Pack a call into bytes; ``by_text``: with the script's text, for a server that does not know the script yet."""
+    if call.packed is not None and not by_text:
         return call.packed
-    script = call.script.by_text if whole else call.script.by_sha
+    script = call.script.by_text if by_text else call.script.by_sha
     return script_call(script, len(call.keys), len(call.args)) + bulks((*call.keys, *call.args))
 
 
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
-    """Map an error of redis-py to one of ours: NoReply where another attempt is worth it."""
+    """Map an error of redis-py to one of ours: NoReply if another attempt may succeed."""
     if isinstance(error, REFUSED):
         return CoordinatorUnavailable(
             f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
@@ -103,8 +105,8 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         return NoReply(error, may_have_run=False)
     if isinstance(error, ResponseError):
         hint = ""
-        if "WRONGTYPE" in str(error):  # Redis 6.2 says so in the middle
-            hint = "; the key of that name holds other data: choose another resource name, or another Redis database"
+        if "WRONGTYPE" in str(error):  # Redis 6.2 has it in the middle of the text
+            hint = "; the key of that name has other data: choose another resource name, or another Redis database"
         return CoordinatorUnavailable(
             f"Redis at {address} refused to run a script: {error}; nothing was changed{hint}", address=address
         )
@@ -112,21 +114,21 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
 
 
 def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
-    """Map an error of connecting: nothing was sent, so another attempt is worth it unless the server has refused."""
+    """Map an error of connecting: nothing was sent, so another attempt may succeed unless the server refused."""
     if isinstance(error, REFUSED + NOT_READY):
         return map_error(error, address)
     return NoReply(error, may_have_run=False)
 
 
 def is_logged_out(error: BaseException) -> bool:
-    """Return whether the server knows no user here, or no longer. It refuses long commands in other words."""
+    """Return whether the connection has no authenticated user, or no longer. Long commands get another error text."""
     return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
 
 
 def must_undo(call: Call, *, interrupted: bool) -> bool:
     """Return whether a call that failed must be followed by its compensation.
 
-    Only the last attempt and an interrupted one must. Otherwise the plan repeats the call under the same token, and a
-    compensation that arrives after the repetition would free what that was granted.
+    Only the last attempt and an interrupted one must. Otherwise the plan repeats the call under the same token. A
+    compensation that arrives after the repetition would free the lock that the repetition was granted.
     """
     return call.may_take is not None and (call.last_attempt or interrupted)

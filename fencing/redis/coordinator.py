@@ -1,4 +1,4 @@
-"""Fences minted by one Redis, by itself or behind Sentinel."""
+"""The coordinators of one Redis, alone or behind Sentinel."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fencing.redis.waiters import Enlist, Leave, Wait
 
 
 class RedisCoordinator(RedisPlans, Coordinator):
-    """Mints fences on one Redis, and takes locks there. Thread-safe; make one per process and Redis.
+    """A coordinator on one Redis, alone or behind Sentinel. Thread-safe; make one per process and Redis.
 
-    It does not make data safe: two clients can hold a lock at the same time, whenever a pause outlasts the ttl or Redis
-    loses data. The guards do, by refusing whoever is not the newest.
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    Redis loses data. The guards make data safe: they refuse every holder but the newest.
 
     Args:
-        client: a ``redis.Redis``. Its settings (address, TLS, credentials, database, Sentinel) are used for a few
-            connections of the coordinator's own; the client's pool is left to the application.
+        client: a ``redis.Redis``. The coordinator opens a few connections of its own with the client's settings
+            (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
         clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
-            has lost its data. Safety does not depend on it.
-        options: of its locks, as of :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default), ``guards``,
-            ``renew``, ``max_lifetime``, ``owner``.
+            loses its data. Safety does not depend on it.
+        options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
+            ``guards``, ``renew``, ``max_lifetime``, ``owner``.
 
     Raises:
-        TypeError, ValueError: an argument is of the wrong kind; the message says which.
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
     def __init__(self, client: redis.Redis, *, clock_floor: bool = True, **options: Unpack[LockOptions]) -> None:
@@ -45,24 +45,39 @@ class RedisCoordinator(RedisPlans, Coordinator):
         self.address = self._connections.address
 
     def listening(self) -> bool:
-        """Return whether there is a connection that waiters are woken by."""
+        """Return whether there is an open connection that wakes waiters."""
         return self._listener.listening()
 
     def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
-        """Run one script on Redis, or wait for what Redis says."""
+        """Run one script on Redis, or add, block or remove a waiter."""
         if isinstance(effect, Call):
             return self._connections.perform(effect)
         return self._listener.perform(effect)
 
     def close(self) -> None:
-        """Close the connections, and renew no more. Leases that are still held free themselves after their ttl."""
+        """Close the connections, and stop renewal. A lock that is still held frees itself after its ttl. Idempotent."""
         super().close()
         self._connections.close()
         self._listener.close()
 
 
 class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
-    """:class:`RedisCoordinator` for asyncio: the same arguments, with a ``redis.asyncio.Redis`` and async guards."""
+    """A coordinator on one Redis for asyncio, alone or behind Sentinel. Make one per process and Redis.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    Redis loses data. The guards make data safe: they refuse every holder but the newest.
+
+    Args:
+        client: a ``redis.asyncio.Redis``. The coordinator opens connections of its own, per event loop, with the
+            client's settings (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
+        clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
+            loses its data. Safety does not depend on it.
+        options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
+            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+    """
 
     def __init__(
         self, client: redis.asyncio.Redis, *, clock_floor: bool = True, **options: Unpack[AsyncLockOptions]
@@ -75,24 +90,26 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         self.address = self._connections.address
 
     def listening(self) -> bool:
-        """Return whether the running loop has a connection that waiters are woken by."""
+        """Return whether the running loop has an open connection that wakes waiters."""
         return self._listener.listening()
 
     async def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
-        """Run one script on Redis, or wait for what Redis says."""
+        """Run one script on Redis, or add, block or remove a waiter."""
         if isinstance(effect, Call):
             return await self._connections.perform(effect)
         return await self._listener.perform(effect)
 
     async def close(self) -> None:
-        """Close the connections of the running loop, and renew no more. Leases that are still held free themselves
-        after their ttl."""
+        """Close the connections of the running loop, and stop renewal.
+
+        A lock that is still held frees itself after its ttl. Idempotent.
+        """
         await super().close()
         await self._connections.close()
         await self._listener.close()
 
 
-def _check_client(client: object, wanted: type, ours: str) -> None:
+def _check_client(client: object, wanted: type, coordinator: str) -> None:
     if isinstance(client, wanted):
         return
     if isinstance(client, redis.asyncio.Redis):
@@ -106,4 +123,4 @@ def _check_client(client: object, wanted: type, ours: str) -> None:
     else:
         hint = ""
     name = f"{wanted.__module__.removesuffix('.client')}.{wanted.__name__}"
-    raise TypeError(f"{ours} takes a {name}, not {type(client).__module__}.{type(client).__name__}{hint}")
+    raise TypeError(f"{coordinator} takes a {name}, not {type(client).__module__}.{type(client).__name__}{hint}")

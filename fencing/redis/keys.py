@@ -1,8 +1,8 @@
-"""The names of the keys, protocol version 1. Pure.
+"""The names of the keys, protocol version 1. Pure functions.
 
-Every key of a resource lies in the resource's own slot of a Redis Cluster, whatever braces its name has: the
-library's keys carry a hash tag that falls into that slot. One counter per slot, not per name, so no key is left
-behind for every name ever locked. See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (key
+Every key of a resource is in the resource's own slot of a Redis Cluster, even if the name contains braces: the
+library's keys carry a hash tag of that slot. There is one counter per slot, not per name, so no key stays behind for
+every name ever locked. See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (key
 distribution, hash tags).
 """
 
@@ -18,7 +18,7 @@ SLOTS = 16384
 
 
 class Keys(NamedTuple):
-    """The Redis keys of one resource; two of them packed, as renewals need them."""
+    """The Redis keys of one resource; two of them also packed, for renewals."""
 
     lock: str
     holder: str
@@ -29,7 +29,7 @@ class Keys(NamedTuple):
 
 
 def slot_of(key: bytes) -> int:
-    """The cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of all of it."""
+    """Return the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of the key if it has none."""
     start = key.find(b"{")
     if start >= 0:
         end = key.find(b"}", start + 1)
@@ -39,13 +39,15 @@ def slot_of(key: bytes) -> int:
 
 
 class _Tags:
-    """For each slot the smallest decimal number whose text falls into it. They are tried in their order, as far as is
-    needed: some 5 ms for the first slot, 40 ms for all. Threads may try the same ones, and find the same.
+    """The hash tags: for each slot, the smallest decimal number whose text belongs to it.
+
+    Numbers are tried in order, as far as needed: about 5 ms for the first slot, 40 ms for all. Threads that try the
+    same numbers get the same result.
     """
 
     def __init__(self) -> None:
         self._found: dict[int, str] = {}
-        self._tried = 0  # all below
+        self._tried = 0  # all numbers below this were tried
 
     def __getitem__(self, slot: int) -> str:
         number = self._tried
@@ -61,13 +63,13 @@ _tags = _Tags()
 
 
 def tag_of(resource: str) -> str:
-    """The hash tag that puts a key into the slot of ``resource``."""
+    """Return the hash tag that puts a key into the slot of ``resource``."""
     return _tags[slot_of(resource.encode())]
 
 
-@lru_cache(maxsize=8192)  # of names in use: a renewal asks for the same ones every few seconds
+@lru_cache(maxsize=8192)  # names in use: renewals need the same ones every few seconds
 def keys_of(resource: str) -> Keys:
-    """The keys of a resource. The lock is the resource's own name, as redis-py's ``Lock`` uses it."""
+    """Return the keys of a resource. The lock's key is the resource's name, the same as redis-py's ``Lock`` uses."""
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
     queue, offered = f"{prefix}:queue:{resource}", f"{prefix}:offered:{resource}"

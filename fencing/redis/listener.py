@@ -1,8 +1,8 @@
-"""The connection on which a process is told that its waiters' turn has come, for threads; and what asyncio shares.
+"""The listener for threads: a connection whose messages wake a process' waiters. Some parts serve asyncio too.
 
-It is the coordinator's own, opened when somebody begins to wait, and closed a while after nobody does. The client's
-pool is left alone. See ``fencing.redis.waiters`` for what the messages mean, and ``lua/queue.lua`` for what sends them.
-redis-py reads it: doing so past it saved 5 to 9 % of the CPU time that waking takes.
+The connection is the coordinator's own; the client's pool is not used. It is opened when the first waiter comes, and
+closed a few seconds after the last one has gone. ``lua/queue.lua`` sends the messages, and ``fencing.redis.waiters``
+handles them. redis-py reads the connection: reading without it saved only 5 to 9 % of the CPU time that waking takes.
 """
 
 from __future__ import annotations
@@ -22,55 +22,55 @@ from fencing.kernel.retry import NoReply
 from fencing.locks.timer import timer
 from fencing.redis import quirks
 from fencing.redis.calls import Call, release_call
-from fencing.redis.client import Line
+from fencing.redis.client import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_connect_error
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 DECLINE_SECONDS = 1.0
-"""What declining an offer may take. If it fails, the offer ends by itself, soon after."""
+"""The time limit of declining an offer. If it fails, the offer expires soon after."""
 
 
 class Heartbeat:
-    """Keeps how long nothing has been heard on a connection, and for how long nobody has waited."""
+    """The times at which a connection last received something, and at which there was last a waiter."""
 
     LINGER_SECONDS = 3.0
-    """How long the connection stays when nobody waits, so that locks waited for in a row do not open one each."""
+    """How long the connection stays open without waiters, so that waits in a row do not open one each."""
 
     PING_SECONDS = 3.0
-    """After so much silence the server is asked for a sign of life; after twice as much the connection is dead."""
+    """After this long without data a PING is sent; after twice as long the connection is dead."""
 
     TICK_SECONDS = 1.0
-    """How often it is asked whether to go on."""
+    """How often the listener checks whether it must continue."""
 
     def __init__(self) -> None:
-        self._heard = self._used = time.monotonic()
-        self._asked = False
+        self._received_at = self._waiter_seen_at = time.monotonic()
+        self._ping_due = False
 
-    def heard(self) -> None:
-        """Note that something was heard."""
-        self._heard, self._asked = time.monotonic(), False
+    def received(self) -> None:
+        """Note that data was received."""
+        self._received_at, self._ping_due = time.monotonic(), False
 
-    def used(self) -> None:
-        """Note that somebody waits."""
-        self._used = time.monotonic()
+    def waiter_seen(self) -> None:
+        """Note that there is a waiter."""
+        self._waiter_seen_at = time.monotonic()
 
-    def goes_on(self, anybody_waits: bool) -> bool:
-        """Return whether to listen on. RedisError: the connection is dead."""
+    def must_listen(self, has_waiters: bool) -> bool:
+        """Return whether to continue listening. Raise RedisError if the connection is dead."""
         now = time.monotonic()
-        if anybody_waits:
-            self.used()
-        if now - self._heard > 2 * self.PING_SECONDS:
-            raise RedisError(f"nothing was heard for {now - self._heard:.1f} s")
-        return now - self._used < self.LINGER_SECONDS
+        if has_waiters:
+            self.waiter_seen()
+        if now - self._received_at > 2 * self.PING_SECONDS:
+            raise RedisError(f"nothing was received for {now - self._received_at:.1f} s")
+        return now - self._waiter_seen_at < self.LINGER_SECONDS
 
     def must_ping(self) -> bool:
-        """Return whether it is time to ask for a sign of life, now."""
-        asked, self._asked = self._asked, time.monotonic() - self._heard > self.PING_SECONDS
-        return self._asked and not asked
+        """Return whether a PING must be sent now: once in each silence."""
+        was_due, self._ping_due = self._ping_due, time.monotonic() - self._received_at > self.PING_SECONDS
+        return self._ping_due and not was_due
 
 
 def map_listen_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
-    """Map an error of connecting and subscribing: worth another attempt, or not."""
+    """Map an error of connecting and subscribing: NoReply if another attempt may succeed."""
     if isinstance(error, NoPermissionError):
         return CoordinatorUnavailable(
             f"Redis at {address} does not let this user wait for locks: {error}; add the ACL rules "
@@ -81,36 +81,36 @@ def map_listen_error(error: RedisError | OSError, address: str) -> NoReply | Coo
 
 
 def message_of(reply: Any) -> bytes | None:
-    """Return the text of a message; None: the reply is none."""
+    """Return the text of a message; None: the reply is not a message."""
     return reply[2] if isinstance(reply, list) and reply[0] == b"message" else None
 
 
 class _ThreadWaiter(Waiter):
-    __slots__ = ("_bell",)
+    __slots__ = ("_wake_lock",)
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
         super().__init__(listener, resource, token)
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._wake_lock = threading.Lock()
+        self._wake_lock.acquire()
 
     def wake(self) -> None:
         try:
-            self._bell.release()
+            self._wake_lock.release()
         except RuntimeError:
-            pass  # it has been woken already
+            pass  # it was woken already
 
     def wait(self, seconds: float) -> None:
-        self._bell.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+        self._wake_lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
 class Listener:
-    """Listens for threads, in a daemon thread that lives while somebody waits. After a fork the child has its own."""
+    """The listener for threads: a daemon thread that lives while there are waiters. A forked child has its own."""
 
     def __init__(self, client: redis.Redis, perform: Callable[[Call], Any], clock: Callable[[], float]) -> None:
         self._factory = ConnectionFactory(client)
         self._perform = perform
         self._clock = clock
-        self._line: Line | None = None
+        self._connection: LazyConnection | None = None
         self._closed = False
         self._reset()
         process.after_fork(self._after_fork)
@@ -121,105 +121,111 @@ class Listener:
         self._waiters = Waiters(self._clock, self._call_at)
 
     def _after_fork(self) -> None:
-        line, self._line = self._line, None
+        connection, self._connection = self._connection, None
         self._reset()
-        if line is not None:
-            quirks.close_copy(line.connection)  # or the server would take the parent's listener for alive
+        if connection is not None:
+            quirks.close_copy(connection.raw)  # otherwise the parent's listener would seem alive after it has ended
 
     def listening(self) -> bool:
-        """Return whether a connection is open, so that one who waits now need not open it. A hint."""
-        return self._line is not None
+        """Return whether a connection is open, so that a new waiter need not open it. A hint."""
+        return self._connection is not None
 
     def perform(self, effect: Enlist | Wait | Leave) -> Waiter | None:
-        """Do what a plan wants done about its waiter."""
+        """Add a waiter, block until it is woken, or remove it.
+
+        Raises:
+            NoReply: no connection in time; another attempt may succeed.
+            CoordinatorUnavailable: the server refused; another attempt would not help.
+            RuntimeError: the coordinator is closed. Make a new one.
+        """
         if isinstance(effect, Enlist):
             return self._enlist(effect)
         with self._lock:
             if isinstance(effect, Leave):
                 self._waiters.remove(effect.waiter, effect.free_at)
                 return None
-            self._waiters.waits(effect.waiter, effect.recheck)
+            self._waiters.schedule_recheck(effect.waiter, effect.recheck)
         assert isinstance(effect.waiter, _ThreadWaiter)
         effect.waiter.wait(effect.seconds)
         return None
 
     def close(self) -> None:
-        """Listen no more. Those that still wait ask, and are told that the coordinator is closed."""
+        """Stop listening. Waiters ask again, and get the error that the coordinator is closed."""
         with self._lock:
             self._closed = True
-            line, self._line = self._line, None
+            connection, self._connection = self._connection, None
             self._waiters.wake_all()
-        if line is not None:
-            line.close()
+        if connection is not None:
+            connection.close()
 
     def _enlist(self, effect: Enlist) -> Waiter:
         waiter = effect.waiter or _ThreadWaiter(self._waiters.name, effect.resource, effect.token)
         deadline = time.monotonic() + effect.timeout
         if self._closed:
             raise RuntimeError("this coordinator was closed; make a new one")
-        if self._line is None:
+        if self._connection is None:
             if not self._connecting.acquire(timeout=effect.timeout):
                 raise NoReply(TimeoutError("another thread is still connecting"), may_have_run=False)
             try:
-                if self._line is None:
+                if self._connection is None:
                     self._connect(deadline)
             finally:
                 self._connecting.release()
         with self._lock:
-            if self._line is None:
+            if self._connection is None:
                 raise NoReply(ConnectionError("the connection for waiting broke"), may_have_run=False)
             self._waiters.add(waiter)
         return waiter
 
     def _connect(self, deadline: float) -> None:
-        line = Line()
+        connection = LazyConnection()
         try:
             try:
-                line.open(self._factory.make(), self._factory.limited(deadline - time.monotonic()))
-                line.connection.send_command("SUBSCRIBE", self._waiters.channel, check_health=False)
-                line.read()
+                connection.open(self._factory.make(), self._factory.limit_seconds(deadline - time.monotonic()))
+                connection.raw.send_command("SUBSCRIBE", self._waiters.channel, check_health=False)
+                connection.read()
             except (RedisError, OSError) as error:
                 raise map_listen_error(error, self._factory.address) from error
-            thread = threading.Thread(target=self._listen, args=(line,), name="fencing-listener", daemon=True)
-            self._line = line
+            thread = threading.Thread(target=self._listen, args=(connection,), name="fencing-listener", daemon=True)
+            self._connection = connection
             thread.start()
         except BaseException:
-            self._line = None
-            line.close()
+            self._connection = None
+            connection.close()
             raise
 
-    def _listen(self, line: Line) -> None:
+    def _listen(self, connection: LazyConnection) -> None:
         heartbeat = Heartbeat()
         try:
-            limited = line.limit(heartbeat.TICK_SECONDS)
-            while self._goes_on(heartbeat, line):
+            has_timeout = connection.set_timeout(heartbeat.TICK_SECONDS)
+            while self._must_listen(heartbeat, connection):
                 try:
-                    if not limited and not line.connection.can_read(timeout=heartbeat.TICK_SECONDS):
+                    if not has_timeout and not connection.raw.can_read(timeout=heartbeat.TICK_SECONDS):
                         raise redis.TimeoutError
-                    text = message_of(line.read())
+                    text = message_of(connection.read())
                 except redis.TimeoutError:
                     if heartbeat.must_ping():
-                        line.connection.send_command("PING", check_health=False)
+                        connection.raw.send_command("PING", check_health=False)
                     continue
-                heartbeat.heard()
+                heartbeat.received()
                 if text is not None:
                     self._on_message(text)
         except (RedisError, OSError, ValueError, TypeError, AttributeError):
-            pass  # broken, or closed under our hands
+            pass  # the connection broke, or another thread closed it
         finally:
             with self._lock:
-                if self._line is line:
-                    self._line = None
+                if self._connection is connection:
+                    self._connection = None
                     self._waiters.wake_all()
-            line.close()
+            connection.close()
 
-    def _goes_on(self, heartbeat: Heartbeat, line: Line) -> bool:
+    def _must_listen(self, heartbeat: Heartbeat, connection: LazyConnection) -> bool:
         with self._lock:
-            if self._line is not line:
+            if self._connection is not connection:
                 return False
-            if not heartbeat.goes_on(bool(self._waiters)):
-                self._line = None
-        return self._line is line
+            if not heartbeat.must_listen(bool(self._waiters)):
+                self._connection = None
+        return self._connection is connection
 
     def _on_message(self, text: bytes) -> None:
         with self._lock:
@@ -228,11 +234,11 @@ class Listener:
             try:
                 self._perform(release_call(*declined, self._waiters.name, timeout=DECLINE_SECONDS))
             except (FencingError, NoReply, RuntimeError):
-                pass  # it ends by itself
+                pass  # the offer expires by itself
 
     def _call_at(self, when: float, callback: Callable[[], object], wanted: Callable[[], bool]) -> None:
-        timer().call_at(when, partial(self._locked, callback), wanted)
+        timer().call_at(when, partial(self._call_locked, callback), wanted)
 
-    def _locked(self, callback: Callable[[], object]) -> None:
+    def _call_locked(self, callback: Callable[[], object]) -> None:
         with self._lock:
             callback()

@@ -1,4 +1,4 @@
-"""What a Redis coordinator asks its server, what the replies mean, and when it asks again. No I/O."""
+"""The plans of a Redis coordinator: its requests, the meaning of the replies, and the retries. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fencing.kernel.retry import Answer
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call, acquire_start, release_call
+from fencing.redis.calls import Call, acquire_prefix, release_call
 from fencing.redis.keys import Keys, keys_of
 from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
@@ -22,11 +22,11 @@ from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
 
 class Packed(NamedTuple):
-    """What the renewals of a grant say each time: its keys and its token, packed; and what they are to hear."""
+    """The data of a grant that each renewal sends, packed, and the reply that it expects."""
 
     keys: Keys
     token: bytes
-    number: str  # another one: a fence that was made up around a token
+    number: str  # another number in the reply means that the fence was forged around a token
 
     @classmethod
     def of(cls, fence: Fence) -> Packed:
@@ -34,30 +34,30 @@ class Packed(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """In the queue: the ticket, and after how many seconds somebody is to look."""
+    """A place in the queue: the ticket, and the seconds after which the first waiter rechecks."""
 
     plans: RedisPlans
     settings: Settings
     waiter: Waiter
     ticket: str
-    look: float
+    recheck: float
 
     def plan_wait(self, seconds: float) -> Plan[None]:
-        yield Wait(self.waiter, seconds, self.look)
+        yield Wait(self.waiter, seconds, self.recheck)
 
     def plan_leave(self, *, deadline: float) -> Plan[None]:
         yield Leave(self.waiter)
         waiter = self.waiter
         call = release_call(waiter.resource, waiter.token, waiter.listener)
-        yield from self.plans._ask(call, waiter.resource, self.settings, deadline)
+        yield from self.plans._plan_call(call, waiter.resource, self.settings, deadline)
 
 
 class RedisPlans(Backend):
-    """The plans of one Redis (or one behind Sentinel)."""
+    """The plans of one Redis, alone or behind Sentinel."""
 
     service = "Redis"
     max_renewals: int = 100
-    """Leases a call: two keys each, so that one call occupies the server for well under half a millisecond."""
+    """Leases per call, with two keys each. One call blocks the server for well under half a millisecond."""
 
     ttl_per_lock: ClassVar[Literal[True]] = True
     holds_without_ttl: ClassVar[Literal[True]] = True
@@ -67,13 +67,13 @@ class RedisPlans(Backend):
     """Whether the server's clock is a floor for numbers."""
 
     def listening(self) -> bool:
-        """Whether there is a hub already, so that who may have to wait can say so at once."""
+        """Return whether a listener is connected, so that a caller that may wait can queue with its first request."""
         return False
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
-        reply = yield from self._try(resource, token, settings, floor, deadline, None, "")
+        reply = yield from self._plan_try(resource, token, settings, floor, deadline, None, "")
         return self._outcome(reply, resource, token, settings)
 
     def plan_queue(
@@ -86,14 +86,15 @@ class RedisPlans(Backend):
         deadline: float,
         place: _Place | None = None,
     ) -> Plan[Grant | Taken]:
+        """Do the same as ``plan_acquire`` for a caller that waits: see ``Queues`` in ``fencing/locks/backend.py``."""
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
             if place is not None or self.listening():
-                waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
-            reply = yield from self._try(resource, token, settings, floor, deadline, waiter, ticket)
+                waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline)
+            reply = yield from self._plan_try(resource, token, settings, floor, deadline, waiter, ticket)
             if _kind(reply) == b"taken":
-                waiter = yield from self._enlist(resource, token, waiter, settings, deadline)
-                reply = yield from self._try(resource, token, settings, floor, deadline, waiter, ticket)
+                waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline)
+                reply = yield from self._plan_try(resource, token, settings, floor, deadline, waiter, ticket)
         except GeneratorExit:
             raise
         except BaseException:
@@ -112,44 +113,47 @@ class RedisPlans(Backend):
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        args = self._minting(token, settings, floor, fence.token)
-        reply = yield from self._mint(REMINT, args, fence.resource, settings, deadline)
+        args = self._mint_arguments(token, settings, floor, fence.token)
+        reply = yield from self._plan_mint(REMINT, args, fence.resource, settings, deadline)
         if _kind(reply) == b"gone":
             return None
         return self._grant(reply, fence.resource, token, settings)
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
-        args = self._minting(token, settings, floor)
-        reply = yield from self._mint(FORCE_RELEASE, args, resource, settings, deadline)
+        args = self._mint_arguments(token, settings, floor)
+        reply = yield from self._plan_mint(FORCE_RELEASE, args, resource, settings, deadline)
         return self._grant(reply, resource, token, settings)
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/backend.py``."""
         for grant in grants:
             if grant.packed is None:
                 grant.packed = Packed.of(grant.fence)
-        each: list[Packed] = [grant.packed for grant in grants]
-        keys = tuple(key for its in each for key in (its.keys.lock, its.keys.holder))
+        parts: list[Packed] = [grant.packed for grant in grants]
+        keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
         ttl = _milliseconds(settings)
         args = (ttl, *(grant.fence.token for grant in grants))
         packed = script_call(RENEW.by_sha, len(keys), len(args))
-        packed += b"".join([its.keys.packed for its in each]) + bulk(ttl) + b"".join([its.token for its in each])
+        packed += b"".join([part.keys.packed for part in parts]) + bulk(ttl) + b"".join([part.token for part in parts])
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
-        reply = yield from self._ask(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
+        reply = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
         believed_until = settings.deadline(reply.sent_at)
         return [
-            believed_until if said == its.number or said == "-" else None
-            for its, said in zip(each, _text(reply, 1).split(" "), strict=True)
+            believed_until if result == part.number or result == "-" else None
+            for part, result in zip(parts, _text(reply, 1).split(" "), strict=True)
         ]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        reply = yield from self._ask(release_call(fence.resource, fence.token), fence.resource, settings, deadline)
-        return _kind(reply) == b"released" or reply.repeated  # repeated: the first attempt may have been what freed it
+        reply = yield from self._plan_call(
+            release_call(fence.resource, fence.token), fence.resource, settings, deadline
+        )
+        return _kind(reply) == b"released" or reply.repeated  # repeated: the first attempt may have freed it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)
-        reply = yield from self._ask(Call(HOLDER, (keys.lock, keys.holder), ()), resource, settings, deadline)
+        reply = yield from self._plan_call(Call(HOLDER, (keys.lock, keys.holder), ()), resource, settings, deadline)
         if _kind(reply) == b"free":
             return None
         ours = _text(reply, 3) != ""
@@ -160,7 +164,7 @@ class RedisPlans(Backend):
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
         )
 
-    def _try(
+    def _plan_try(
         self,
         resource: str,
         token: str,
@@ -170,23 +174,23 @@ class RedisPlans(Backend):
         waiter: Waiter | None,
         ticket: str,
     ) -> Plan[Answer]:
-        hub = "" if waiter is None else waiter.listener
-        keys, packed = acquire_start(resource)
-        args = self._minting(token, settings, floor, hub, ticket)
+        listener = "" if waiter is None else waiter.listener
+        keys, packed = acquire_prefix(resource)
+        args = self._mint_arguments(token, settings, floor, listener, ticket)
         packed += bulk(token) + _packed(args[1:])
-        call = Call(ACQUIRE, keys, args, may_take=(resource, token, hub), packed=packed)
-        return self._ask(call, resource, settings, deadline)
+        call = Call(ACQUIRE, keys, args, may_take=(resource, token, listener), packed=packed)
+        return self._plan_call(call, resource, settings, deadline)
 
-    def _minting(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
-        """The arguments of the scripts that mint a number."""
+    def _mint_arguments(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
+        """Return the arguments of a script that mints a number."""
         return (token, _milliseconds(settings), floor, int(self.clock_floor), owner_label(settings), *more)
 
-    def _mint(
+    def _plan_mint(
         self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
     ) -> Plan[Answer]:
-        its = keys_of(resource)
-        call = Call(script, (its.lock, its.holder, its.counter), args, may_take=(resource, str(args[0]), ""))
-        return self._ask(call, resource, settings, deadline)
+        keys = keys_of(resource)
+        call = Call(script, (keys.lock, keys.holder, keys.counter), args, may_take=(resource, str(args[0]), ""))
+        return self._plan_call(call, resource, settings, deadline)
 
     def _outcome(self, reply: Answer, resource: str, token: str, settings: Settings) -> Grant | Taken:
         if _kind(reply) == b"taken":
@@ -199,16 +203,16 @@ class RedisPlans(Backend):
             raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
         return Grant(Fence(resource, _number(reply, 1), token), settings.deadline(reply.sent_at))
 
-    def _ask(self, call: Call, about: str, settings: Settings, deadline: float) -> Plan[Answer]:
-        """Run a script. Every one is idempotent for its token, so that it can be repeated."""
-        script, keys, args, _, takes, _, packed = call
+    def _plan_call(self, call: Call, about: str, settings: Settings, deadline: float) -> Plan[Answer]:
+        """Run a script. Every script is idempotent for its token, so it can be repeated."""
+        script, keys, args, _, may_take, _, packed = call
 
         def attempt(timeout: float, last: bool) -> Call:
-            return Call(script, keys, args, timeout, takes, last, packed)
+            return Call(script, keys, args, timeout, may_take, last, packed)
 
         return self.plan_until_answered(attempt, about, settings, deadline)
 
-    def _enlist(
+    def _plan_enlist(
         self, resource: str, token: str, waiter: Waiter | None, settings: Settings, deadline: float
     ) -> Plan[Waiter]:
         def enlist(timeout: float, last: bool) -> Enlist:
@@ -233,7 +237,7 @@ def _number(reply: Answer, index: int) -> int:
     return int(reply.value[index])
 
 
-@lru_cache(maxsize=64)  # of settings in use; tickets come and go
+@lru_cache(maxsize=64)  # settings in use; arguments with tickets are evicted
 def _packed(args: tuple[str | int, ...]) -> bytes:
     return bulks(args)
 

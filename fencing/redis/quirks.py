@@ -1,7 +1,7 @@
-"""What the room knows of redis-py beyond its documentation: private attributes, and behaviour that nobody promises.
+"""Uses of redis-py beyond its documentation: private attributes, and undocumented behaviour.
 
-Each is one function, which says what happens where it is absent. A test asks the installed redis-py for each, and fails
-where that is newer than the newest one that was looked at.
+Each use is one function, which says what happens if the attribute is absent. A test checks each one on the installed
+redis-py. It fails if that version is newer than the newest one in ``SEEN``.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import socket
 from typing import Any
 
 SEEN = ("5.0.1", "6.4", "7.1", "8.1")
-"""The versions of redis-py in which all of these were found to be right, unless a function names others."""
+"""The versions of redis-py in which all of these were checked, unless a function names others."""
 
 
 def socket_of(connection: Any) -> socket.socket | None:
     """Return the socket of an open connection, to write to it, read from it and set its time-outs.
 
-    It is ``_sock``. Without it (None), redis-py writes and reads, with the time-outs
-    that the connection was opened with.
+    It is ``_sock``. Without it (None), redis-py writes and reads, with the time-outs of the connection's opening.
     """
     sock = getattr(connection, "_sock", None)
     return sock if isinstance(sock, socket.socket) else None
@@ -27,55 +26,56 @@ def socket_of(connection: Any) -> socket.socket | None:
 def transport_of(connection: Any) -> asyncio.Transport | None:
     """Return the transport of an open asyncio connection, to write to it and to read from it.
 
-    It is that of ``_writer``. Without it (None), redis-py writes and reads.
+    It is the transport of ``_writer``. Without it (None), redis-py writes and reads.
     """
     transport: asyncio.Transport | None = getattr(getattr(connection, "_writer", None), "transport", None)
-    return transport if hasattr(transport, "set_protocol") else None  # uvloop's are no asyncio.Transport
+    return transport if hasattr(transport, "set_protocol") else None  # uvloop's is not an asyncio.Transport
 
 
 def pool_of(client: Any) -> tuple[Any, type, dict[str, Any]]:
-    """Return a client's pool, the class of its connections, and a copy of what they are made with.
+    """Return a client's pool, the class of its connections, and a copy of their arguments.
 
-    They are ``connection_pool``, ``connection_class`` and ``connection_kwargs``; nothing stands in for them.
+    They are ``connection_pool``, ``connection_class`` and ``connection_kwargs``. There is no fallback.
     """
     pool = client.connection_pool
     return pool, pool.connection_class, dict(pool.connection_kwargs)
 
 
 def sentinel_service(pool: Any) -> str | None:
-    """Return the name of the service that a Sentinel's pool finds; None: it is another pool.
+    """Return the service name of a Sentinel's pool; None: it is another pool.
 
-    It is ``service_name``. Without it, messages name the address in the pool's options instead.
+    It is ``service_name``. Without it, messages show the address in the pool's options instead.
     """
     name: str | None = vars(pool).get("service_name")
     return name
 
 
 def refuse_maintenance(options: dict[str, Any]) -> None:
-    """Change a pool's options so that the server sends no maintenance notices, and the pool knows nothing of us.
+    """Change a pool's options so that the server sends no maintenance notices, and the pool does not track us.
 
-    The options are ``maint_notifications_pool_handler``, the pool's own, which keeps track of connections, and
-    ``maint_notifications_config``. Seen since 7.0; before, there are no such notices.
+    The options are ``maint_notifications_pool_handler``, with which the pool tracks its connections, and
+    ``maint_notifications_config``. Seen since 7.0; earlier versions have no such notices.
     """
     options.pop("maint_notifications_pool_handler", None)
     if "maint_notifications_config" in options:
-        from redis.maint_notifications import MaintNotificationsConfig  # not in older versions of redis-py
+        from redis.maint_notifications import MaintNotificationsConfig  # older versions of redis-py lack it
 
         options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
 
 
 def limit_connecting(connection: Any, seconds: float) -> None:
-    """Set the time-outs that a connection for threads connects with, and has from then on.
+    """Set the time-outs with which a connection for threads connects, and which it keeps.
 
-    They are ``socket_timeout`` and ``socket_connect_timeout``, read as it connects. Without them, nothing is bounded
-    but by the system.
+    They are ``socket_timeout`` and ``socket_connect_timeout``, which it reads when it connects. Without them, only the
+    system's limits apply.
     """
     connection.socket_timeout = connection.socket_connect_timeout = seconds
 
 
 def close_copy(connection: Any) -> None:
-    """Close a forked child's copy of a connection for threads; the parent's stays open.
+    """Close a forked child's copy of a connection for threads. The parent's stays open.
 
-    ``disconnect()`` shuts the socket down only in the process that made the connection, and elsewhere just closes it.
+    ``disconnect()`` shuts the socket down only in the process that made the connection. In another process it only
+    closes the socket.
     """
     connection.disconnect()

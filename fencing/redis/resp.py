@@ -1,8 +1,8 @@
-"""RESP, the protocol of Redis: commands packed into bytes, replies read from bytes. Pure.
+"""RESP, the protocol of Redis: commands packed into bytes, replies parsed from bytes. No I/O.
 
-Commands are packed here and not by redis-py, so that the parts that come again (a resource's keys, a lease's token) are
-packed once. Replies are read by hiredis where it is installed, and by a small reader of our own elsewhere. Errors that
-Redis gives as replies are returned as the exceptions that redis-py has for them.
+Commands are packed here and not by redis-py, so that repeated parts (a resource's keys, a lease's token) are packed
+only once. hiredis parses replies where it is installed, or else a small parser of our own. Error replies are returned
+as the exceptions that redis-py has for them.
 See https://redis.io/docs/latest/develop/reference/protocol-spec/.
 """
 
@@ -27,11 +27,11 @@ from redis.exceptions import (
 
 try:
     import hiredis
-except ImportError:  # it is recommended, not required
+except ImportError:  # recommended, not required
     hiredis = None  # type: ignore[assignment]
 
 INCOMPLETE = object()
-"""What ``gets()`` returns while the next reply is incomplete."""
+"""The result of ``gets()`` while the next reply is incomplete."""
 
 ERRORS: dict[str, type[RedisError]] = {
     "CLUSTERDOWN": ClusterDownError,
@@ -44,7 +44,7 @@ ERRORS: dict[str, type[RedisError]] = {
     "TRYAGAIN": TryAgainError,
     "WRONGPASS": AuthenticationError,
 }
-"""The error codes that are told apart: the page above, simple errors."""
+"""The error codes with an exception of their own: see the page above, simple errors."""
 
 
 def bulk(value: str | int) -> bytes:
@@ -55,24 +55,25 @@ def bulk(value: str | int) -> bytes:
 
 
 def bulks(values: Iterable[str | int]) -> bytes:
-    """Pack several arguments, one after the other."""
+    """Pack several arguments."""
     return b"".join(map(bulk, values))
 
 
 def script_call(script: bytes, keys: int, args: int) -> bytes:
-    """Begin an EVAL or EVALSHA; keys and arguments are to follow.
+    """Pack the beginning of an EVAL or EVALSHA. The keys and arguments must follow.
 
     Args:
-        script: the command's name and what it runs, packed.
-        keys, args: how many there are.
+        script: the command's name and the script's SHA-1 or text, packed.
+        keys: the number of keys.
+        args: the number of arguments.
     """
     return b"*%d\r\n%b%b" % (3 + keys + args, script, bulk(keys))
 
 
 def new_reader() -> Any:
-    """Make a reader for one connection.
+    """Return a new reader for one connection.
 
-    It has ``feed(bytes)`` and ``gets()``, which raises InvalidResponse where the bytes are no reply.
+    It has ``feed(bytes)`` and ``gets()``, which raises InvalidResponse if the bytes are not a reply.
     """
     if hiredis is None:
         return Reader()
@@ -80,13 +81,13 @@ def new_reader() -> Any:
 
 
 class Reader:
-    """Reads what scripts reply: arrays, bulk strings, integers, errors."""
+    """A parser of the replies of scripts: arrays, bulk strings, integers, errors."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def feed(self, data: bytes) -> None:
-        """Take in what has arrived."""
+        """Add received bytes."""
         self._data += data
 
     def gets(self) -> Any:
@@ -96,13 +97,13 @@ class Reader:
         except EOFError:
             return INCOMPLETE
         except ValueError as error:
-            raise InvalidResponse(f"not a reply of Redis: {self._data[:80]!r}") from error
+            raise InvalidResponse(f"this is not a reply of Redis: {self._data[:80]!r}") from error
         self._data = self._data[end:]
         return reply
 
 
 def _read(data: bytes, start: int) -> tuple[Any, int]:
-    """Read a reply; return it and where it ends. EOFError: it is incomplete; ValueError: it is none."""
+    """Parse a reply, and return it with its end. Raise EOFError if it is incomplete, ValueError if it is malformed."""
     line_end = data.find(b"\r\n", start)
     if line_end < 0:
         raise EOFError

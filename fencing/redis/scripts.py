@@ -1,4 +1,4 @@
-"""The Lua scripts, loaded as package data, each bound to a name. What they take and return stands at their own head."""
+"""The Lua scripts, loaded as package data. The header of each script describes its arguments and its reply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencing.redis.resp import bulks
 
 
 class Script(NamedTuple):
-    """A script as Redis gets it: its text, and the SHA-1 it is called by; and the beginnings of both calls, packed."""
+    """A script: its text, its SHA-1, and the packed beginnings of a call by SHA-1 and of a call by text."""
 
     name: str
     text: str

@@ -1,8 +1,8 @@
-"""The waiters of one listener: which message wakes which of them, and which one rechecks when. No I/O.
+"""The waiters of one listener: which message wakes which waiter, and which waiter rechecks when. No I/O.
 
-A listener is one process, or one event loop, with one connection that hears of offers; the scripts call it a hub.
-Nobody polls: a waiter is told when the lock is offered to it. Nobody can tell that a holder has died, so the first
-waiter of each resource *rechecks*: it asks again at the moment that the server has named.
+A listener is one process, or one event loop, with one connection that receives offers. Waiters do not poll: a message
+wakes a waiter when the lock is offered to it. No message comes when a holder dies. So the first waiter of each resource
+*rechecks*: it asks again at the moment that the server has named.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 LONGEST_RECHECK_SECONDS = 10.0
-"""A recheck that is not followed by a request (its waiter was just leaving) is repeated after so long."""
+"""A recheck is repeated after this long if no request followed it, because its waiter was leaving."""
 
 SLACK_SECONDS = 0.005
-"""How much later than the believed end of a lease it is rechecked; the reply names the moment to the millisecond."""
+"""How long after the believed end of a lease the recheck comes. A reply names the moment to the millisecond."""
 
 CallAt = Callable[[float, Callable[[], object], Callable[[], bool]], object]
 
 
 class Waiter:
-    """A waiter for a lock, as its listener knows it; ``listener`` is the name of that.
+    """A waiter for a lock. ``listener`` is the name of its listener.
 
-    Threads and asyncio each have a subclass that can be waited for.
+    Threads and asyncio each have a subclass with a ``wait`` method.
     """
 
     __slots__ = ("__weakref__", "listener", "resource", "token")
@@ -38,13 +38,13 @@ class Waiter:
 
     def wake(self) -> None:
         """Wake the waiter: it must ask again at once, or once more if a request is already under way."""
-        raise AssertionError("threads and asyncio each have their own")
+        raise AssertionError("subclasses override this")
 
 
 class Enlist(NamedTuple):
-    """The effect: have the listener listen, and know of this waiter, before it asks. It returns a ``Waiter``.
+    """The effect: connect the listener, and add a waiter to it, before the waiter asks. The result is a ``Waiter``.
 
-    ``waiter`` is the one that was returned before, if it asks again. The failures are those of a ``Call``.
+    ``waiter`` is the earlier result, if the waiter asks again. The errors are those of a ``Call``.
     """
 
     resource: str
@@ -54,9 +54,9 @@ class Enlist(NamedTuple):
 
 
 class Wait(NamedTuple):
-    """The effect: wait until it is time to ask again, at most so many seconds.
+    """The effect: wait until it is time to ask again, at most ``seconds``.
 
-    The first waiter rechecks after ``recheck`` seconds.
+    If this is the first waiter, it rechecks after ``recheck`` seconds.
     """
 
     waiter: Waiter
@@ -65,55 +65,61 @@ class Wait(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """The effect: wait no more. ``free_at``: when the lease it got is believed to end; None: it got none."""
+    """The effect: remove a waiter. ``free_at``: when the lease that it got is believed to end; None: it got none."""
 
     waiter: Waiter
     free_at: float | None = None
 
 
 class Waiters:
-    """Keeps the waiters of one listener. Not thread-safe: the listener sees to that.
+    """The waiters of one listener. Not thread-safe: the listener must hold its lock.
 
     Args:
-        clock: seconds.
-        call_at: as of :class:`fencing.locks.timer.Timer`; it must call with the listener's lock held.
+        clock: returns seconds.
+        call_at: as in :class:`fencing.locks.timer.Timer`; it must call with the listener's lock held.
     """
 
     def __init__(self, clock: Callable[[], float], call_at: CallAt) -> None:
         self.name = secrets.token_urlsafe(16)
         self._clock = clock
         self._call_at = call_at
-        # By resource and token. Weakly: the plan that waits owns the waiter, and nothing is told to one that is gone.
+        # By resource and token. Weak: the plan that waits owns the waiter; a collected waiter gets no messages.
         self._waiters: dict[str, WeakValueDictionary[str, Waiter]] = {}
         self._rechecks: dict[str, float] = {}
-        self._calls: dict[str, float] = {}  # when the timer calls next; calls that a recheck has outrun stay in it
+        self._timer_calls: dict[str, float] = {}  # the timer's next call; later calls, already set, still come
 
     @property
     def channel(self) -> str:
+        """The channel on which the scripts publish this listener's messages."""
         return f"fencing:1:wake:{self.name}"
 
     def __bool__(self) -> bool:
-        """Return whether anybody waits."""
+        """Return whether there is a waiter."""
         return any(map(len, self._waiters.values()))
 
     def add(self, waiter: Waiter) -> None:
-        """Add a waiter that is about to ask; it is told from now on."""
+        """Add a waiter that is about to ask. From now on messages wake it."""
         self._waiters.setdefault(waiter.resource, WeakValueDictionary())[waiter.token] = waiter
 
-    def waits(self, waiter: Waiter, recheck: float) -> None:
-        """Note that a waiter was told to wait and, if it is the first, to recheck after so many seconds.
+    def schedule_recheck(self, waiter: Waiter, recheck: float) -> None:
+        """Schedule the recheck of a waiter that must wait, if it is the first one or none is scheduled yet.
 
-        A sooner moment that came in a message meanwhile counts: the message may be newer than the answer.
-        """
-        told = self._rechecks.get(waiter.resource)
-        if told is None or self._first(waiter.resource) is waiter:
-            self._recheck_at(waiter.resource, min(self._clock() + recheck, told or math.inf))
-
-    def remove(self, waiter: Waiter, free_at: float | None) -> None:
-        """Remove a waiter that waits no more.
+        An earlier moment from a message stays in force: the message may be newer than the waiter's reply.
 
         Args:
-            free_at: when the lease is believed to end that the waiter was granted; None: it was granted none.
+            waiter: a waiter that was added.
+            recheck: seconds from now.
+        """
+        planned = self._rechecks.get(waiter.resource)
+        if planned is None or self._first(waiter.resource) is waiter:
+            self._recheck_at(waiter.resource, min(self._clock() + recheck, planned or math.inf))
+
+    def remove(self, waiter: Waiter, free_at: float | None) -> None:
+        """Remove a waiter that no longer waits.
+
+        Args:
+            waiter: a waiter that was added.
+            free_at: when the lease that the waiter was granted is believed to end; None: it was granted none.
         """
         waiters = self._waiters.get(waiter.resource)
         if waiters is None or waiters.pop(waiter.token, None) is None:
@@ -125,22 +131,22 @@ class Waiters:
             self._recheck_at(waiter.resource, min(free_at + SLACK_SECONDS, self._clock() + LONGEST_RECHECK_SECONDS))
 
     def on_message(self, text: bytes) -> tuple[str, str] | None:
-        """Take in a message. Return the resource and the token of an offer to decline: nobody waits with that token."""
-        kind, what, resource = text.decode().split(" ", 2)
-        if kind == "look":
+        """Handle a message. Return resource and token of an offer that must be declined, because its waiter is gone."""
+        kind, argument, resource = text.decode().split(" ", 2)
+        if kind == "recheck":
             if resource in self._waiters:
-                self._recheck_at(resource, self._clock() + int(what) / 1000)
+                self._recheck_at(resource, self._clock() + int(argument) / 1000)
             return None
         waiters = self._waiters.get(resource)
-        waiter = waiters.get(what) if waiters is not None else None
+        waiter = waiters.get(argument) if waiters is not None else None
         if waiter is not None:
             waiter.wake()
         elif kind == "grant":
-            return resource, what
+            return resource, argument
         return None
 
     def wake_all(self) -> None:
-        """Have all ask again: what they were told meanwhile is lost."""
+        """Wake all waiters, so that they ask again: messages may have been lost."""
         for waiters in self._waiters.values():
             for waiter in list(waiters.values()):
                 waiter.wake()
@@ -151,20 +157,20 @@ class Waiters:
 
     def _recheck_at(self, resource: str, when: float) -> None:
         self._rechecks[resource] = when
-        if when < self._calls.get(resource, float("inf")):
-            self._calls[resource] = when
-            self._call_at(when, partial(self._due, resource, when), partial(self._waiters.__contains__, resource))
+        if when < self._timer_calls.get(resource, float("inf")):
+            self._timer_calls[resource] = when
+            self._call_at(when, partial(self._on_due, resource, when), partial(self._waiters.__contains__, resource))
 
-    def _due(self, resource: str, when: float) -> None:
-        if self._calls.get(resource) == when:
-            del self._calls[resource]
+    def _on_due(self, resource: str, when: float) -> None:
+        if self._timer_calls.get(resource) == when:
+            del self._timer_calls[resource]
         first = self._first(resource)
         recheck = self._rechecks.get(resource)
         if first is None:
             self._waiters.pop(resource, None)
             self._rechecks.pop(resource, None)
         elif recheck is None:
-            pass  # a call for earlier waiters; those that have come since are just asking
+            pass  # a call for earlier waiters; the requests of the new ones are under way
         elif recheck > self._clock():
             self._recheck_at(resource, recheck)
         else:

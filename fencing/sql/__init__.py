@@ -1,1 +1,1 @@
-"""SQL databases as locks and storage guards both see them: bounded waits, what differs, what errors mean."""
+"""SQL databases, for locks and storage guards: supported dialects, bounded waits, the meaning of errors."""

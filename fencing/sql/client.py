@@ -1,5 +1,4 @@
-"""A connection whose settings are changed for a while, past the engine: how waits are bounded where the bounds are the
-connection's own."""
+"""Temporary changes of a connection's settings without the engine, for databases whose bounds are such settings."""
 
 from __future__ import annotations
 
@@ -11,43 +10,43 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 LEAST_SECONDS = 0.001
-"""The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
+"""The shortest bound. Databases count in milliseconds, and 0 means "no bound"."""
 
 
 @contextmanager
-def with_settings(connection: Connection, change: str, put_back: str) -> Iterator[None]:
-    """Change settings of the connection while the block runs, its BEGIN and COMMIT included.
+def with_settings(connection: Connection, change: str, restore: str) -> Iterator[None]:
+    """Change settings of the connection for the whole block, its BEGIN and COMMIT included.
 
-    The statements go to the driver's cursor directly: through the engine they would begin the transaction, which may be
-    the very statement that waits (BEGIN IMMEDIATE).
+    The statements go directly to the driver's cursor. The engine would begin a transaction first, and that can be the
+    statement that waits (BEGIN IMMEDIATE).
 
     Args:
-        connection: which may be lost meanwhile.
-        change: one statement.
-        put_back: one statement. Where it fails, the connection is invalidated.
+        connection: may be lost meanwhile.
+        change: the statement that changes the settings.
+        restore: the statement that restores them. If it fails, the connection is invalidated.
     """
     try:
         ask(connection, change)
     except BaseException:
-        connection.invalidate()  # a cancelled statement may run all the same
+        connection.invalidate()  # a cancelled statement may still run
         raise
     try:
         yield
     finally:
         if not connection.closed and not connection.invalidated:
             try:
-                ask(connection, put_back)
+                ask(connection, restore)
             except BaseException as error:
-                connection.invalidate()  # better no connection in the pool than a changed one
+                connection.invalidate()  # a connection with changed settings must not return to the pool
                 if not isinstance(error, Exception):
-                    raise  # an interruption; anything else must not hide how the block ended: it may be committed
+                    raise  # an interruption; other errors must not hide the end of the block: it may be committed
 
 
 def ask(connection: Connection, statement: str) -> Any:
-    """One statement past the engine, which would begin a transaction; its errors are SQLAlchemy's all the same.
+    """Execute one statement without the engine, which would begin a transaction. Errors are SQLAlchemy's as usual.
 
     Returns:
-        The first value of its first row; None where there is none.
+        The first value of the first row; None if there is no row.
     """
     dialect = connection.dialect
     pooled = connection.connection
@@ -70,5 +69,5 @@ def ask(connection: Connection, statement: str) -> Any:
 
 
 def milliseconds(seconds: float) -> int:
-    """As databases take bounds; at least one, as 0 would be no bound."""
+    """Return a bound in whole milliseconds; at least 1, because 0 means no bound."""
     return max(1, round(seconds * 1000))

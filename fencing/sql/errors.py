@@ -1,6 +1,6 @@
-"""What an error of a SQL database means, whatever the driver. None is needed, or imported, here.
+"""The meaning of a SQL database's errors, for all drivers. No driver is imported here.
 
-PostgreSQL's states are the common language; MariaDB's, MySQL's and SQLite's errors are translated to these:
+All errors are mapped to PostgreSQL's states (SQLSTATE), those of MariaDB, MySQL and SQLite too:
 https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 
@@ -16,16 +16,16 @@ _DEADLOCK = "40P01"
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"  # statement_timeout
 _NO_SUCH_SAVEPOINT = "3B001"
-LOST_A_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
+LOST_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
 WAITED_TOO_LONG = {_LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
 TRANSACTION_IS_GONE = {"25P02", _NO_SUCH_SAVEPOINT}  # 25P02: in_failed_sql_transaction
 _CONNECTION_EXCEPTION = "08"
-_SERVER_GOES = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
+_SERVER_SHUTDOWN = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
 _COMPLETION_UNKNOWN = "40003"
 
-_LOCK_WAIT_TIMEOUT = 1205  # which has undone only the statement
+_LOCK_WAIT_TIMEOUT = 1205  # it rolls back only the statement
 
-# MariaDB's and MySQL's numbers, for their own states are too coarse. https://mariadb.com/kb/en/mariadb-error-codes/
+# MariaDB's and MySQL's numbers, because their own states are too coarse. https://mariadb.com/kb/en/mariadb-error-codes/
 _OF_MYSQL = {
     1020: _SERIALIZATION_FAILURE,  # the row has changed since the transaction's snapshot
     1044: NO_PRIVILEGE,
@@ -53,55 +53,57 @@ _OF_SQLITE = {
 
 
 def state_of(error: BaseException | None) -> str | None:
-    """The state of a driver's own error; None: it has none, for the driver speaks and not the server, or of SQLite."""
+    """Return the state of a driver's error; None: it has none, because it is not from a server, or is SQLite's."""
     number = _mysql_number(error)
     state = getattr(error, "sqlstate", None) if number is None else _OF_MYSQL.get(number)
     return state if isinstance(state, str) else None
 
 
-def state_of_sqlite(said: str) -> str | None:
-    """The state that a message of SQLite stands for."""
-    return next((state for part, state in _OF_SQLITE.items() if part in said), None)
+def state_of_sqlite(message: str) -> str | None:
+    """Return the state that a message of SQLite stands for; None: not known."""
+    return next((state for part, state in _OF_SQLITE.items() if part in message), None)
 
 
 def is_an_answer(state: str) -> bool:
-    """Whether the database itself said no to a COMMIT; else, as the connection broke, it may have happened."""
-    return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN))
+    """Return whether a state after COMMIT means that the database refused it. If not, the commit may have happened."""
+    return not state.startswith((_CONNECTION_EXCEPTION, _SERVER_SHUTDOWN, _COMPLETION_UNKNOWN))
 
 
 def commit_was_refused(error: BaseException) -> bool:
-    """Whether the driver's own error is the database's no to a COMMIT; else (the connection broke, the disk failed) it
-    may have happened. To be asked only where the connection is still there."""
+    """Return whether a driver's error after COMMIT means that the database refused it.
+
+    If not (the connection broke, the disk failed), the commit may have happened. Only valid while the connection is
+    still open.
+    """
     state = state_of(error)
     if _mysql_number(error) is not None:
-        return state in LOST_A_RACE
+        return state in LOST_RACE
     if state is not None:
         return is_an_answer(state)
-    if hasattr(error, "sqlstate"):  # the driver speaks, not the server
+    if hasattr(error, "sqlstate"):  # the error is the driver's, not the server's
         return False
     kinds = {kind.__name__ for kind in type(error).__mro__}  # SQLite's, by the names of PEP 249
     return "IntegrityError" in kinds or _IS_LOCKED in first_line(error)
 
 
-def has_lost_a_race(error: BaseException) -> bool:
-    """Whether, by the driver's own error, the transaction failed only because of others at the same time: all of it may
-    be tried again.
+def lost_race(error: BaseException) -> bool:
+    """Return whether a driver's error means that concurrent transactions made this one fail, so that it can be retried.
 
-    That is a serialization failure, a deadlock, MariaDB's and MySQL's lock wait timeout, and SQLite's "database is
-    locked".
+    Such errors are a serialization failure, a deadlock, MariaDB's and MySQL's lock wait timeout, and SQLite's "database
+    is locked".
     """
     number = _mysql_number(error)
-    if state_of(error) in LOST_A_RACE or number == _LOCK_WAIT_TIMEOUT:
+    if state_of(error) in LOST_RACE or number == _LOCK_WAIT_TIMEOUT:
         return True
     return number is None and _IS_LOCKED in first_line(error)
 
 
 def first_line(error: BaseException | None) -> str:
-    """Of what the driver's own error says."""
+    """Return the first line of an error's message."""
     return next(iter(str(error).splitlines()), "no reason given")
 
 
 def _mysql_number(error: BaseException | None) -> int | None:
-    """What MariaDB, MySQL and their drivers give as the first of two; None: it is another's error."""
+    """Return the error number of MariaDB, MySQL and their drivers; None: another database's error."""
     args: tuple[object, ...] = getattr(error, "args", ())
     return args[0] if len(args) == 2 and isinstance(args[0], int) else None

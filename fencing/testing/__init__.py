@@ -1,4 +1,4 @@
-"""For those who write a backend or a guard, or test code that takes locks: contract suites, and a clock to move."""
+"""Contract suites for your own backends and guards, and a clock for tests of code that takes locks."""
 
 from fencing.testing.clock import ManualClock
 from fencing.testing.contract import Contract

@@ -1,4 +1,4 @@
-"""What the suites of coordinators share: how coordinators are made and asked, and a guard that a test can upset."""
+"""The base of the coordinators' suites: the making of coordinators, and a guard whose claims a test controls."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from fencing.testing.contract import Contract
 
 
 class CoordinatorTests(Contract):
-    """What the suites of coordinators share: how coordinators are made, and asked."""
+    """The base of the coordinators' suites."""
 
     short_ttl: float = 0.3
-    """Seconds; the shortest ttl that the backend keeps well. Tests that wait for an expiry take a few of these."""
+    """The shortest ttl that the backend keeps reliably, in seconds. Tests that wait for an expiry take a few of it."""
 
     def make(self, **options: Any) -> Any:
-        """Make a new coordinator on the backend under test, as another process would make one. To be overridden."""
+        """Return a new coordinator on the backend under test, as another process would make one. Override this."""
         raise AssertionError("override make()")
 
     def make_expiring(self, ttl: float) -> Any:
-        """Make one whose leases expire after ``ttl`` seconds, for want of a renewal. To be overridden where
-        ``renew=False`` is refused, as by a backend that keeps a session alive."""
+        """Return a coordinator whose leases expire after ``ttl`` seconds, because they are not renewed.
+
+        Override this if ``renew=False`` is refused, for example by a backend that keeps a session alive.
+        """
         return self.make(ttl=ttl, renew=False)
 
     def make_unreachable(self, **options: Any) -> Any:
-        """Make one whose service does not answer: it is silent, or away. None: that is not tried."""
+        """Return a coordinator whose service does not answer. Override this; None: the test is skipped."""
         return None
 
     def teardown_method(self) -> None:
-        """Close what was made for a test."""
+        """Close the coordinators of a test."""
         for coordinator in self.__dict__.pop("_made", ()):
             if not coordinator.closed:
                 self.call(coordinator.close)
 
-    # Plumbing
+    # Helpers
 
     def _make(self, **options: Any) -> Any:
-        return self._keep(self.make(**options))
+        return self._track(self.make(**options))
 
     def _expiring(self) -> Any:
-        return self._keep(self.make_expiring(self.short_ttl))
+        return self._track(self.make_expiring(self.short_ttl))
 
-    def _keep(self, coordinator: Any) -> Any:
+    def _track(self, coordinator: Any) -> Any:
         self.__dict__.setdefault("_made", []).append(coordinator)
         return coordinator
 
@@ -72,12 +74,13 @@ class CoordinatorTests(Contract):
         return AsyncScriptedGuard() if asynchronous else ScriptedGuard()
 
 
-def can(coordinator: Any, capability: Any) -> bool:
+def has_capability(coordinator: Any, capability: Any) -> bool:
+    """Return whether the coordinator has a capability of ``fencing/locks/backend.py``."""
     return isinstance(coordinator, capability)
 
 
-def claimed_an_hour_above(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
-    """What replaces the fence: as if its coordinator's clock were an hour ahead."""
+def remint_an_hour_ahead(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
+    """Replace the fence by one whose number is an hour ahead, claim that at every guard, and return it."""
     settings, floor = coordinator.settings, fence.number + 3_600_000_000
     deadline = coordinator.clock() + 5
     plan = coordinator.plan_remint(fence, plans.new_token(), settings, floor=floor, deadline=deadline)
@@ -89,7 +92,7 @@ def claimed_an_hour_above(coordinator: MemoryCoordinator, fence: Fence) -> Fence
 
 
 class ScriptedGuard:
-    """A guard in memory whose next claim a test can upset."""
+    """A guard in memory. A test can set ``before_claim``, which runs before each claim."""
 
     def __init__(self, marks: dict[str, Mark] | None = None) -> None:
         self.marks: dict[str, Mark] = {} if marks is None else marks

@@ -1,4 +1,4 @@
-"""What a coordinator does with guards, and with a lock that changes hands."""
+"""The contract of claims, forced release and hand-over."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from fencing.kernel.errors import (
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.locks import plans
 from fencing.memory import MemoryCoordinator
-from fencing.testing.base import CoordinatorTests, ScriptedGuard, claimed_an_hour_above
+from fencing.testing.base import CoordinatorTests, ScriptedGuard, remint_an_hour_ahead
 
 
 class Claims(CoordinatorTests):
-    """Claims at acquire, forced release, hand-over."""
+    """Tests of claims at acquire, forced release and hand-over."""
 
     # Claims at acquire
 
@@ -53,7 +53,7 @@ class Claims(CoordinatorTests):
         assert guard.marks[name].is_of(lease.fence)
         self.call(lease.release)
 
-    def test_who_is_superseded_again_and_again_gives_up_and_gives_back(self) -> None:
+    def test_a_grant_that_is_superseded_each_time_is_given_back(self) -> None:
         guard = self._guard()
         coordinator, name = self._make(guards=[guard]), self._name()
         guard.before_claim = lambda fence: guard.marks.update({name: Mark(fence.number + 1, plans.new_token())})
@@ -74,7 +74,7 @@ class Claims(CoordinatorTests):
         self.call(lease.release)
 
     def test_a_coordinator_of_another_kind_took_over(self) -> None:
-        """And back again: numbers go on above those of the other one, and its late holder is shut out."""
+        """Switch to another coordinator and back: numbers keep growing, and late holders are shut out."""
         guard, name = self._guard(), self._name()
         coordinator = self._make(guards=[guard])
         other = MemoryCoordinator(guards=[ScriptedGuard(guard.marks)])
@@ -83,7 +83,7 @@ class Claims(CoordinatorTests):
         assert there.fence.number > late.fence.number
         self.expect(StaleFence, admit_write, guard.marks[name], late.fence)
         self.call(late.release)
-        ahead = claimed_an_hour_above(other, there.detach())
+        ahead = remint_an_hour_ahead(other, there.detach())
         back = self.call(coordinator.acquire, name)
         assert back.fence.number > ahead.number
         self.expect(StaleFence, admit_write, guard.marks[name], ahead)
@@ -137,7 +137,7 @@ class Claims(CoordinatorTests):
         self.expect(LeaseLost, lease.renew)
         assert self.call(lease.release) is False
 
-    def test_force_release_without_guards_says_that_it_fenced_nobody(self) -> None:
+    def test_force_release_without_guards_reports_that_nothing_is_fenced(self) -> None:
         coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
         forced = self.call(coordinator.lock(name).force_release)
@@ -145,7 +145,7 @@ class Claims(CoordinatorTests):
         assert self.call(coordinator.lock(name).force_release).holder is None
         assert self.call(lease.release) is False
 
-    def test_a_detached_lease_goes_on_elsewhere_under_a_fence_of_its_own(self) -> None:
+    def test_a_detached_lease_is_adopted_elsewhere_under_a_fence_of_its_own(self) -> None:
         guard = self._guard()
         here, there, name = self._make(guards=[guard]), self._make(guards=[guard]), self._name()
         lease = self.call(here.acquire, name)
@@ -160,7 +160,7 @@ class Claims(CoordinatorTests):
         assert adopted.held
         assert self.call(adopted.release) is True
 
-    def test_what_is_gone_or_made_up_cannot_be_adopted(self) -> None:
+    def test_a_forged_fence_or_a_lost_lock_cannot_be_adopted(self) -> None:
         coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
         forged = Fence(name, lease.fence.number + 1, plans.new_token())

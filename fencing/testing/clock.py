@@ -1,4 +1,4 @@
-"""A clock that a test moves by hand, so that leases expire and renew without waiting."""
+"""A clock that a test moves by hand, so that leases expire and renew without real waiting."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ Callback = Callable[[], object]
 
 
 class ManualClock:
-    """Stands still until :meth:`advance` moves it. Give it to a ``MemoryCoordinator(clock=…)``.
+    """A clock that only :meth:`advance` moves. Pass it to a ``MemoryCoordinator(clock=…)``.
 
-    Leases expire, and their renewals are due, by this clock. A renewal then runs in its own thread or task: wait for
-    what it changes. Pauses between two attempts to get a lock are real ones, of 0.2 s at the most.
+    Leases expire, and their renewals become due, by this clock. A renewal runs in its own thread or task, so a test
+    must wait for its effect. Pauses between two attempts to get a lock are real, at most 0.2 s.
+
+    Args:
+        start: the seconds that it shows first.
     """
 
     def __init__(self, start: float = 1000.0) -> None:
@@ -28,8 +31,13 @@ class ManualClock:
         return self._now
 
     def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
-        """Have ``callback`` called by the :meth:`advance` that reaches ``when``, if it is still wanted then; at once
-        where that moment is over."""
+        """Call ``callback`` in the :meth:`advance` that reaches ``when``, or at once if that moment is over.
+
+        Args:
+            when: the moment, in seconds of this clock.
+            callback: called without arguments.
+            wanted: returns whether the call is still needed at that moment.
+        """
         with self._lock:
             if when > self._now:
                 heapq.heappush(self._calls, (when, next(self._order), callback, wanted))
@@ -37,11 +45,18 @@ class ManualClock:
         callback()
 
     def advance(self, seconds: float) -> None:
-        """Let so many seconds pass, and make the calls that are due, each at its moment."""
+        """Move the clock forward, and make the calls that become due, each at its moment.
+
+        Args:
+            seconds: 0 or more.
+
+        Raises:
+            TypeError, ValueError: ``seconds`` is not a number, is negative, or is not finite.
+        """
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
             raise TypeError(f"advance takes a number of seconds, not {type(seconds).__name__}")
         if not 0 <= seconds < float("inf"):
-            raise ValueError(f"time runs forwards, by a finite number of seconds, not by {seconds}")
+            raise ValueError(f"advance takes a finite number of seconds, 0 or more, not {seconds}")
         until = self._now + seconds
         while (due := self._next(until)) is not None:
             when, callback = due

@@ -1,9 +1,8 @@
-"""What the contract suites of guards and of coordinators share: one body of tests for sync and async, without pytest.
+"""The base of the contract suites of guards and coordinators: one test body for sync and async code, without pytest.
 
-A suite is a class of ``test_…`` methods with plain asserts; pytest collects a subclass named ``Test…``. Each
-operation of what is tested goes through :meth:`Contract.call`, which runs a coroutine to its end on a loop in a
-thread of its own and passes a plain result through. So the same test body, threads that race included, drives sync and
-async code.
+A suite is a class of ``test_…`` methods with plain asserts; pytest collects a subclass named ``Test…``. Each tested
+operation goes through :meth:`Contract.call`. It runs a coroutine to its end on an event loop in another thread, and
+returns a plain result unchanged. So the same test body, with racing threads too, drives sync and async code.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import Any, TypeVar
 E = TypeVar("E", bound=BaseException)
 
 CALL_SECONDS = 60.0
-"""The longest any single call or race of a suite may take before the suite calls it hung."""
+"""The time limit of a single call or race of a suite. After it, the suite reports that the call hangs."""
 
 _loop_lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 
 
 def _shared_loop() -> asyncio.AbstractEventLoop:
-    """One event loop for all suites of this process, so that what is bound to a loop can be shared between tests."""
+    """Return the event loop of all suites of this process, so that tests can share objects that are bound to a loop."""
     global _loop
     with _loop_lock:
         if _loop is None:
@@ -39,8 +38,7 @@ class Contract:
     """The base of the contract suites."""
 
     def call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Call ``function``; where it is asynchronous, await it on the suite's loop. Also from several threads at
-        once."""
+        """Call ``function``, and return its result. If it is async, await it on the suite's loop. Thread-safe."""
         if not inspect.iscoroutinefunction(function):
             result = function(*args, **kwargs)
             if not inspect.isawaitable(result):
@@ -55,7 +53,11 @@ class Contract:
         return asyncio.run_coroutine_threadsafe(wait(), _shared_loop()).result(CALL_SECONDS)
 
     def expect(self, error: type[E], function: Callable[..., Any], *args: Any, **kwargs: Any) -> E:
-        """Call as :meth:`call` does and return the error of that type; AssertionError where none comes."""
+        """Call ``function`` as :meth:`call` does, and return the error that it raises.
+
+        Raises:
+            AssertionError: the call raised no error of that type.
+        """
         try:
             result = self.call(function, *args, **kwargs)
         except error as raised:
@@ -63,7 +65,7 @@ class Contract:
         raise AssertionError(f"{error.__name__} was expected, but the call returned {result!r}")
 
     def race(self, functions: Sequence[Callable[[], Any]]) -> list[Any]:
-        """Run the functions at the same time, a thread each, started together; their results, or the first error."""
+        """Run the functions at the same time, each in a thread. Return their results, or raise the first error."""
         start = threading.Barrier(len(functions))
 
         def run(function: Callable[[], Any]) -> Any:
@@ -75,8 +77,8 @@ class Contract:
             return [future.result(CALL_SECONDS) for future in futures]
 
     def wait_until(self, condition: Callable[[], Any], *, seconds: float = 10.0) -> None:
-        """Ask until ``condition`` (sync or async) is true; AssertionError after ``seconds``."""
+        """Call ``condition`` (sync or async) until it returns true; raise AssertionError after ``seconds``."""
         deadline = time.monotonic() + seconds
         while not self.call(condition):
-            assert time.monotonic() < deadline, f"still not so after {seconds} s: {condition}"
+            assert time.monotonic() < deadline, f"still not true after {seconds} s: {condition}"
             time.sleep(0.005)

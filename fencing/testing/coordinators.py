@@ -4,9 +4,9 @@
         def make(self, **options):
             return MyCoordinator(connect(), **options)
 
-Sync and async coordinators run the same tests. What a backend cannot do (see the capabilities in
-``fencing/locks/backend.py``) it must refuse, and the suite looks for the refusal. Needs pytest, or anything else that
-collects ``test_`` methods.
+Sync and async coordinators run the same tests. A backend must refuse what it cannot do (see the capabilities in
+``fencing/locks/backend.py``), and the suite checks for the refusal. It needs pytest, or another runner that collects
+``test_`` methods.
 """
 
 from __future__ import annotations
@@ -17,4 +17,4 @@ from fencing.testing.requests import Requests
 
 
 class CoordinatorContract(Grants, Requests, Claims):
-    """Every coordinator passes these. Each test uses resources of its own, so the backend need not be empty."""
+    """The tests that every coordinator passes. Each test uses its own resources, so the backend need not be empty."""

@@ -1,4 +1,4 @@
-"""What a lock must be, whatever the coordinator: granted, exclusive, renewed."""
+"""The contract of grants, exclusion and renewal."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from fencing.locks.backend import (
     RenewsGrants,
 )
 from fencing.locks.holding import Grant
-from fencing.testing.base import CoordinatorTests, can
+from fencing.testing.base import CoordinatorTests, has_capability
 
 AWKWARD_ENDS = ("", " ", "  ", "ü", "u\u0308", "{tag}:x", "{}{x", "}{", 'quo"te\\', "\n", "\U0001f512", "x" * 480)
 
 
 class Grants(CoordinatorTests):
-    """Grants, exclusion, renewal."""
+    """Tests of grants, exclusion and renewal."""
 
-    # What is granted
+    # Grants
 
     def test_a_grant_has_a_fence_of_its_resource(self) -> None:
         coordinator, name = self._make(), self._name()
@@ -63,7 +63,7 @@ class Grants(CoordinatorTests):
         self.call(second.renew)  # the late release did not free it
         self.call(second.release)
 
-    def test_any_name_works_and_names_are_told_apart(self) -> None:
+    def test_any_name_works_and_different_names_are_different_locks(self) -> None:
         coordinator, name = self._make(), self._name()
         names = [name + end for end in AWKWARD_ENDS]
         leases = [self.call(coordinator.acquire, each, timeout=0) for each in names]
@@ -83,11 +83,11 @@ class Grants(CoordinatorTests):
         self.call(lease.release)
         self.call(self.call(two.acquire, name, timeout=0).release)
 
-    def test_of_many_who_try_at_once_one_gets_it(self) -> None:
+    def test_one_of_many_concurrent_tries_gets_the_lock(self) -> None:
         coordinators, name = [self._make() for _ in range(8)], self._name()
         leases = self.race([partial(self.call, coordinator.try_acquire, name) for coordinator in coordinators])
         granted = [lease for lease in leases if lease is not None]
-        if not granted and not can(coordinators[0], OneOfManyWins):
+        if not granted and not has_capability(coordinators[0], OneOfManyWins):
             granted = [self.call(coordinators[0].acquire, name, timeout=10)]
         assert len(granted) == 1
         self.call(granted[0].release)
@@ -100,18 +100,18 @@ class Grants(CoordinatorTests):
             return self.call(two.acquire, name, timeout=30)
 
         def release() -> None:
-            time.sleep(0.05)  # so that mostly the waiter is there first; right either way
+            time.sleep(0.05)  # so that the waiter usually comes first; the test is right in both orders
             self.call(first.release)
 
         second, _ = self.race([wait, release])
         assert second.fence.number > first.fence.number
         self.call(second.release)
 
-    def test_who_gave_up_is_granted_nothing_later(self) -> None:
+    def test_a_waiter_that_gave_up_is_granted_nothing_later(self) -> None:
         one, two, name = self._make(), self._make(), self._name()
         first = self.call(one.acquire, name)
         for timeout in (0.05, 0.01, 0):
-            # On a busy machine the time may be up before there was an answer.
+            # On a busy machine the time-out may pass before there is an answer.
             error = self.expect(FencingError, two.acquire, name, timeout=timeout)
             assert isinstance(error, (NotAcquired, CoordinatorUnavailable))
         self.call(first.release)
@@ -144,7 +144,7 @@ class Grants(CoordinatorTests):
 
     def test_many_leases_are_renewed_in_one_request(self) -> None:
         coordinator, count = self._make(), 5
-        if not can(coordinator, RenewsGrants):
+        if not has_capability(coordinator, RenewsGrants):
             lease = self.call(coordinator.acquire, self._name())
             self.expect(TypeError, lease.renew)
             self.call(lease.release)

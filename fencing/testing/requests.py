@@ -1,4 +1,4 @@
-"""What requests must be: safe to repeat, and bounded where no answer comes."""
+"""The contract of requests: they are safe to repeat, and bounded if no answer comes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from fencing.locks.backend import (
     check_capabilities,
 )
 from fencing.locks.holding import Grant
-from fencing.testing.base import CoordinatorTests, can
+from fencing.testing.base import CoordinatorTests, has_capability
 
 UNREACHABLE_SECONDS = 4.0
-"""What a caller may lose beyond its time-out: an attempt that cannot be interrupted takes a third of the ttl, giving
+"""How long a call may take beyond its time-out: an attempt that cannot be interrupted takes a third of the ttl, giving
 back takes a second, and the machine may be busy."""
 
 
 class Requests(CoordinatorTests):
-    """Plans that are repeated; a service that does not answer."""
+    """Tests of repeated plans, and of a service that does not answer."""
 
-    # Plans: what is safe to repeat
+    # Repeated plans
 
     def test_acquire_is_idempotent_for_its_token(self) -> None:
         coordinator, name, token = self._make(), self._name(), plans.new_token()
@@ -46,7 +46,7 @@ class Requests(CoordinatorTests):
         assert isinstance(self._acquire(coordinator, name, plans.new_token()), Taken)
         self._plan(coordinator, plans.release(coordinator, first.fence, coordinator.settings))
 
-    def test_what_is_repeated_gets_the_full_ttl_again(self) -> None:
+    def test_a_repeated_request_gets_the_full_ttl_again(self) -> None:
         ttl = max(2.0, 3 * self.short_ttl)
         coordinator, name, token = self._make(ttl=ttl), self._name(), plans.new_token()
         first = self._acquire(coordinator, name, token)
@@ -86,7 +86,7 @@ class Requests(CoordinatorTests):
         self.call(after.release)
 
     def test_a_repeated_request_gets_the_same_number_from_another_client(self) -> None:
-        """The first client was restarted, its reply was lost."""
+        """The first client lost the reply, and was restarted."""
         first, name, token = self._make(), self._name(), plans.new_token()
         grant = self._acquire(first, name, token)
         self.call(first.close)
@@ -96,10 +96,10 @@ class Requests(CoordinatorTests):
         assert again.fence == grant.fence
         assert self._plan(second, plans.release(second, again.fence, second.settings))
 
-    def test_a_lock_may_have_a_ttl_of_its_own_or_says_that_it_cannot(self) -> None:
+    def test_a_lock_has_a_ttl_of_its_own_or_refuses_it(self) -> None:
         coordinator, name = self._make(), self._name()
         longer = 2 * coordinator.settings.ttl
-        if not can(coordinator, TtlPerLock):
+        if not has_capability(coordinator, TtlPerLock):
             self.expect(TypeError, coordinator.lock, name, ttl=longer)
             return
         lease = self.call(coordinator.lock(name, ttl=longer).acquire)
@@ -107,10 +107,10 @@ class Requests(CoordinatorTests):
         assert self.call(coordinator.lock(name).holder).remaining > coordinator.settings.ttl
         assert self.call(lease.release) is True
 
-    def test_a_lock_without_ttl_stays_or_is_refused(self) -> None:
+    def test_a_lock_without_ttl_lasts_or_is_refused(self) -> None:
         coordinator, name = self._make(), self._name()
         settings = replace(coordinator.settings, ttl=None)
-        if not can(coordinator, HoldsWithoutTtl):
+        if not has_capability(coordinator, HoldsWithoutTtl):
             self.expect(TypeError, check_capabilities, coordinator, settings, coordinator.settings.ttl)
             return
         deadline = coordinator.clock() + 5
@@ -139,8 +139,8 @@ class Requests(CoordinatorTests):
     def test_a_service_that_does_not_answer_costs_the_callers_time_and_little_more(self) -> None:
         coordinator, name = self.make_unreachable(ttl=3), self._name()
         if coordinator is None:
-            raise SkipTest("make_unreachable() makes none")
-        self._keep(coordinator)
+            raise SkipTest("make_unreachable() returns None")
+        self._track(coordinator)
         started = time.monotonic()
         error = self.expect(CoordinatorUnavailable, coordinator.acquire, name, timeout=0.3)
         assert error.resource == name

@@ -11,7 +11,7 @@ from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavai
 from fencing.kernel.fence import Fence
 from fencing.sql.errors import (
     ALREADY_BEGUN,
-    LOST_A_RACE,
+    LOST_RACE,
     NO_PRIVILEGE,
     RAISED,
     READ_ONLY,
@@ -126,6 +126,6 @@ class ErrorContext(ABC):
                 f"{self.subject} stayed locked by another transaction for {self.seconds:.3g} s "
                 f"(perhaps a begin around this one)"
             )
-        if state in LOST_A_RACE:
+        if state in LOST_RACE:
             return self.unavailable(f"{self.subject} was changed by another transaction at the same time")
         return None

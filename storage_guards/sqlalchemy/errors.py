@@ -53,7 +53,7 @@ def lost_race(error: BaseException | None) -> bool:
     """Return whether the transaction failed only because of concurrent ones, so that all of it may be repeated."""
     if not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated:
         return False
-    return sql_errors.has_lost_a_race(error.orig)
+    return sql_errors.lost_race(error.orig)
 
 
 def transaction_is_gone(error: DBAPIError) -> bool:

@@ -47,7 +47,7 @@ def test_what_is_missing_is_told_when_the_coordinator_is_made() -> None:
 
     with pytest.raises(TypeError, match="plan_acquire"):
         Empty()
-    with pytest.raises(TypeError, match="Half cannot renew leases; give renew=False"):
+    with pytest.raises(TypeError, match="Half cannot renew leases; pass renew=False"):
         Half()
     assert Half(renew=False).settings.renew is False
 

@@ -136,8 +136,8 @@ class SameTokenRepair(Polls):
 class NotWithdrawn(Polls):
     """Requests that are not withdrawn when their caller gives up."""
 
-    def _ask(self, call: Call, *args: Any) -> Plan[Any]:
-        return super()._ask(call._replace(may_take=None), *args)
+    def _plan_call(self, call: Call, *args: Any) -> Plan[Any]:
+        return super()._plan_call(call._replace(may_take=None), *args)
 
 
 class NobodyIsTold(SimulatedRedis):

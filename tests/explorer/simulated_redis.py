@@ -294,7 +294,7 @@ class SimulatedRedis:
             hub = match[0] if match else b""
             if hub not in told:
                 told.add(hub)
-                text = b"look %d %b" % (after, lock_key.encode())
+                text = b"recheck %d %b" % (after, lock_key.encode())
                 if hub not in self.smembers(offered_key) and self.publish(hub, text) > 0:
                     if after > ACCEPT_MS + 2:
                         return

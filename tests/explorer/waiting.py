@@ -144,7 +144,7 @@ class Waiting:
 
     def _delivered(self, state: State, client: int, text: bytes) -> State:
         kind, what, _ = text.decode().split(" ", 2)
-        if kind == "look":
+        if kind == "recheck":
             local = state.clients[client]
             if self._waits(state, client):
                 local = local._replace(look_at=state.redis.clock_us // 1000 + int(what))

@@ -61,7 +61,7 @@ def test_a_completed_block_is_not_told_to_begin_anew(reason: LossReason) -> None
     assert str(LeaseLost(fence=FENCE, reason=reason)).endswith("stop, and acquire again")
     completed = str(LeaseLost(fence=FENCE, reason=reason, completed=True))
     assert "acquire again" not in completed
-    assert completed.endswith("the writes that guards acknowledged count, do not repeat them")
+    assert completed.endswith("the writes that guards acknowledged count, so do not repeat them")
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)

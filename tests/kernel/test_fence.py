@@ -34,24 +34,24 @@ def test_numbers_out_of_bounds(number: int) -> None:
 
 @pytest.mark.parametrize("number", [True, "7", 7.0, math.nan, None, b"7"])
 def test_numbers_of_the_wrong_kind(number: Any) -> None:
-    with pytest.raises(TypeError, match="is an int, not"):
+    with pytest.raises(TypeError, match="must be an int, not"):
         Fence("r", number, A)
-    with pytest.raises(TypeError, match="is an int, not"):
+    with pytest.raises(TypeError, match="must be an int, not"):
         Mark(number, A)
 
 
 @pytest.mark.parametrize(
     ("resource", "error", "says"),
     [
-        ("", ValueError, "not empty"),
+        ("", ValueError, "not be empty"),
         ("fencing:1:{0}:counter", ValueError, "begin with 'fencing:'"),
         ("x" * 513, ValueError, "512 bytes"),
         ("ü" * 257, ValueError, "512 bytes"),
         ("a\0b", ValueError, "NUL"),
         ("\ud800", ValueError, "not valid Unicode"),
         (b"bytes", TypeError, "decode"),
-        (None, TypeError, "is a str"),
-        (42, TypeError, "is a str"),
+        (None, TypeError, "must be a str"),
+        (42, TypeError, "must be a str"),
     ],
 )
 def test_resource_names_that_are_refused(resource: Any, error: type[Exception], says: str) -> None:
@@ -66,7 +66,7 @@ def test_tokens_that_are_refused(token: str) -> None:
 
 
 def test_a_token_is_text() -> None:
-    with pytest.raises(TypeError, match="is a str"):
+    with pytest.raises(TypeError, match="must be a str"):
         Fence("r", 1, None)  # type: ignore[arg-type]
 
 
@@ -141,7 +141,7 @@ def test_hostile_texts_do_not_make_long_messages(text: str) -> None:
 
 
 def test_parse_wants_text() -> None:
-    with pytest.raises(TypeError, match="is a str, not bytes"):
+    with pytest.raises(TypeError, match="must be a str, not bytes"):
         Fence.parse(b"7.a.r")  # type: ignore[arg-type]
 
 

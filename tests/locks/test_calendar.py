@@ -83,7 +83,7 @@ def test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before() -> None:
     silent, renewed = calendar.hold("silent"), calendar.hold("renewed")
     calendar.wait(TTL * 0.4)
     renewed.renewed(calendar.now + BELIEVED, calendar.now)
-    calendar._enter(renewed)
+    calendar._schedule(renewed)
     calendar.wait(silent.deadline - calendar.now - 0.001)
     assert silent.lost is None
     calendar.wait(0.002)
@@ -130,7 +130,7 @@ def test_a_moment_that_comes_while_a_lease_is_entered_misses_nothing() -> None:
     moment.holdings = Late(moment.holdings)
     late = Holding(Grant(Fence("late", 7, "t" * 22), calendar.now + BELIEVED), Settings(ttl=TTL), calendar.now)
     late.due = when
-    calendar._enter(late)
+    calendar._schedule(late)
     calendar.wait(TTL * 0.4)
     assert calendar.submitted[1:] == [late]
 

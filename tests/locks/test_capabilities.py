@@ -53,19 +53,19 @@ def test_memory_has_no_queue() -> None:
 
 def test_without_renewal_leases_are_not_renewed() -> None:
     poor = without("plan_renew")
-    with pytest.raises(TypeError, match="Poor cannot renew leases; give renew=False, and a ttl that outlasts the work"):
+    with pytest.raises(TypeError, match="Poor cannot renew leases; pass renew=False, and a ttl that outlasts the work"):
         poor()
     coordinator = poor(renew=False)
     with pytest.raises(TypeError, match="cannot renew leases"):
         coordinator.lock("r", renew=True)
-    with coordinator.hold("r", timeout=1) as lease, pytest.raises(TypeError, match="does not renew single leases"):
+    with coordinator.hold("r", timeout=1) as lease, pytest.raises(TypeError, match="cannot renew single leases"):
         lease.renew()
 
 
 def test_a_session_is_renewed_by_itself() -> None:
     poor = without("plan_renew", session_seconds=10.0)
     assert poor().settings.renew is True
-    with pytest.raises(TypeError, match="renews the session of all its locks by itself; leave renew=False away"):
+    with pytest.raises(TypeError, match="always renews the session of all its locks; remove renew=False"):
         poor(renew=False)
 
 
@@ -73,11 +73,11 @@ def test_one_ttl_for_all_locks() -> None:
     coordinator = without("ttl_per_lock")(ttl=10)
     assert FencedLock(coordinator, "r", owner="me").resource == "r"
     assert FencedLock(coordinator, "r", ttl=10).resource == "r"
-    with pytest.raises(TypeError, match=r"one ttl for all its locks, 10.0 s; give the coordinator the ttl"):
+    with pytest.raises(TypeError, match=r"one ttl for all its locks, 10.0 s; pass the ttl to the coordinator"):
         FencedLock(coordinator, "r", ttl=11)
 
 
 def test_no_lock_without_ttl() -> None:
     coordinator = without("holds_without_ttl")()
-    with pytest.raises(TypeError, match="has no locks without a ttl; give a ttl in seconds"):
+    with pytest.raises(TypeError, match="has no locks without a ttl; pass a ttl in seconds"):
         check_capabilities(coordinator, Settings(ttl=None), 10.0)

@@ -169,7 +169,7 @@ def test_another_fences_staleness_says_nothing_of_this_lease(side: Side, any_red
         try:
             raise StaleFence(fence=Fence("other", 1, "a" * 22), mark=None, floor=1)
         except StaleFence as error:
-            lease._note(error)
+            lease._lose_if_stale(error)
         lease.ensure_held()
 
     in_block(side, side.coordinator(any_redis.url), body)

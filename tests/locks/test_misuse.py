@@ -43,28 +43,28 @@ def refused(error: type[Exception], says: str, function: Callable[..., Any], *ar
 @pytest.mark.parametrize(
     ("settings", "error", "says"),
     [
-        ({"ttl": 0}, ValueError, "ttl lies between"),
-        ({"ttl": -1}, ValueError, "ttl lies between"),
-        ({"ttl": 1e9}, ValueError, "ttl lies between"),
+        ({"ttl": 0}, ValueError, "ttl must be between"),
+        ({"ttl": -1}, ValueError, "ttl must be between"),
+        ({"ttl": 1e9}, ValueError, "ttl must be between"),
         ({"ttl": math.nan}, ValueError, "finite"),
         ({"ttl": math.inf}, ValueError, "finite"),
-        ({"ttl": None}, TypeError, "every lock expires"),
+        ({"ttl": None}, TypeError, "every lock must expire"),
         ({"ttl": "10"}, TypeError, "number of seconds, not str"),
         ({"ttl": True}, TypeError, "number of seconds, not bool"),
-        ({"guards": None}, TypeError, "guards is a list of guards"),
+        ({"guards": None}, TypeError, "guards must be a list of guards"),
         ({"guards": "guard"}, TypeError, "write guards=[guard]"),
         ({"guards": [object()]}, TypeError, "it has no claim(); make one"),
-        ({"guards": [MemoryGuard]}, TypeError, "MemoryGuard is no guard, but a class"),
+        ({"guards": [MemoryGuard]}, TypeError, "MemoryGuard is a class, not a guard"),
         ({"renew": 1}, TypeError, "True or False"),
         ({"tll": 10}, TypeError, "ttl, guards, renew, max_lifetime, owner; did you mean 'ttl'?"),
         (
             {"timeout": 10},
             TypeError,
-            "how long to wait for it is said in hold(timeout=...)",
+            "hold(timeout=...) sets how long to wait for it",
         ),
-        ({"renew": False, "max_lifetime": 60}, ValueError, "give max_lifetime=None with it"),
-        ({"ttl": 20, "max_lifetime": 15}, ValueError, "at least the ttl (20 s), not 15; give both"),
-        ({"owner": 7}, TypeError, "owner is a str"),
+        ({"renew": False, "max_lifetime": 60}, ValueError, "pass max_lifetime=None with it"),
+        ({"ttl": 20, "max_lifetime": 15}, ValueError, "at least the ttl (20 s), not 15; pass both"),
+        ({"owner": 7}, TypeError, "owner must be a str"),
         ({"owner": ""}, ValueError, "1 to 200 printable"),
         ({"owner": "two\nlines"}, ValueError, "1 to 200 printable"),
         ({"owner": "x" * 201}, ValueError, "1 to 200 printable"),
@@ -79,9 +79,11 @@ def test_settings(
 
 @both
 def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
-    refused(TypeError, "clock_floor is True or False", coordinator, client, clock_floor=1)
+    refused(TypeError, "clock_floor must be True or False", coordinator, client, clock_floor=1)
     refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
-    refused(TypeError, f"{coordinator.__name__}, which are: clock_floor, ttl", coordinator, client, clock_flor=True)
+    refused(
+        TypeError, f"{coordinator.__name__}; the options are clock_floor, ttl", coordinator, client, clock_flor=True
+    )
 
 
 @both
@@ -116,8 +118,8 @@ def test_what_a_guard_takes() -> None:
     claim = MemoryGuard().claim
     fence = Fence("r", 1, "a" * 22)
     refused(TypeError, "Fence.parse first", claim, str(fence))
-    refused(TypeError, "not list; give several as arguments of their own", claim, [fence])
-    refused(TypeError, "not FencedLock; acquire it, and give the lease", claim, FencedLock(CLIENT, "r"))
+    refused(TypeError, "not list; pass several as separate arguments", claim, [fence])
+    refused(TypeError, "not FencedLock; acquire the lock, and pass the lease", claim, FencedLock(CLIENT, "r"))
 
 
 def test_clients_of_the_wrong_kind() -> None:
@@ -131,10 +133,10 @@ def test_clients_of_the_wrong_kind() -> None:
 
 
 def test_guards_of_the_other_colour() -> None:
-    refused(
-        TypeError, "is a sync guard, this is an async lock", AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()]
-    )
-    refused(TypeError, "is an async guard, this is a sync lock", FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
+    text = "is a sync guard, but this is an async lock"
+    refused(TypeError, text, AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()])
+    text = "is an async guard, but this is a sync lock"
+    refused(TypeError, text, FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
 
 
 def test_an_async_guard_in_disguise() -> None:
@@ -145,7 +147,7 @@ def test_an_async_guard_in_disguise() -> None:
     def plan() -> Any:
         yield Claim(Disguised(), Fence("r", 1, "a" * 22), 1.0)  # type: ignore[arg-type]
 
-    refused(TypeError, "is an async guard, this is a sync lock", run, plan(), None)
+    refused(TypeError, "is an async guard, but this is a sync lock", run, plan(), None)
 
 
 def test_adopting_what_is_no_fence_of_this_lock() -> None:
@@ -153,18 +155,18 @@ def test_adopting_what_is_no_fence_of_this_lock() -> None:
     refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
     refused(
         ValueError,
-        "the fence is of 'other', so adopt it with the lock of that",
+        "the fence is of 'other'; adopt it with that lock",
         lock.adopt,
         Fence("other", 1, "a" * 22),
     )
     with MemoryCoordinator().hold("r") as lease:
-        refused(TypeError, "give what its detach() returns", lock.adopt, lease)
+        refused(TypeError, "pass what its detach() returns", lock.adopt, lease)
 
 
 @pytest.mark.parametrize("kind", [MemoryCoordinator, AsyncMemoryCoordinator])
 def test_what_a_memory_coordinator_takes(kind: Any) -> None:
-    refused(TypeError, "table is a LockTable, not list", kind, [MemoryGuard()])
-    refused(TypeError, "clock is a function that returns seconds", kind, clock=5)
+    refused(TypeError, "table must be a LockTable, not list", kind, [MemoryGuard()])
+    refused(TypeError, "clock must be a function that returns seconds", kind, clock=5)
     refused(TypeError, "such as ManualClock()", kind, clock=ManualClock)
     refused(TypeError, "did you mean 'clock'?", kind, clok=ManualClock())
     refused(TypeError, "a number of seconds, not str", ManualClock().advance, "1")

@@ -206,7 +206,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-server-that-goes-has-refused-the-commit",
         "fencing/sql/errors.py",
-        "(_CONNECTION_EXCEPTION, _SERVER_GOES, _COMPLETION_UNKNOWN)",
+        "(_CONNECTION_EXCEPTION, _SERVER_SHUTDOWN, _COMPLETION_UNKNOWN)",
         "(_CONNECTION_EXCEPTION, _COMPLETION_UNKNOWN)",
         ("tests/psycopg/test_guard.py::test_what_is_no_answer_to_a_commit",),
     ),

@@ -168,7 +168,7 @@ def _log_out(coordinator: Any) -> Any:
     """What a server does to a connection whose credentials have expired."""
     connections = coordinator._connections
     if hasattr(connections, "_free"):
-        connection = connections._free[-1].connection
+        connection = connections._free[-1].raw
         connection.send_command("RESET")
         return connection.read_response()
     [line] = connections._loops.values()
@@ -252,7 +252,7 @@ def test_no_server_at_the_address() -> None:
         port = unused.getsockname()[1]
         with pytest.raises(CoordinatorUnavailable) as caught:
             FencedLock(redis.Redis("127.0.0.1", port), "r", ttl=1).acquire(timeout=0.1)
-    assert "Connection refused; is it running, and is this its address?" in str(caught.value)
+    assert "Connection refused; check that it runs and that the address is right" in str(caught.value)
     assert caught.value.address == f"127.0.0.1:{port}"
 
 
@@ -298,7 +298,7 @@ def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: Redis
     client.rpush("r", "a list")
     error = side.expect(CoordinatorUnavailable, side.coordinator(redis_server.url).acquire, "r", timeout=5)
     assert "WRONGTYPE" in str(error)
-    assert "nothing was changed; the key of that name holds other data: choose another" in str(error)
+    assert "nothing was changed; the key of that name has other data: choose another" in str(error)
     assert client.lrange("r", 0, -1) == [b"a list"]
     assert client.keys() == [b"r"], "every check comes before the first write"
 

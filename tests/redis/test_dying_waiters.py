@@ -227,8 +227,8 @@ def test_a_fork_while_others_wait(any_redis: RedisServer) -> None:
     holder = coordinator.acquire("r")
     waiter = Waiter(side, coordinator)
     queue.has(1)
-    assert coordinator._listener._line is not None
-    sock = quirks.socket_of(coordinator._listener._line.connection)
+    assert coordinator._listener._connection is not None
+    sock = quirks.socket_of(coordinator._listener._connection.raw)
     assert sock is not None
     parents = sock.fileno()
 

@@ -115,13 +115,13 @@ def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
     any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = []
-    look = redis_multiplex._Line._check
+    look = redis_multiplex._LoopConnection._check
 
-    def counted(line: redis_multiplex._Line, **again: bool) -> None:
+    def counted(line: redis_multiplex._LoopConnection, **again: bool) -> None:
         looks.append(1)
         look(line, **again)
 
-    monkeypatch.setattr(redis_multiplex._Line, "_check", counted)
+    monkeypatch.setattr(redis_multiplex._LoopConnection, "_check", counted)
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")

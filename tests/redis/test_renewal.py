@@ -293,7 +293,7 @@ def test_what_nobody_foresaw_is_logged_and_not_the_end(
     monkeypatch.setattr(coordinator, "plan_renew", failing)
     outlast(3 * TTL, lambda: lease.held)
     assert caplog.text.count("ZeroDivisionError: unforeseen") == 2
-    assert "renewing 1 leases failed; they are tried again" in caplog.text
+    assert "renewing 1 leases failed; they are retried" in caplog.text
     assert side.call(lease.release) is True
 
 

@@ -150,7 +150,7 @@ def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent
     server = fresh_redis()
     with RedisCoordinator(server.client(), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
-        connection = coordinator._connections._free[-1].connection  # which is used next
+        connection = coordinator._connections._free[-1].raw  # which is used next
         real = quirks.socket_of(connection)
         assert real is not None
         connection._sock = Interrupted(fileno=os.dup(real.fileno()))

@@ -32,7 +32,7 @@ class Book:
         waiter = Woken("hub", resource, token)
         self.waiters.add(waiter)
         if look is not None:
-            self.waiters.waits(waiter, look)
+            self.waiters.schedule_recheck(waiter, look)
         return waiter
 
     def pass_time(self, seconds: float) -> None:
@@ -111,8 +111,8 @@ def test_a_grant_here_moves_the_look_to_its_end(book: Book, lasts: float, after:
 
 def test_a_message_moves_the_look(book: Book) -> None:
     waiter = book.add("a", look=10)
-    assert book.waiters.on_message(b"look 252 r") is None
-    assert book.waiters.on_message(b"look 252 of nobody") is None
+    assert book.waiters.on_message(b"recheck 252 r") is None
+    assert book.waiters.on_message(b"recheck 252 of nobody") is None
     book.pass_time(0.252)
     assert waiter.wakes == 1
 
@@ -120,11 +120,11 @@ def test_a_message_moves_the_look(book: Book) -> None:
 def test_a_message_that_overtakes_the_answer_counts(book: Book) -> None:
     """It is of an offer that was made just after the question was answered: nobody else may notice that it ends."""
     waiter = book.add("a")
-    assert book.waiters.on_message(b"look 252 r") is None
-    book.waiters.waits(waiter, 10)
+    assert book.waiters.on_message(b"recheck 252 r") is None
+    book.waiters.schedule_recheck(waiter, 10)
     book.pass_time(0.252)
     assert waiter.wakes == 1
-    book.waiters.waits(waiter, 1)
+    book.waiters.schedule_recheck(waiter, 1)
     book.pass_time(1)
     assert waiter.wakes == 2
 
@@ -137,7 +137,7 @@ def test_who_is_just_asking_stays_known_when_an_old_call_comes(book: Book) -> No
     book.pass_time(1)
     assert book.waiters.on_message(b"grant b r") is None
     assert new.wakes == 1
-    book.waiters.waits(new, 2)
+    book.waiters.schedule_recheck(new, 2)
     book.pass_time(2)
     assert new.wakes == 2
 

@@ -9,8 +9,8 @@ import pytest
 from fencing.sql.errors import (
     commit_was_refused,
     first_line,
-    has_lost_a_race,
     is_an_answer,
+    lost_race,
     state_of,
     state_of_sqlite,
 )
@@ -99,7 +99,7 @@ def test_what_is_no_answer_to_a_commit(error: Exception) -> None:
     ],
 )
 def test_what_may_be_tried_again(error: Exception, lost: bool) -> None:
-    assert has_lost_a_race(error) is lost
+    assert lost_race(error) is lost
 
 
 def test_the_first_line() -> None:

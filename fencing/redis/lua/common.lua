@@ -1,4 +1,4 @@
--- Shared by the other scripts, which are sent with this file in front of them. Nothing here runs by itself.
+-- Shared by the other scripts, which are sent with this file in front of them. Nothing runs by itself.
 --
 -- The holder record is one string, "<number> <grant time, us> <token> <owner label>"; it is believed only while its
 -- token equals the lock's. Numbers travel as strings: a Lua number becomes a double on its way to the client.
@@ -10,22 +10,22 @@ local function text_of(number)
   return string.format('%.0f', number) -- tostring() would write 1e+15
 end
 
--- Microseconds: as a number, and as text.
+-- Returns the server's clock in microseconds, as a number and as text.
 local function server_clock_us()
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2], time[1] .. string.sub('00000' .. time[2], -6)
 end
 
--- The record of the holder whose token is given: number, grant time, owner; nil where there is none.
+-- Returns number, grant time and owner label from the holder record; nil where there is no record of this token.
 local function record_of(holder_key, token)
   local record = redis.call('GET', holder_key)
   if not record then return nil end
-  local number, granted, its_token, owner = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
-  if its_token ~= token then return nil end
+  local number, granted, record_token, owner = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
+  if record_token ~= token then return nil end
   return number, granted, owner
 end
 
--- What the next number must exceed, and the counter as it is; or nil and the reply that refuses. Writes nothing.
+-- Returns what the next number must exceed, and the counter; or nil and the reply that refuses. Writes nothing.
 local function check_mint(counter_key, floor, clock_floor, clock)
   local counter = redis.call('GET', counter_key) or '0'
   if counter ~= '0' and not string.match(counter, '^[1-9]%d*$') then
@@ -44,8 +44,8 @@ local function set(key, value, ttl)
   if ttl == '' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', ttl) end
 end
 
--- The same request again, by the token that holds the lock: the number that it got, and the ttl anew; nil where it got
--- none yet.
+-- Answers a repeated request of the token that holds the lock: gives it the full ttl again, and returns its number. Returns
+-- nil where the token has no number yet.
 local function granted_before(lock_key, holder_key, token, ttl)
   local number = record_of(holder_key, token)
   if number and ttl ~= '' then
@@ -55,8 +55,8 @@ local function granted_before(lock_key, holder_key, token, ttl)
   return number
 end
 
--- Mints the next number and gives the lock to the token: all checks first, then the writes, for scripts are not rolled
--- back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
+-- Mints the next number and gives the lock to the token. All checks come before the first write, because Redis does not roll
+-- scripts back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
 local function mint()
   local token, ttl, owner = ARGV[1], ARGV[2], ARGV[5]
   local clock, clock_text = server_clock_us()

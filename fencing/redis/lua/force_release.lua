@@ -1,5 +1,5 @@
--- Takes the lock from whoever holds it, and mints a new fence, so that the holder can be shut out at the guards before
--- the lock is released with the new token. The same token again gets the same number.
+-- Takes the lock from its holder, if there is one, and mints a new fence. The caller can then shut the holder out at the
+-- guards, and release the lock with the new token. The same token again gets the same number.
 -- KEYS: 1 lock, 2 holder record, 3 counter (all in one slot)
 -- ARGV: 1 new token, 2 ttl in ms, 3 floor: a number to exceed ('0' for none), 4 '1': the server's clock in us is a
 --       floor too, 5 owner label

@@ -1,7 +1,7 @@
--- Says who holds the lock, without its token.
+-- Describes the holder of the lock, without its token.
 -- KEYS: 1 lock, 2 holder record
 -- Returns: {'free'} | {'held', ms until it frees itself, or -1, ms since the grant, or -1, number, owner label}
---          ('' for both where the holder is not of this library)
+--          ('' for both where the holder uses another library)
 
 local token = redis.call('GET', KEYS[1])
 if not token then return {'free'} end

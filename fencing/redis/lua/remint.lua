@@ -1,5 +1,5 @@
--- Gives the holder a new fence, above what a storage has admitted, without letting go of the lock: new token, higher
--- number, full ttl. The same new token again gets the same number.
+-- Replaces the holder's fence without freeing the lock: new token, number above what a storage has admitted, full ttl. The
+-- same new token again gets the same number.
 -- KEYS: 1 lock, 2 holder record, 3 counter (all in one slot)
 -- ARGV: 1 new token, 2 ttl in ms ('' for none), 3 floor: the number to exceed, 4 '1': the server's clock in us is a
 --       floor too, 5 owner label, 6 old token
