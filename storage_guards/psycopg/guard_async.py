@@ -122,7 +122,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             How many rows it affected; with RETURNING, how many it returned; -1 where the server does not say.
 
         Raises:
-            TypeError: ``query`` is no query. Pass a str, say, after the lease.
+            TypeError: ``query`` is no query. Pass a str, for instance, after the lease.
             RuntimeError: it is inside another :meth:`begin` of the same fence, and would wait for itself. Use that
                 block's connection.
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable, ValueError: as

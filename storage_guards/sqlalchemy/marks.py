@@ -42,7 +42,7 @@ class Marks(ABC):
 
     Args:
         table: as that database has it.
-        statements: answer with rows, as ``UPDATE … RETURNING`` does. A database whose statements do not overrides more.
+        statements: answer with rows, as ``UPDATE … RETURNING`` does. A subclass without such statements overrides more.
         calls: the statements where the database enforces, if it can.
     """
 
