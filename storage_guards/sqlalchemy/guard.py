@@ -39,7 +39,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     exceptions. On PostgreSQL, a client may stand still in the middle of sending: in an ``executemany`` of psycopg or
     COPY FROM STDIN (docs/guards/databases.md). MySQL has a bound only while it is sending rows, and none for a client
     that stands still between two statements. The driver and the pool bound the client's own waits, for a silent
-    network and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and ``pool_timeout``.
+    network and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and
+    ``pool_timeout``.
 
     Args:
         engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit. Every
