@@ -89,8 +89,8 @@ class LeaseLost(FencingError):
 
     Attributes:
         fence: the lease's fence.
-        reason: ``"released"``; ``"detached"``: for another process to adopt; ``"forked"``: it is the parent's;
-            ``"expired"``: its deadline passed; ``"gone"``: the coordinator no longer has it; ``"stale"``: a storage has
+        reason: ``"released"``. ``"detached"``: for another process to adopt. ``"forked"``: it is the parent's.
+            ``"expired"``: its deadline passed. ``"gone"``: the coordinator no longer has it. ``"stale"``: a storage has
             admitted a newer fence.
         completed: the block under ``hold`` had run to its end before the loss was noticed. Check what the guards
             acknowledged before you repeat the work.

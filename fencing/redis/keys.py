@@ -1,6 +1,6 @@
 """The names of the keys, protocol version 1. Pure functions.
 
-Every key of a resource is in the resource's own slot of a Redis Cluster, even if the name contains braces: the
+Every key of a resource is in the resource's own slot of a Redis Cluster, even if the name contains braces. The
 library's keys carry a hash tag of that slot. There is one counter per slot, not per name, so no key stays behind for
 every name ever locked. See https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/ (key
 distribution, hash tags).

@@ -295,8 +295,8 @@ class ObjectStoreGuard(ObjectGuard):
         """Find out whether a write with an unknown outcome happened, at this guard's store.
 
         It does **not** say whether the write still stands: others may have written since. True and False are never
-        wrong. If a publication may still be under way, a change to the pointer first keeps it from ever landing: the
-        next seq, or a claim where the publication would have claimed. Ask soon, because a pointer remembers its last
+        wrong. If a publication may still be under way, the guard first changes the pointer, so that it never lands.
+        The change is the next seq, or a claim where the publication would have claimed. Ask soon, because a pointer remembers its last
         16 writes. Another process may ask too; the error can be pickled.
 
         Args:

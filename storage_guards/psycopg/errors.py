@@ -15,7 +15,6 @@ class PsycopgErrors(ErrorContext):
     kinds = (psycopg.Error,)
 
     def explain(self, error: Exception) -> Exception:
-        """See :meth:`ErrorContext.explain`."""
         state, message = getattr(error, "sqlstate", None), first_line(error)
         if type(error).__module__.partition(".")[0] == "psycopg_pool":
             return self.unavailable(f"the pool gave no connection to reach {self.subject}: {message}")

@@ -96,9 +96,8 @@ def limits(seconds: float, *, idle: bool = True) -> list[str]:
     """Return the statements that bound what this transaction can wait for, and how long others can wait for it.
 
     The first bounds each statement, and so each wait for a lock. The others are for blocks with statements of a caller
-    (``idle``). They bound each wait for a lock, also where a block removes the first bound for a slow statement; a
-    client that stands still between two statements; and a client that stands still while it is being sent rows, which
-    the former does not notice.
+    (``idle``). They bound each wait for a lock, also where a block removes the first bound for a slow statement. They
+    end the session of a client that stands still between two statements, or while it is being sent rows.
     """
     limit = f" = {max(1, round(seconds * 1000))}"
     of_each_statement = "SET LOCAL statement_timeout" + limit

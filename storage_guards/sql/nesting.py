@@ -1,6 +1,6 @@
 """Nested transactions of one fence are refused, where one thread or task asks for them.
 
-A guarded block that asks its guard for a second transaction of the same fence would wait for itself: the second waits
+A guarded block that asks its guard for a second transaction of the same fence would wait for itself. The second waits
 for the first, and the first for the second, until one of them runs out of time.
 """
 

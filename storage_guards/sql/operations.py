@@ -243,9 +243,9 @@ class Operations(OperationsBase):
             role: the exact name of the application's role.
 
         Raises:
-            GuardNotEnforceable: the role could bypass the check, as an owner, as a superuser, as a member of either, or
-                by the privilege TRIGGER; or the expression is not usable; or this is not PostgreSQL. Nothing was
-                changed. The text says what to do.
+            GuardNotEnforceable: the role could bypass the check (as an owner, a superuser, a member of either, or by
+                the privilege TRIGGER). Or the expression is not usable, or this is not PostgreSQL. Nothing was changed.
+                The text says what to do.
             GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
             TypeError, ValueError: an argument is no text, or is empty.
         """
@@ -401,9 +401,9 @@ class AsyncOperations(OperationsBase):
             role: the exact name of the application's role.
 
         Raises:
-            GuardNotEnforceable: the role could bypass the check, as an owner, as a superuser, as a member of either, or
-                by the privilege TRIGGER; or the expression is not usable; or this is not PostgreSQL. Nothing was
-                changed. The text says what to do.
+            GuardNotEnforceable: the role could bypass the check (as an owner, a superuser, a member of either, or by
+                the privilege TRIGGER). Or the expression is not usable, or this is not PostgreSQL. Nothing was changed.
+                The text says what to do.
             GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
             TypeError, ValueError: an argument is no text, or is empty.
         """

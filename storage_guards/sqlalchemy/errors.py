@@ -22,7 +22,6 @@ class SQLAlchemyErrors(ErrorContext):
     kinds = DATABASE_ERRORS
 
     def explain(self, error: Exception) -> Exception:
-        """See :meth:`ErrorContext.explain`."""
         if isinstance(error, PoolTimeoutError):
             return self.unavailable(f"the engine's pool had no free connection to reach {self.subject}")
         if not isinstance(error, DBAPIError):

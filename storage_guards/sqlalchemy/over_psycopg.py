@@ -65,7 +65,6 @@ class PsycopgMarks(PostgreSQLMarks):
         return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_same_transaction`."""
         driver: Any = connection.connection.driver_connection
         statement = _IS_SAME_TRANSACTION.format(admitted.transaction)
         [same] = _perform(connection, driver, lambda: ask(driver, [statement]), seconds)

@@ -32,18 +32,15 @@ class PostgreSQLMarks(Marks):
         super().__init__(mark_table(xact, resource=exact, token=exact, recent_writes=exact), POSTGRESQL, CALLS)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
-        """See :meth:`Marks.limit`."""
         if read_committed:
             connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         return bool(connection.execute(_LIMITS, PostgreSQL.limit(seconds)).one()[0])
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_same_transaction`."""
         row = fetch_one(connection, _IS_SAME_TRANSACTION, {"transaction": admitted.transaction})
         return row is not None and bool(row[0])
 
     def verify(self, connection: Connection) -> VerifyReport:
-        """See :meth:`Marks.verify`."""
         facts = connection.exec_driver_sql(POSTGRESQL_FACTS).scalar_one()
         self.require_open(connection)
         driver: Any = connection.connection.driver_connection
@@ -56,7 +53,6 @@ class PostgreSQLMarks(Marks):
         )
 
     def execute(self, connection: Connection, statement: str, seconds: float) -> None:
-        """See :meth:`Marks.execute`."""
         with connection.begin():
             self.limit(connection, seconds)
             connection.exec_driver_sql(statement, execution_options={"no_parameters": True})

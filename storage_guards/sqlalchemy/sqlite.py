@@ -52,7 +52,6 @@ class SQLiteMarks(Marks):
                     raise
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
-        """See :meth:`Marks.is_same_transaction`."""
         row = fetch_one(
             connection, _IS_SAME_TRANSACTION, {**self._values(admitted.fence), "recent_writes": admitted.recent_writes}
         )
