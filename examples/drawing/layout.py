@@ -190,7 +190,7 @@ def _sentence(event: Event, is_end: bool, names: Sequence[str]) -> str:
     """Return the text with its lane, its length and the label of its arrow: a wide picture has them elsewhere."""
     text = event.end_text if is_end else event.text
     if is_end and event.end is not None and event.end - event.start >= BREAK:
-        text = f"{text} after {event.end - event.start:.3f} s"
+        text = f"{text} after {event.end - event.start:.3f}\N{NO-BREAK SPACE}s"
     arrow = None if is_end else _arrow(event, names)
     if arrow and arrow.label and arrow.label not in text:
         text = f"{text} ({arrow.label})"

@@ -150,7 +150,7 @@ def test_a_narrow_picture_has_all_texts_in_one_column() -> None:
     written = texts(root)
     for text in ("ROW", "p: takes it (#1)", "lock: p #1", "LOST UPDATE: 1", "row: REFUSED", "0.100 s"):
         assert text in written
-    assert "lock: expires after 1.000 s" in " ".join(written)
+    assert "lock: expires after 1.000\N{NO-BREAK SPACE}s" in " ".join(written)
     columns = {text.get("x") for event in by_class(root, "event") for text in event.iter(f"{SVG}text")}
     assert len(columns) == 2  # one is of the texts that stand in boxes
     arrows = [(arrow.get("data-source"), arrow.get("data-target")) for arrow in by_class(root, "arrow")]
