@@ -115,8 +115,12 @@ class ScriptedGuard:
 
 
 class AsyncScriptedGuard(ScriptedGuard):
+    """A guard in memory, for asyncio."""
+
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:  # type: ignore[override]
+        """Admit each fence, or raise."""
         self._claim(holders, timeout)
 
     async def mark(self, resource: str) -> Mark | None:  # type: ignore[override]
+        """Return the newest fence admitted; None: there is none."""
         return self.marks.get(resource)

@@ -25,9 +25,10 @@ class PsycopgGuard(PsycopgBase, Operations):
     The table is that of ``SQLAlchemyGuard``, so programs with either guard exclude each other.
 
     It does **not** protect what was read before the claim, before ``hold``: acquire the lock before you open a
-    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches. It
-    promises this of an acknowledged write: everything that the same fence read at this database since its claim was
-    still current when the write committed, whatever Redis, clocks and pauses did.
+    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches.
+
+    It promises this of an acknowledged write: everything that the same fence read at this database since its claim was
+    still current when the write committed. That holds whatever Redis, clocks and pauses did.
 
     A holder that is frozen inside a guarded transaction blocks others for ``timeout`` at most. Then the server ends its
     session (``idle_in_transaction_session_timeout`` and ``tcp_user_timeout``, of that transaction alone). So a block

@@ -34,9 +34,13 @@ class Pool(Protocol):
 class AsyncPool(Protocol):
     """The part of an async psycopg_pool pool that is used."""
 
-    async def getconn(self, timeout: float | None = None) -> AsyncConnection[Any]: ...
+    async def getconn(self, timeout: float | None = None) -> AsyncConnection[Any]:
+        """Lend a connection, within ``timeout`` seconds."""
+        ...
 
-    async def putconn(self, conn: Any) -> None: ...
+    async def putconn(self, conn: Any) -> None:
+        """Take a connection back."""
+        ...
 
 
 Source = Pool | Connection[Any] | str | Callable[[], Connection[Any]]

@@ -35,9 +35,10 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     """An async guard that keeps the marks in the table ``fencing_marks`` of the database whose data they protect.
 
     It does **not** protect what was read before the claim, before ``hold``: acquire the lock before you open a
-    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches. It
-    promises this of an acknowledged write: everything that the same fence read at this database since its claim was
-    still current when the write committed, whatever Redis, clocks and pauses did.
+    transaction of your own. It keeps out only writers that use the guard. It does not cover replicas and caches.
+
+    It promises this of an acknowledged write: everything that the same fence read at this database since its claim was
+    still current when the write committed. That holds whatever Redis, clocks and pauses did.
 
     The bounds of all waits, and their exceptions, are those of :class:`~storage_guards.SQLAlchemyGuard`.
 
