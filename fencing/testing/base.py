@@ -101,9 +101,11 @@ class ScriptedGuard:
         self.before_claim: Any = lambda fence: None
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """Run ``before_claim``, then apply the rule for a claim to each fence."""
         self._claim(holders, timeout)
 
     def mark(self, resource: str) -> Mark | None:
+        """Return the newest fence admitted for ``resource``; None: there is none yet."""
         return self.marks.get(resource)
 
     def _claim(self, holders: tuple[Fence | HasFence, ...], timeout: float | None) -> None:
@@ -115,12 +117,12 @@ class ScriptedGuard:
 
 
 class AsyncScriptedGuard(ScriptedGuard):
-    """A guard in memory, for asyncio."""
+    """A :class:`ScriptedGuard` with async methods."""
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:  # type: ignore[override]
-        """Admit each fence, or raise."""
+        """Run ``before_claim``, then apply the rule for a claim to each fence."""
         self._claim(holders, timeout)
 
     async def mark(self, resource: str) -> Mark | None:  # type: ignore[override]
-        """Return the newest fence admitted; None: there is none."""
+        """Return the newest fence admitted for ``resource``; None: there is none yet."""
         return self.marks.get(resource)

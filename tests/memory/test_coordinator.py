@@ -116,7 +116,7 @@ def test_coordinators_without_a_common_table_do_not_know_each_other(side: Side) 
 
 
 def test_time_does_not_run_backwards() -> None:
-    with pytest.raises(ValueError, match="forwards"):
+    with pytest.raises(ValueError, match="0 or more"):
         ManualClock().advance(-1)
 
 

@@ -132,7 +132,7 @@ def test_arguments_in_the_wrong_order() -> None:
         guard.landed(UnclaimedFence(fence=MINE, mark=None))
     with pytest.raises(TypeError, match="at least one"):
         guard.claim()
-    with pytest.raises(ValueError, match="not empty"):
+    with pytest.raises(ValueError, match="not be empty"):
         guard.mark("")
 
 
