@@ -296,8 +296,8 @@ class ObjectStoreGuard(ObjectGuard):
 
         It does **not** say whether the write still stands: others may have written since. True and False are never
         wrong. If a publication may still be under way, the guard first changes the pointer, so that it never lands.
-        The change is the next seq, or a claim where the publication would have claimed. Ask soon, because a pointer remembers its last
-        16 writes. Another process may ask too; the error can be pickled.
+        The change is the next seq, or a claim where the publication would have claimed. Ask soon, because a pointer
+        remembers its last 16 writes. Another process may ask too; the error can be pickled.
 
         Args:
             error: the error of :meth:`publish`, :meth:`delete` or :meth:`write`. After Ctrl-C, the ``__cause__`` of

@@ -7,8 +7,8 @@
     <prefix>=probe/<random>                                             of the probe, deleted afterwards
 
 An escaped name is printable ASCII that every store takes as it is. ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside.
-Any other byte of its UTF-8 becomes ``=XX``. An empty part of a path becomes ``=``. A name that grows too long is cut, and ends
-in ``=~`` and its SHA-256. So no escaped name is ``..``, and none can leave its directory.
+Any other byte of its UTF-8 becomes ``=XX``. An empty part of a path becomes ``=``. A name that grows too long is
+cut, and ends in ``=~`` and its SHA-256. So no escaped name is ``..``, and none can leave its directory.
 """
 
 from __future__ import annotations

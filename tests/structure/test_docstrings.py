@@ -13,9 +13,11 @@ FILES = sorted(file for package in ("fencing", "storage_guards") for file in (RO
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 NO_VERBS = frozenset(
-    "a all an and another any as at both by each either every for from has his how if in is it its no nobody not nothing of on one "
-    "only others see since so some somebody that the their these they this those to true two under until what whatever when "
-    "where whether which who whoever whose why with without yes".split()
+    """
+    a all an and another any as at both by each either every for from has his how if in is it its no nobody not nothing
+    of on one only others see since so some somebody that the their these they this those to true two under until what
+    whatever when where whether which who whoever whose why with without yes
+    """.split()
 )
 """Words that begin a sentence about something, and no request to do it."""
 
@@ -43,7 +45,7 @@ def test_docstrings_of_functions_begin_with_a_verb(file: Path) -> None:
         text = ast.get_docstring(function)
         if text and not is_noun(function) and not function.name.startswith("test_"):
             first = text.split()[0].strip("`:*.,").lower()
-            if first in NO_VERBS or first.endswith(("ing", "ed")) and first not in ("embed", "feed", "need"):
+            if first in NO_VERBS or (first.endswith(("ing", "ed")) and first not in ("embed", "feed", "need")):
                 wrong.append(f"{function.lineno} {function.name}: {text.splitlines()[0]}")
     assert not wrong, "\n".join(wrong)
 
