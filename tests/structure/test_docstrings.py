@@ -17,7 +17,7 @@ NO_VERBS = frozenset(
     a all an and another any as at both by each either every for from has his how if in is it its no nobody not nothing
     of on one only others see since so some somebody that the their these they this those to true two under until what
     whatever when where whether which who whoever whose why with without yes
-    """.split()
+    """.split()  # noqa: SIM905
 )
 """Words that begin a sentence about something, and no request to do it."""
 
