@@ -12,14 +12,11 @@ from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, LeaseLost
 from fencing.kernel.effects import run, run_async
 from fencing.locks import plans
 from fencing.redis import client as redis_connections
-from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW, Script
+from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW
 from tests.conftest import ProxyFactory
 from tests.support import wait_until
+from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
-
-
-def asks_for(script: Script, request: bytes) -> bool:
-    return b"EVAL" in request and (script.sha.encode() in request or script.text.encode() in request)
 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
