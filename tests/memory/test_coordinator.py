@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
-
 from fencing import LockTable, MemoryCoordinator, NotAcquired
 from fencing.locks.holding import Grant
 from fencing.testing import ManualClock
@@ -41,11 +39,6 @@ def test_coordinators_without_a_common_table_do_not_exclude_each_other(side: Mem
     assert second.held
     side.call(first.release)
     side.call(second.release)
-
-
-def test_time_does_not_run_backwards() -> None:
-    with pytest.raises(ValueError, match="forwards"):
-        ManualClock().advance(-1)
 
 
 def test_closing_a_coordinator_ends_the_waiting_of_its_callers(side: MemorySide) -> None:
