@@ -98,27 +98,27 @@ def test_a_busy_loop_is_not_taken_for_a_silent_server(any_redis: RedisServer) ->
     run(story, any_redis.url, ttl=0.9, renew=False)
 
 
-def test_a_call_whose_time_is_up_does_not_break_the_connection_of_the_others(any_redis: RedisServer) -> None:
+def test_a_call_whose_time_is_up_does_not_break_the_connection_of_the_others(freezable_redis: RedisServer) -> None:
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
-        client = any_redis.client()
+        client = freezable_redis.client()
         mine = client.client_list(_type="normal")
-        any_redis.freeze()
+        freezable_redis.freeze()
         deadline = coordinator.clock() + 0.002
         plan = coordinator.plan_acquire("hasty", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
         patient = asyncio.ensure_future(coordinator.acquire("patient"))
         with pytest.raises(CoordinatorUnavailable):
             await run_async(plan, coordinator.perform)
-        any_redis.thaw()
+        freezable_redis.thaw()
         await (await patient).release()
         assert {each["id"] for each in client.client_list(_type="normal")} <= {each["id"] for each in mine}
         wait_until(lambda: client.get("hasty") is None)  # what it took all the same was given back
 
-    run(story, any_redis.url, ttl=60)
+    run(story, freezable_redis.url, ttl=60)
 
 
 def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
-    any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+    freezable_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = []
     look = redis_multiplex._Line._check
@@ -131,7 +131,7 @@ def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
-        any_redis.freeze()
+        freezable_redis.freeze()
         patient = asyncio.ensure_future(coordinator.acquire("patient"))
         await asyncio.sleep(0)
         deadline = coordinator.clock() + 0.002
@@ -139,11 +139,11 @@ def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
         with pytest.raises(CoordinatorUnavailable):
             await run_async(plan, coordinator.perform)
         await asyncio.sleep(0.5)  # time for checks that must not come
-        any_redis.thaw()
+        freezable_redis.thaw()
         await (await patient).release()
         assert len(checks) < 20
 
-    run(story, any_redis.url, ttl=60)
+    run(story, freezable_redis.url, ttl=60)
 
 
 @each_way
@@ -220,21 +220,17 @@ def test_a_reader_that_is_cancelled_before_its_first_step_is_started_again(any_r
     run(story, any_redis.url)
 
 
-def test_connecting_to_a_frozen_server_is_bounded(any_redis: RedisServer) -> None:
+def test_connecting_to_a_frozen_server_is_bounded(freezable_redis: RedisServer) -> None:
 
     async def main() -> None:
-        coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
-        any_redis.freeze()
-        try:
-            plan = coordinator.plan_acquire(
-                "r", "t" * 22, coordinator.settings, floor=0, deadline=coordinator.clock() + 0.2
-            )
-            started = time.monotonic()
-            with pytest.raises(CoordinatorUnavailable):
-                await run_async(plan, coordinator.perform)
-            assert time.monotonic() - started < 10, "its time is 0.2 s"
-        finally:
-            any_redis.thaw()
-            await coordinator.close()
+        coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(freezable_redis.url))
+        freezable_redis.freeze()
+        deadline = coordinator.clock() + 0.2
+        plan = coordinator.plan_acquire("r", "t" * 22, coordinator.settings, floor=0, deadline=deadline)
+        started = time.monotonic()
+        with pytest.raises(CoordinatorUnavailable):
+            await run_async(plan, coordinator.perform)
+        assert time.monotonic() - started < 10, "its time is 0.2 s"
+        await coordinator.close()
 
     asyncio.run(main())

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,10 +23,8 @@ SLACK = 8.0
 
 
 @pytest.fixture
-def server(any_redis: RedisServer) -> Iterator[RedisServer]:
-    """The newest Redis, which goes on after the test."""
-    yield any_redis
-    any_redis.thaw()
+def server(freezable_redis: RedisServer) -> RedisServer:
+    return freezable_redis
 
 
 def seconds(side: Side, error: type[Exception], function: Any, *args: Any, **kwargs: Any) -> float:
@@ -37,8 +34,8 @@ def seconds(side: Side, error: type[Exception], function: Any, *args: Any, **kwa
 
 
 def test_every_call_ends_by_its_deadline(side: Side, server: RedisServer) -> None:
-    coordinator = side.coordinator(server.url, ttl=0.9)  # so an attempt may take 0.3 s, a call without deadline 0.6 s
-    lease = side.call(coordinator.lock("held", ttl=1.5).acquire)
+    coordinator = side.coordinator(server.url, ttl=0.6)  # so an attempt may take 0.2 s, a call without deadline 0.4 s
+    lease = side.call(coordinator.lock("held", ttl=0.9).acquire)
     server.freeze()
     assert seconds(side, CoordinatorUnavailable, lease.renew) < SLACK
     assert 0.2 <= seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2) < 0.2 + SLACK
@@ -63,16 +60,15 @@ def test_an_acquire_that_was_given_up_gives_the_lock_back_later(side: Side, serv
     side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2)
     server.thaw()
     client = server.client()
-    wait_until(
-        lambda: client.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 1, 20
-    )  # it has arrived, late
+    # The request arrives late, and is carried out.
+    wait_until(lambda: client.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 1, 20)
     wait_until(lambda: client.get("r") is None, 20)
 
 
 def test_leaving_the_block_neither_hangs_nor_raises(
     side: Side, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator = side.coordinator(server.url, ttl=1.5)
+    coordinator = side.coordinator(server.url, ttl=0.9)
 
     async def work_async() -> None:
         async with coordinator.hold("r"):
