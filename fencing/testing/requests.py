@@ -48,7 +48,7 @@ class Requests(CoordinatorTests):
 
     def test_what_is_repeated_gets_the_full_ttl_again(self) -> None:
         pause = 0.75 * self.short_ttl
-        ttl = 10 * self.short_ttl
+        ttl = max(10.0, 10 * self.short_ttl)
         coordinator, name, token = self._make(ttl=ttl), self._name(), plans.new_token()
         first = self._acquire(coordinator, name, token)
         new = plans.new_token()

@@ -14,6 +14,7 @@ WAYS: dict[str, Any] = {
 
 
 class _InMemory(CoordinatorContract):
+    short_ttl = 0.1
     kind: Any
     table: LockTable
 

@@ -52,6 +52,7 @@ WAYS = {
 
 
 class _OnRedis(CoordinatorContract):
+    short_ttl = 0.15
     way: Way
     url: str
 
