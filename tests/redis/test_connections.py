@@ -56,8 +56,10 @@ def test_a_killed_connection_is_replaced(side: Side, any_redis: RedisServer) -> 
     assert side.call(lease.release) is True
 
 
-def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply that comes late is nobody's, and not the next call's."""
+def test_an_interrupt_during_a_time_out_does_not_mix_up_replies(
+    fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late reply is dropped, and not taken for the reply to the next call."""
     server = fresh_redis()
     client = server.client()
     with RedisCoordinator(server.client(), ttl=30) as coordinator:
@@ -77,7 +79,7 @@ def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monk
 
 
 def test_a_server_with_too_many_clients_is_asked_again(side: Side, fresh_redis: RedisFactory) -> None:
-    """Its refusal comes in the place of the first reply, where redis-py says nothing as it connects."""
+    """It refuses in place of the first reply, where redis-py sends no command while it connects."""
     server = fresh_redis()
     admin = server.client()
     names = inspect.signature(redis.connection.AbstractConnection).parameters
@@ -103,7 +105,7 @@ def test_a_restarted_server_is_found_again(side: Side, fresh_redis: RedisFactory
 
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("database", [0, 3])
-def test_protocol_and_database_are_the_clients(
+def test_the_protocol_and_the_database_are_those_of_the_client(
     side: Side, any_redis: RedisServer, protocol: int, database: int
 ) -> None:
     client = side.client(any_redis.url, protocol=protocol, db=database, decode_responses=True, client_name="app")
@@ -115,7 +117,7 @@ def test_protocol_and_database_are_the_clients(
     assert "app" in {each["name"] for each in admin.client_list(_type="normal")}
 
 
-def test_password_and_acl_user(side: Side, fresh_redis: RedisFactory) -> None:
+def test_passwords_and_acl_users_are_those_of_the_client(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis(extra_args=["--requirepass", "pass word"])
     use(side, side.coordinator(server.url))
     admin = server.client()
@@ -165,7 +167,7 @@ def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
 
 
 def _log_out(coordinator: Any) -> Any:
-    """What a server does to a connection whose credentials have expired."""
+    """Log the connection out, as a server does when the credentials have expired."""
     connections = coordinator._connections
     if hasattr(connections, "_free"):
         connection = connections._free[-1].connection
@@ -223,11 +225,11 @@ def test_a_single_connection_client_keeps_its_connection(side: Side, any_redis: 
     side.call(client.aclose if side.asynchronous else client.close)
 
 
-def test_the_clients_pool_is_left_alone(side: Side, any_redis: RedisServer) -> None:
+def test_waiting_takes_no_connection_of_the_clients_pool(side: Side, any_redis: RedisServer) -> None:
     client = side.client(any_redis.url, max_connections=1)
     coordinator = side.coordinator(client)
     held = side.call(coordinator.acquire, "r")
-    errors = side.race([lambda: side.expect(Exception, coordinator.acquire, "r", timeout=0.2)] * 40)
+    errors = side.race([lambda: side.expect(Exception, coordinator.acquire, "r", timeout=1)] * 40)
     assert {type(error).__name__ for error in errors} == {"NotAcquired"}
     assert side.call(client.ping) is True
     assert side.call(held.release) is True
@@ -242,11 +244,11 @@ def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer
     assert one.coordinator is two.coordinator
     assert FencedLock(any_redis.client(), "a").coordinator is not one.coordinator
     with two.hold(timeout=0) as lease:
-        assert 2 < lease.remaining() <= 3
+        assert 0 < lease.remaining() <= 3
     one.coordinator.close()
 
 
-def test_no_server_at_the_address() -> None:
+def test_a_missing_server_is_named_by_its_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and does not listen
         port = unused.getsockname()[1]
@@ -294,7 +296,7 @@ def test_a_closed_coordinator_refuses_to_acquire(side: Side, any_redis: RedisSer
 
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
-def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: RedisServer) -> None:
+def test_a_key_of_another_type_is_named_and_not_changed(side: Side, redis_server: RedisServer) -> None:
     client = redis_server.client()
     client.rpush("r", "a list")
     error = side.expect(CoordinatorUnavailable, side.coordinator(redis_server.url).acquire, "r", timeout=5)
@@ -306,7 +308,7 @@ def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: Redis
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
 @pytest.mark.parametrize("value", ["not a number", "-3", "1e15"])
-def test_a_broken_counter_is_named_and_left(side: Side, redis_server: RedisServer, value: str) -> None:
+def test_a_broken_counter_is_named_and_not_changed(side: Side, redis_server: RedisServer, value: str) -> None:
     coordinator = side.coordinator(redis_server.url)
     use(side, coordinator)
     client = redis_server.client()
@@ -320,7 +322,7 @@ def test_a_broken_counter_is_named_and_left(side: Side, redis_server: RedisServe
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
 def test_numbers_are_exact_up_to_the_last_and_then_refused(side: Side, redis_server: RedisServer) -> None:
-    """A Lua number returned as such would come as …992, …992, …992 here: a double, and three equal fences."""
+    """A Lua number is a double. Returned as such, it would be …992 three times: three equal fences."""
     coordinator = side.coordinator(redis_server.url)
     use(side, coordinator)
     client = redis_server.client()
@@ -343,12 +345,12 @@ def test_foreign_holders_and_our_locks_exclude_each_other(side: Side, redis_serv
     """The key and its value are those of redis-py's own Lock, so old and new workers can run side by side."""
     client = redis_server.client()
     coordinator = side.coordinator(redis_server.url)
-    foreign = client.lock("r", timeout=5)
+    foreign = client.lock("r", timeout=60)
     assert foreign.acquire(blocking=False)
     assert side.call(coordinator.try_acquire, "r") is None
     holder = side.call(coordinator.lock("r").holder)
     assert (holder.owner, holder.number, holder.held_for) == (None, None, None)
-    assert 0 < holder.remaining <= 5
+    assert 0 < holder.remaining <= 60
     foreign.release()
     lease = side.call(coordinator.acquire, "r", timeout=5)
     assert not client.lock("r", timeout=5).acquire(blocking=False)

@@ -67,7 +67,7 @@ def test_replies_find_their_callers(any_redis: RedisServer) -> None:
 
 
 @each_way
-def test_a_forgotten_script_is_sent_again_for_each(any_redis: RedisServer) -> None:
+def test_a_script_that_redis_has_forgotten_is_sent_again(any_redis: RedisServer) -> None:
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         client = any_redis.client()
         for _ in range(3):
@@ -117,7 +117,7 @@ def test_a_call_whose_time_is_up_does_not_break_the_connection_of_the_others(fre
     run(story, freezable_redis.url, ttl=60)
 
 
-def test_a_call_that_was_given_up_behind_a_patient_one_costs_no_time(
+def test_a_call_that_was_given_up_is_not_checked_again_and_again(
     freezable_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = []
