@@ -50,5 +50,5 @@ def test_a_call_that_another_thread_adds_while_the_clock_moves_is_made() -> None
 
 
 def test_time_does_not_run_backwards() -> None:
-    with pytest.raises(ValueError, match="forwards"):
+    with pytest.raises(ValueError):  # a negative step
         ManualClock().advance(-1)
