@@ -58,16 +58,19 @@ class ManualClock:
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"advance takes a finite number of seconds, 0 or more, not {seconds}")
         until = self._now + seconds
-        while (due := self._next(until)) is not None:
-            when, callback = due
-            self._now = max(self._now, when)
+        while (callback := self._next(until)) is not None:
             callback()
-        self._now = until
 
-    def _next(self, until: float) -> tuple[float, Callback] | None:
+    def _next(self, until: float) -> Callback | None:
+        """Move on to the next call that is due, and return it; None: the end was reached.
+
+        Both at once: a call that another thread adds meanwhile is due in this step, or finds the clock moved.
+        """
         with self._lock:
             while self._calls and self._calls[0][0] <= until:
                 when, _, callback, wanted = heapq.heappop(self._calls)
                 if wanted():
-                    return when, callback
+                    self._now = max(self._now, when)
+                    return callback
+            self._now = max(self._now, until)
         return None

@@ -11,7 +11,7 @@ import pytest
 from fencing.kernel.effects import finish
 
 
-def test_what_was_cancelled_before_it_began_is_not_left_behind() -> None:
+def test_a_coroutine_that_was_cancelled_before_it_began_is_closed() -> None:
     """A loop that ends cancels all its tasks, those included that were just made."""
 
     async def story() -> None:

@@ -48,7 +48,7 @@ EVERY: list[FencingError] = [
 ]
 
 
-def test_the_list_is_complete() -> None:
+def test_the_list_of_errors_is_complete() -> None:
     def below(cls: type[FencingError]) -> set[type[FencingError]]:
         return {cls}.union(*map(below, cls.__subclasses__()))
 
@@ -57,7 +57,7 @@ def test_the_list_is_complete() -> None:
 
 
 @pytest.mark.parametrize("reason", ["expired", "gone", "stale"])
-def test_a_completed_block_is_not_told_to_begin_anew(reason: LossReason) -> None:
+def test_the_error_of_a_completed_block_does_not_say_to_repeat_it(reason: LossReason) -> None:
     assert str(LeaseLost(fence=FENCE, reason=reason)).endswith("stop, and acquire again")
     completed = str(LeaseLost(fence=FENCE, reason=reason, completed=True))
     assert "acquire again" not in completed
@@ -65,7 +65,7 @@ def test_a_completed_block_is_not_told_to_begin_anew(reason: LossReason) -> None
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
-def test_it_survives_pickling_with_its_fields(error: FencingError) -> None:
+def test_an_error_survives_pickling_with_its_fields(error: FencingError) -> None:
     error.resource_note = "added by the caller"  # type: ignore[attr-defined]
     copy = pickle.loads(pickle.dumps(error))
     assert type(copy) is type(error)
@@ -74,12 +74,12 @@ def test_it_survives_pickling_with_its_fields(error: FencingError) -> None:
 
 
 @pytest.mark.parametrize("error", EVERY, ids=lambda error: type(error).__name__)
-def test_it_knows_no_backend_and_never_shows_a_token(error: FencingError) -> None:
+def test_an_error_knows_no_backend_and_never_shows_a_token(error: FencingError) -> None:
     assert type(error).__mro__[1:] == (FencingError, Exception, BaseException, object)
     assert "a" * 22 not in str(error)
     assert "b" * 22 not in str(error)
 
 
 @pytest.mark.parametrize("error", EVERY[:-5], ids=lambda error: type(error).__name__)
-def test_it_names_the_resource(error: FencingError) -> None:
+def test_an_error_names_the_resource(error: FencingError) -> None:
     assert "'orders:42'" in str(error)

@@ -204,7 +204,7 @@ class Carrier:
         self.ended = ended
 
 
-def test_a_guard_takes_whatever_carries_a_fence() -> None:
+def test_a_guard_takes_any_object_that_carries_a_fence() -> None:
     fence = Fence("r", 1, A)
     assert as_fence(fence) is fence
     assert as_fence(Carrier(fence)) is fence

@@ -26,8 +26,8 @@ class Remade:
         self.times += 1
 
 
-def in_a_child(said: str) -> str:
-    """What an expression gives in a forked child of a program that prints nothing else."""
+def in_a_child(expression: str) -> str:
+    """Return the value of an expression in a forked child of a program that prints nothing else."""
     code = f"""
 import os
 from fencing.kernel import process
@@ -46,7 +46,7 @@ del gone
 before = process.pid()
 child = os.fork()
 if child == 0:
-    print({said}, flush=True)
+    print({expression}, flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 """
@@ -55,7 +55,7 @@ os.waitpid(child, 0)
     return done.stdout.strip()
 
 
-def test_the_child_remakes_what_is_registered_whatever_one_of_them_raises() -> None:
+def test_the_child_calls_all_that_is_registered_although_one_of_them_fails() -> None:
     assert in_a_child("first.times, second.times, Remade.times") == "1 1 0"
 
 
@@ -93,6 +93,6 @@ def test_the_owner_is_the_thread_and_the_task() -> None:
 @pytest.mark.parametrize(
     "program", ["import fencing.redis.coordinator", "from fencing import MemoryCoordinator as M; M()"]
 )
-def test_a_program_ends_in_silence(program: str) -> None:
+def test_a_program_ends_without_output(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

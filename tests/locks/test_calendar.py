@@ -1,4 +1,4 @@
-"""The calendar of renewals, stepped through by hand: when a lease is looked at, handed over, and given up."""
+"""The calendar of renewals, moved by hand: when a lease is checked, renewed and lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BELIEVED = TTL - 1.3  # so that a deadline lies between two moments of the calen
 
 
 class Calendar(_Renewal):
-    """Its timer is a list, its clock stands still until it is moved."""
+    """A calendar whose timer is a list, and whose clock the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -56,7 +56,7 @@ class Calendar(_Renewal):
         self.now = until
 
 
-def test_leases_of_one_time_share_a_few_calls() -> None:
+def test_leases_of_one_moment_share_a_few_calls() -> None:
     calendar = Calendar()
     holdings = [calendar.hold(f"r{number}") for number in range(1000)]
     assert len(calendar.calls) < 15
@@ -66,7 +66,7 @@ def test_leases_of_one_time_share_a_few_calls() -> None:
     assert len(calendar.calls) < 15, "and so do their deadlines"
 
 
-def test_a_lease_that_ends_early_is_wanted_no_more() -> None:
+def test_a_lease_that_has_ended_is_not_renewed() -> None:
     calendar = Calendar()
     holding = calendar.hold()
     [(_, _, wanted)] = calendar.calls
@@ -116,7 +116,7 @@ def test_a_lease_that_its_user_renewed_is_due_later() -> None:
     assert calendar.submitted == [holding]
 
 
-def test_a_moment_that_comes_while_a_lease_is_entered_misses_nothing() -> None:
+def test_a_lease_that_is_added_as_its_moment_comes_is_not_missed() -> None:
     """Another thread takes the holdings out after this one has found their set, and before it adds to it."""
     calendar = Calendar()
     when = calendar.hold().moment

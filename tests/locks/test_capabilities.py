@@ -62,7 +62,7 @@ def test_without_renewal_leases_are_not_renewed() -> None:
         lease.renew()
 
 
-def test_a_session_is_renewed_by_itself() -> None:
+def test_renewal_of_a_session_cannot_be_switched_off() -> None:
     poor = without("plan_renew", session_seconds=10.0)
     assert poor().settings.renew is True
     with pytest.raises(TypeError, match="always renews the session of all its locks; remove renew=False"):

@@ -1,4 +1,4 @@
-"""The block under `hold`: what comes out of it, whatever happens inside."""
+"""Blocks under `hold`, and leases: what leaves a block, and what a lease says of itself."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from typing import Any
 
 import pytest
 
-from examples.servers import RedisServer
 from fencing import Fence, LeaseLost, Mark, StaleFence
-from tests.conftest import RedisFactory
-from tests.support.sides import Side
+from tests.support.memory_side import MemorySide
 
 
-def in_block(side: Side, coordinator: Any, body: Callable[[Any], Any], resource: str = "r") -> Any:
-    """Run a sync body under `hold` of either colour."""
+def in_block(side: MemorySide, coordinator: Any, body: Callable[[Any], Any]) -> Any:
+    """Run a sync body in a block under `hold`, sync or async, and return the lease."""
 
     def sync() -> Any:
-        with coordinator.hold(resource, timeout=5) as lease:
+        with coordinator.hold("r", timeout=5) as lease:
             body(lease)
         return lease
 
     async def asynchronous() -> Any:
-        async with coordinator.hold(resource, timeout=5) as lease:
+        async with coordinator.hold("r", timeout=5) as lease:
             body(lease)
         return lease
 
@@ -38,69 +36,66 @@ def fail(error: BaseException) -> Callable[[Any], None]:
     return body
 
 
-def test_it_is_held_inside_and_free_afterwards(side: Side, any_redis: RedisServer) -> None:
-    client = any_redis.client()
+def test_the_lock_is_held_in_the_block_and_free_afterwards(side: MemorySide) -> None:
     seen: list[Any] = []
 
     def body(lease: Any) -> None:
-        seen.append((lease.held, client.get("r") == lease.fence.token.encode()))
+        seen.append((lease.held, side.holder().number == lease.fence.number))
 
-    lease = in_block(side, side.coordinator(any_redis.url), body)
+    lease = in_block(side, side.coordinator(), body)
     assert seen == [(True, True)]
-    assert client.get("r") is None
+    assert side.holder() is None
     assert not lease.held
     assert lease.ended == "released"
     assert lease.fence.resource == "r", "readable afterwards, for logs"
 
 
-def test_the_bodys_error_comes_out_as_it_is(side: Side, any_redis: RedisServer) -> None:
+def test_an_error_of_the_block_comes_out_unchanged(side: MemorySide) -> None:
     error = ZeroDivisionError("mine")
-    assert side.expect(ZeroDivisionError, in_block, side, side.coordinator(any_redis.url), fail(error)) is error
-    assert any_redis.client().get("r") is None
+    assert side.expect(ZeroDivisionError, in_block, side, side.coordinator(), fail(error)) is error
+    assert side.holder() is None
 
 
-def test_the_bodys_error_is_not_masked_by_a_loss(side: Side, any_redis: RedisServer) -> None:
-    client = any_redis.client()
+def test_a_loss_does_not_mask_an_error_of_the_block(side: MemorySide) -> None:
     error = ZeroDivisionError("mine")
 
     def body(lease: Any) -> None:
-        client.delete("r")
+        side.take_away()
         raise error
 
-    assert side.expect(ZeroDivisionError, in_block, side, side.coordinator(any_redis.url), body) is error
+    assert side.expect(ZeroDivisionError, in_block, side, side.coordinator(), body) is error
 
 
-def test_a_loss_noticed_at_the_end_is_raised(side: Side, any_redis: RedisServer) -> None:
-    client = any_redis.client()
-    coordinator = side.coordinator(any_redis.url)
-    error = side.expect(LeaseLost, in_block, side, coordinator, lambda lease: client.delete("r"))
+def test_a_loss_found_at_the_end_of_the_block_is_raised(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    error = side.expect(LeaseLost, in_block, side, coordinator, lambda lease: side.take_away())
     assert error.reason == "gone"
     assert error.completed
     assert error.fence.resource == "r"
 
 
-def test_a_loss_that_is_known_is_raised_though_redis_is_away(side: Side, fresh_redis: RedisFactory) -> None:
-    server = fresh_redis()
-    coordinator = side.coordinator(server.url, ttl=0.6)
+def test_a_known_loss_is_raised_although_the_service_does_not_answer(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=10)
 
     def body(lease: Any) -> None:
-        server.kill()
-        side.wait_until(lambda: not lease.held)
+        side.cut_off(coordinator)
+        side.clock.advance(10)
+        assert not lease.held
 
     error = side.expect(LeaseLost, in_block, side, coordinator, body)
     assert (error.reason, error.completed) == ("expired", True)
 
 
-def test_redis_away_at_the_end_of_a_block_that_is_not_lost_is_logged(
-    side: Side, fresh_redis: RedisFactory, caplog: pytest.LogCaptureFixture
+def test_a_release_without_an_answer_at_the_end_of_a_block_is_logged(
+    side: MemorySide, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = fresh_redis()
-    in_block(side, side.coordinator(server.url, ttl=1.5), lambda lease: server.kill())
+    coordinator = side.coordinator()
+    in_block(side, coordinator, lambda lease: side.cut_off(coordinator))
     assert "could not be released; if it is still held, it frees itself within" in caplog.text
 
 
-def test_a_lock_itself_is_no_context_manager_and_says_so(side: Side, any_redis: RedisServer) -> None:
-    lock = side.coordinator(any_redis.url).lock("r")
+def test_a_lock_is_not_a_context_manager_and_says_so(side: MemorySide) -> None:
+    lock = side.coordinator().lock("r")
     error = side.expect(TypeError, lock.__aenter__ if side.asynchronous else lock.__enter__)
     assert "with lock.hold(timeout=5) as lease:" in str(error)
     if not side.asynchronous:
@@ -108,8 +103,8 @@ def test_a_lock_itself_is_no_context_manager_and_says_so(side: Side, any_redis: 
             pass
 
 
-def test_an_adopted_lease_is_a_context_manager(side: Side, any_redis: RedisServer) -> None:
-    lock = side.coordinator(any_redis.url).lock("r")
+def test_an_adopted_lease_is_a_context_manager(side: MemorySide) -> None:
+    lock = side.coordinator().lock("r")
     fence = side.call(lock.acquire).detach()
 
     def work() -> Any:
@@ -121,21 +116,21 @@ def test_an_adopted_lease_is_a_context_manager(side: Side, any_redis: RedisServe
             return lease.held and lease.fence.number > fence.number
 
     assert side.call(work_async if side.asynchronous else work)
-    assert any_redis.client().get("r") is None
+    assert side.holder() is None
 
 
-def test_stale_fence_leaving_the_block_marks_the_lease_lost(side: Side, any_redis: RedisServer) -> None:
+def test_stale_fence_leaving_the_block_marks_the_lease_lost(side: MemorySide) -> None:
     leases: list[Any] = []
 
     def body(lease: Any) -> None:
         leases.append(lease)
         raise StaleFence(fence=lease.fence, mark=Mark(lease.fence.number + 1, "b" * 22))
 
-    side.expect(StaleFence, in_block, side, side.coordinator(any_redis.url), body)
+    side.expect(StaleFence, in_block, side, side.coordinator(), body)
     assert not leases[0].held
 
 
-def test_stale_fence_in_a_group_marks_the_lease_lost(side: Side, any_redis: RedisServer) -> None:
+def test_stale_fence_in_an_exception_group_marks_the_lease_lost(side: MemorySide) -> None:
     leases: list[Any] = []
 
     def body(lease: Any) -> None:
@@ -143,12 +138,12 @@ def test_stale_fence_in_a_group_marks_the_lease_lost(side: Side, any_redis: Redi
         stale = StaleFence(fence=lease.fence, mark=Mark(lease.fence.number + 1, "b" * 22))
         raise ExceptionGroup("of a task group", [ValueError(), stale])
 
-    side.expect(ExceptionGroup, in_block, side, side.coordinator(any_redis.url), body)
+    side.expect(ExceptionGroup, in_block, side, side.coordinator(), body)
     assert leases[0].lost.is_set()
 
 
-def test_closing_the_coordinator_inside_masks_nothing(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url)
+def test_closing_the_coordinator_in_the_block_masks_no_error(side: MemorySide) -> None:
+    coordinator = side.coordinator()
     error = KeyError("mine")
 
     async def close_and_fail_async() -> None:
@@ -164,7 +159,7 @@ def test_closing_the_coordinator_inside_masks_nothing(side: Side, any_redis: Red
     assert side.expect(KeyError, close_and_fail_async if side.asynchronous else close_and_fail) is error
 
 
-def test_another_fences_staleness_says_nothing_of_this_lease(side: Side, any_redis: RedisServer) -> None:
+def test_a_stale_fence_of_another_resource_does_not_end_this_lease(side: MemorySide) -> None:
     def body(lease: Any) -> None:
         try:
             raise StaleFence(fence=Fence("other", 1, "a" * 22), mark=None, floor=1)
@@ -172,20 +167,20 @@ def test_another_fences_staleness_says_nothing_of_this_lease(side: Side, any_red
             lease._lose_if_stale(error)
         lease.ensure_held()
 
-    in_block(side, side.coordinator(any_redis.url), body)
+    in_block(side, side.coordinator(), body)
 
 
-def test_released_or_detached_inside_is_respected(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url)
-    client = any_redis.client()
+def test_a_lease_that_was_detached_in_the_block_is_not_released(side: MemorySide) -> None:
+    coordinator = side.coordinator()
     lease = in_block(side, coordinator, lambda lease: lease.detach())
-    assert client.get("r") == lease.fence.token.encode()
+    assert lease.ended == "detached"
+    assert side.holder().number == lease.fence.number
     adopted = side.call(coordinator.lock("r").adopt, lease.fence)
     side.call(adopted.release)
 
 
-def test_a_used_up_lease_says_what_is_wrong(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url)
+def test_a_released_lease_says_what_is_wrong(side: MemorySide) -> None:
+    coordinator = side.coordinator()
     lease = side.call(coordinator.acquire, "r")
     side.call(lease.release)
     for use in (lease.ensure_held, lease.renew, lease.detach):
@@ -194,19 +189,22 @@ def test_a_used_up_lease_says_what_is_wrong(side: Side, any_redis: RedisServer) 
         assert "was released; acquire the lock again" in str(error)
 
 
-def test_time_running_out_is_seen(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url, ttl=0.2, renew=False)
+def test_the_remaining_time_runs_out(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=10, renew=False)
     lease = side.call(coordinator.acquire, "r")
-    first = lease.remaining()
-    assert 0 < first <= 0.2
-    side.wait_until(lambda: not lease.held)
+    assert 9.8 < lease.remaining() <= 10
+    side.clock.advance(5)
+    assert 4.8 < lease.remaining() <= 5
+    assert lease.held
+    side.clock.advance(5)
+    assert not lease.held
     assert lease.remaining() == 0.0
     assert side.expect(LeaseLost, lease.ensure_held).reason == "expired"
     side.call(lease.release)
 
 
-def test_a_lease_that_is_forgotten_warns(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url)
+def test_a_forgotten_lease_warns(side: MemorySide) -> None:
+    coordinator = side.coordinator()
     lease = side.call(coordinator.acquire, "r")
     gc.collect()
     with warnings.catch_warnings(record=True) as caught:
@@ -219,8 +217,8 @@ def test_a_lease_that_is_forgotten_warns(side: Side, any_redis: RedisServer) -> 
 
 
 @pytest.mark.parametrize("end", ["release", "detach"])
-def test_a_lease_that_was_ended_does_not_warn(side: Side, any_redis: RedisServer, end: str) -> None:
-    lease = side.call(side.coordinator(any_redis.url).acquire, "r")
+def test_a_lease_that_was_ended_does_not_warn(side: MemorySide, end: str) -> None:
+    lease = side.call(side.coordinator().acquire, "r")
     side.call(getattr(lease, end))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -229,8 +227,8 @@ def test_a_lease_that_was_ended_does_not_warn(side: Side, any_redis: RedisServer
     assert not [each for each in caught if "never released" in str(each.message)]
 
 
-def test_it_shows_itself_without_the_token(side: Side, any_redis: RedisServer) -> None:
-    coordinator = side.coordinator(any_redis.url)
+def test_the_repr_does_not_show_the_token(side: MemorySide) -> None:
+    coordinator = side.coordinator()
     lease = side.call(coordinator.acquire, "r")
     assert f"of 'r', fence {lease.fence.number}, " in repr(lease)
     assert lease.fence.token not in repr(lease)

@@ -1,4 +1,4 @@
-"""A user's mistake gets one sentence that says what is wrong and what to do. No server is needed to make one."""
+"""A mistake of a user gets one sentence: what is wrong, and what to do. No server is needed for it."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ def test_timeouts(timeout: Any, error: type[Exception], says: str) -> None:
     refused(error, says, FencedLock(CLIENT, "r").acquire, timeout)
 
 
-def test_what_a_wrong_resource_name_is_taken_for() -> None:
+def test_wrong_types_of_resource_names() -> None:
     refused(TypeError, "not bytes; decode it first", FencedLock, CLIENT, b"r")
     refused(TypeError, "not int; name what is protected, such as 'orders:42'", FencedLock, CLIENT, 42)
 
 
-def test_what_a_guard_takes() -> None:
+def test_wrong_holders_at_a_guard() -> None:
     claim = MemoryGuard().claim
     fence = Fence("r", 1, "a" * 22)
     refused(TypeError, "Fence.parse first", claim, str(fence))
@@ -132,11 +132,18 @@ def test_clients_of_the_wrong_kind() -> None:
     refused(TypeError, "takes a sync coordinator", FencedLock, AsyncRedisCoordinator(ASYNC_CLIENT), "r")
 
 
-def test_guards_of_the_other_colour() -> None:
-    text = "is a sync guard, but this is an async lock"
-    refused(TypeError, text, AsyncFencedLock, ASYNC_CLIENT, "r", guards=[MemoryGuard()])
-    text = "is an async guard, but this is a sync lock"
-    refused(TypeError, text, FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()])
+def test_sync_guards_in_async_locks_and_async_guards_in_sync_locks() -> None:
+    refused(
+        TypeError,
+        "is a sync guard, but this is an async lock",
+        AsyncFencedLock,
+        ASYNC_CLIENT,
+        "r",
+        guards=[MemoryGuard()],
+    )
+    refused(
+        TypeError, "is an async guard, but this is a sync lock", FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()]
+    )
 
 
 def test_an_async_guard_in_disguise() -> None:
@@ -150,7 +157,7 @@ def test_an_async_guard_in_disguise() -> None:
     refused(TypeError, "is an async guard, but this is a sync lock", run, plan(), None)
 
 
-def test_adopting_what_is_no_fence_of_this_lock() -> None:
+def test_fences_that_a_lock_cannot_adopt() -> None:
     lock = FencedLock(CLIENT, "r")
     refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
     refused(
@@ -164,7 +171,7 @@ def test_adopting_what_is_no_fence_of_this_lock() -> None:
 
 
 @pytest.mark.parametrize("kind", [MemoryCoordinator, AsyncMemoryCoordinator])
-def test_what_a_memory_coordinator_takes(kind: Any) -> None:
+def test_wrong_options_of_memory_coordinators(kind: Any) -> None:
     refused(TypeError, "table must be a LockTable, not list", kind, [MemoryGuard()])
     refused(TypeError, "clock must be a function that returns seconds", kind, clock=5)
     refused(TypeError, "such as ManualClock()", kind, clock=ManualClock)
@@ -172,7 +179,7 @@ def test_what_a_memory_coordinator_takes(kind: Any) -> None:
     refused(TypeError, "a number of seconds, not str", ManualClock().advance, "1")
 
 
-def test_what_a_lease_calls_when_it_is_lost() -> None:
+def test_wrong_callbacks_of_a_lease() -> None:
     async def called(error: Any) -> None: ...
 
     with MemoryCoordinator().hold("r") as lease:
@@ -180,7 +187,7 @@ def test_what_a_lease_calls_when_it_is_lost() -> None:
         refused(TypeError, "on_lost takes a function, not an async function", lease.on_lost, called)
 
 
-def test_a_lease_that_was_released_is_not_entered_again() -> None:
+def test_a_released_lease_is_not_entered_again() -> None:
     lease = MemoryCoordinator().acquire("r")
     with lease:
         pass

@@ -27,14 +27,14 @@ HELD = Grant(Fence("r", 7, "t" * 22), 1000.0)
 
 
 class WithoutQueue(RedisPlans):
-    """A coordinator that has no queue: who waits asks again and again."""
+    """A coordinator without a queue, so that waiters poll."""
 
     plan_queue = None  # type: ignore[assignment]
 
 
 class Stepper:
-    """Runs a plan; the test answers each effect. Time passes only when the test says so, in sleeps, and while nobody
-    wakes a waiter."""
+    """Runs a plan; the test answers each effect. Time passes in sleeps, while no message wakes a waiter, and when the
+    test moves it."""
 
     def __init__(self, plans: type[RedisPlans] = RedisPlans) -> None:
         self.redis = plans()
@@ -147,7 +147,7 @@ def test_one_attempt_takes_at_most_a_third_of_the_ttl(steps: Stepper) -> None:
     assert [effect.timeout for effect in steps.effects if isinstance(effect, Call)] == pytest.approx([10 / 3, 10 / 3])
 
 
-def test_the_failure_that_had_the_most_time_is_told(steps: Stepper) -> None:
+def test_the_failure_of_the_longest_attempt_is_reported(steps: Stepper) -> None:
     """A last attempt, cut short by the deadline, would hide that the server's certificate was refused."""
     refused, cut_short = NoReply(ConnectionError("refused"), may_have_run=False), no_reply()
     plan = steps.redis.plan_release(HELD.fence, SETTINGS, deadline=1001)
@@ -186,7 +186,7 @@ def test_renewal_believes_the_record(steps: Stepper, said: bytes, believed: bool
     assert until == (1000 + 10 * 0.99 - 0.002 if believed else None)
 
 
-def test_replies_read(steps: Stepper) -> None:
+def test_replies_are_read(steps: Stepper) -> None:
     acquire = steps.redis.plan_acquire
     deadline = 1100.0
     taken = steps.run(acquire("r", "t" * 22, SETTINGS, floor=0, deadline=deadline), [b"taken", 1500, "ü".encode()])
@@ -251,7 +251,7 @@ def test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark(steps: Steppe
     assert claim.fence == grant.fence == Fence("r", 501, remint.args[0])
 
 
-def test_who_was_merely_late_waits_on_above_the_mark(steps: Stepper) -> None:
+def test_a_late_waiter_waits_on_for_a_number_above_the_mark(steps: Stepper) -> None:
     plan = plans.acquire(steps.redis, "r", settings(GUARD), 5.0)
     grant = steps.run(plan, GRANTED, stale(500), GONE, [b"granted", b"501"], None)
     assert steps.asked() == ["acquire", "Claim", "remint", "Sleep", "acquire", "Claim"]
@@ -266,7 +266,7 @@ def test_claims_that_outlast_the_lease_do_not_count(steps: Stepper) -> None:
     assert grant.fence.number == 8
 
 
-def test_five_rounds_then_superseded(steps: Stepper) -> None:
+def test_after_five_refused_claims_the_lock_is_superseded(steps: Stepper) -> None:
     answers: list[Any] = [GRANTED]
     for _ in range(plans.CLAIM_ROUNDS):
         answers += [stale(500), GRANTED]
@@ -315,7 +315,7 @@ def test_a_first_try_that_gets_no_reply_means_unavailable(steps: Stepper) -> Non
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 1.0), (1.0, no_reply()))
 
 
-def test_the_time_is_used_to_its_end(polls: Stepper) -> None:
+def test_a_waiter_uses_all_of_its_time(polls: Stepper) -> None:
     polls.otherwise = [b"taken", 100_000, b"them"]
     with pytest.raises(NotAcquired) as caught:
         polls.run(plans.acquire(polls.redis, "r", SETTINGS, 0.5))
@@ -327,7 +327,7 @@ def test_the_time_is_used_to_its_end(polls: Stepper) -> None:
 QUEUED = [b"queued", b"1000", 9902, b"them"]
 
 
-def test_who_waits_listens_before_it_queues_and_asks_again_with_its_ticket(steps: Stepper) -> None:
+def test_a_waiter_listens_before_it_queues_and_asks_again_with_its_ticket(steps: Stepper) -> None:
     plan = plans.acquire(steps.redis, "r", SETTINGS, 60.0)
     grant = steps.run(plan, [b"taken", 9900, b"them"], QUEUED, QUEUED, GRANTED)
     assert steps.asked() == ["acquire", "Enlist", "acquire", *["Wait", "Enlist", "acquire"] * 2, "Leave"]
@@ -341,7 +341,7 @@ def test_who_waits_listens_before_it_queues_and_asks_again_with_its_ticket(steps
     assert steps.effects[-1].free_at == grant.deadline
 
 
-def test_where_a_hub_listens_the_first_question_queues(steps: Stepper) -> None:
+def test_the_first_request_queues_where_a_listener_is_connected(steps: Stepper) -> None:
     steps.redis.listening = lambda: True  # type: ignore[method-assign]
     steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), QUEUED, GRANTED)
     assert steps.asked() == ["Enlist", "acquire", "Wait", "Enlist", "acquire", "Leave"]
@@ -355,7 +355,7 @@ def test_trying_once_neither_listens_nor_queues(steps: Stepper) -> None:
     assert steps.effects[0].args[5:] == ("", "")
 
 
-def test_who_gives_up_leaves_the_queue(steps: Stepper) -> None:
+def test_a_waiter_that_gives_up_leaves_the_queue(steps: Stepper) -> None:
     with pytest.raises(NotAcquired) as caught:
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 3.0), [b"taken", 9900, b"them"], QUEUED, GONE)
     assert caught.value.owner == "them"
@@ -365,20 +365,20 @@ def test_who_gives_up_leaves_the_queue(steps: Stepper) -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("closed"), CoordinatorUnavailable("away")])
-def test_whatever_stops_a_waiter_it_leaves_the_queue(steps: Stepper, error: BaseException) -> None:
+def test_a_waiter_that_is_stopped_leaves_the_queue(steps: Stepper, error: BaseException) -> None:
     with pytest.raises(type(error)):
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), [b"taken", 9900, b""], QUEUED, error, GONE)
     assert steps.asked()[-4:] == ["acquire", "Leave", "Leave", "release"]
 
 
-def test_leaving_takes_a_second_at_the_most(steps: Stepper) -> None:
+def test_leaving_the_queue_takes_a_second_at_most(steps: Stepper) -> None:
     steps.otherwise = (0.4, no_reply())
     with pytest.raises(NotAcquired):
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.3), [b"taken", 9900, b""], QUEUED)
     assert steps.now < 1000.3 + backend.GIVE_BACK_SECONDS + 0.5
 
 
-def test_who_was_superseded_waits_anew_with_another_token(steps: Stepper) -> None:
+def test_a_superseded_waiter_waits_again_with_another_token(steps: Stepper) -> None:
     plan = plans.acquire(steps.redis, "r", settings(GUARD), 60.0)
     taken = [b"taken", 9900, b""]
     steps.run(plan, taken, QUEUED, GRANTED, stale(500), GONE, taken, QUEUED, [b"granted", b"501"], None)
@@ -387,7 +387,7 @@ def test_who_was_superseded_waits_anew_with_another_token(steps: Stepper) -> Non
     assert len({call.args[0] for call in calls}) == 2
 
 
-def test_what_is_packed_is_what_is_said(steps: Stepper) -> None:
+def test_packed_requests_equal_unpacked_ones(steps: Stepper) -> None:
     grant = steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 5.0), GRANTED)
     steps.run(plans.release(steps.redis, grant.fence, SETTINGS), RELEASED)
     steps.run(plans.renew(steps.redis, grant.fence, SETTINGS), [b"renewed", b"7"])
@@ -405,7 +405,7 @@ def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_compensation(ste
     assert call.compensation.args == (call.args[0], "hub")
 
 
-def test_trying_once_tries_once(steps: Stepper) -> None:
+def test_trying_once_makes_one_request(steps: Stepper) -> None:
     with pytest.raises(NotAcquired):
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.0), [b"taken", 100_000, b""])
     assert steps.asked() == ["acquire"]
@@ -431,7 +431,7 @@ def test_adopting_takes_the_lock_over_under_a_fence_of_its_own(steps: Stepper) -
     assert (caught.value.fence, caught.value.reason) == (fence, "gone")
 
 
-def test_where_keeping_a_grant_fails_it_is_given_back(steps: Stepper) -> None:
+def test_a_grant_that_cannot_be_tracked_is_given_back(steps: Stepper) -> None:
     """No thread could be started, say."""
 
     def fail(*_: Any) -> Any:
@@ -443,14 +443,14 @@ def test_where_keeping_a_grant_fails_it_is_given_back(steps: Stepper) -> None:
     assert steps.asked() == ["acquire", "release"]
 
 
-def test_giving_back_takes_a_second_at_the_most(steps: Stepper) -> None:
+def test_giving_back_takes_a_second_at_most(steps: Stepper) -> None:
     steps.otherwise = (0.4, no_reply())
     with pytest.raises(KeyError):
         steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 0.3), GRANTED, KeyError())
     assert steps.now < 1000 + backend.GIVE_BACK_SECONDS + 0.5
 
 
-def test_superseded_says_how_long_it_took(steps: Stepper) -> None:
+def test_the_superseded_error_has_the_time_waited(steps: Stepper) -> None:
     steps.otherwise = None
     answers: list[Any] = [GRANTED]
     for _ in range(plans.CLAIM_ROUNDS):

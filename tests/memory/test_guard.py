@@ -52,7 +52,7 @@ def test_an_asyncio_transaction_that_does_not_end_makes_others_give_up() -> None
     asyncio.run(scenario())
 
 
-def test_what_leaves_the_block_has_no_effect_any_more() -> None:
+def test_data_that_leaves_the_block_has_no_effect() -> None:
     guard = MemoryGuard()
     with guard.begin(MINE, claim=True) as kept:
         kept["x"] = 1

@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/kernel/effects.py",
         "if cancelled is None:\n        return task.result()",
         "if cancelled is None or failure is None:\n        return task.result()",
-        ("tests/redis/test_cancellation.py::test_cancelling_during_a_slow_release_does_not_lose_it",),
+        ("tests/locks/test_cancellation.py::test_a_cancelled_release_is_finished_first",),
     ),
     # Locks
     Mutant(
@@ -94,14 +94,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/locks/lease.py",
         "if isinstance(error, StaleFence) and error.fence == self.fence:",
         "if isinstance(error, StaleFence):",
-        ("tests/locks/test_hold.py::test_another_fences_staleness_says_nothing_of_this_lease",),
+        ("tests/locks/test_hold.py::test_a_stale_fence_of_another_resource_does_not_end_this_lease",),
     ),
     Mutant(
         "a-hanging-holder-is-renewed-for-ever",
         "fencing/locks/holding.py",
         "if lifetime is not None and due > self.granted_at + lifetime:",
         "if lifetime is not None and due > now + lifetime:",
-        ("tests/redis/test_renewal.py::test_its_lifetime_is_capped",),
+        ("tests/locks/test_renewal.py::test_automatic_renewal_ends_with_the_maximal_lifetime",),
     ),
     Mutant(
         "a-lease-past-its-deadline-is-merely-tried-again",

@@ -46,18 +46,20 @@ def test_scripts_are_loaded_again_after_script_flush(side: Side, redis_server: R
         assert side.call(lease.release) is True
 
 
-def test_a_killed_connection_is_replaced(side: Side, redis_server: RedisServer) -> None:
-    coordinator = side.coordinator(redis_server.url)
+def test_a_killed_connection_is_replaced(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url)
     use(side, coordinator)
     lease = side.call(coordinator.acquire, "r")
-    client = redis_server.client()
+    client = any_redis.client()
     client.client_kill_filter(_type="normal", skipme=True)
     side.call(lease.renew)
     assert side.call(lease.release) is True
 
 
-def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reply that comes late is nobody's, and not the next call's."""
+def test_an_interrupt_during_a_time_out_does_not_mix_up_replies(
+    fresh_redis: RedisFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late reply is dropped, and not taken for the reply to the next call."""
     server = fresh_redis()
     client = server.client()
     with RedisCoordinator(server.client(), ttl=30) as coordinator:
@@ -77,7 +79,7 @@ def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monk
 
 
 def test_a_server_with_too_many_clients_is_asked_again(side: Side, fresh_redis: RedisFactory) -> None:
-    """Its refusal comes in the place of the first reply, where redis-py says nothing as it connects."""
+    """It refuses in place of the first reply, where redis-py sends no command while it connects."""
     server = fresh_redis()
     admin = server.client()
     names = inspect.signature(redis.connection.AbstractConnection).parameters
@@ -103,19 +105,19 @@ def test_a_restarted_server_is_found_again(side: Side, fresh_redis: RedisFactory
 
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("database", [0, 3])
-def test_protocol_and_database_are_the_clients(
-    side: Side, redis_server: RedisServer, protocol: int, database: int
+def test_the_protocol_and_the_database_are_those_of_the_client(
+    side: Side, any_redis: RedisServer, protocol: int, database: int
 ) -> None:
-    client = side.client(redis_server.url, protocol=protocol, db=database, decode_responses=True, client_name="app")
+    client = side.client(any_redis.url, protocol=protocol, db=database, decode_responses=True, client_name="app")
     coordinator = side.coordinator(client)
     lease = side.call(coordinator.acquire, "r", timeout=5)
-    assert redis_server.client(db=database).get("r") == lease.fence.token.encode()
+    assert any_redis.client(db=database).get("r") == lease.fence.token.encode()
     side.call(lease.release)
-    admin = redis_server.client()
+    admin = any_redis.client()
     assert "app" in {each["name"] for each in admin.client_list(_type="normal")}
 
 
-def test_password_and_acl_user(side: Side, fresh_redis: RedisFactory) -> None:
+def test_passwords_and_acl_users_are_those_of_the_client(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis(extra_args=["--requirepass", "pass word"])
     use(side, side.coordinator(server.url))
     admin = server.client()
@@ -165,7 +167,7 @@ def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
 
 
 def _log_out(coordinator: Any) -> Any:
-    """What a server does to a connection whose credentials have expired."""
+    """Log the connection out, as a server does when the credentials have expired."""
     connections = coordinator._connections
     if hasattr(connections, "_free"):
         connection = connections._free[-1].raw
@@ -184,7 +186,7 @@ NEEDED = (
 )
 
 
-def test_refused_credentials_say_so_at_once(side: Side, fresh_redis: RedisFactory) -> None:
+def test_refused_credentials_are_named_in_the_error(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis(extra_args=["--requirepass", "right"])
     for url in (f"redis://:wrong@{server.host}:{server.port}", f"redis://{server.host}:{server.port}"):
         error = side.expect(CoordinatorUnavailable, side.coordinator(url, ttl=60).acquire, "r", timeout=30)
@@ -194,7 +196,7 @@ def test_refused_credentials_say_so_at_once(side: Side, fresh_redis: RedisFactor
 
 def test_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
     make_certificate = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost "
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost "
         "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
     )
     subprocess.run(make_certificate.split(), cwd=tmp_path, check=True, capture_output=True)
@@ -204,7 +206,7 @@ def test_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
     server = fresh_redis(version="7", extra_args=[*port, *files, "--tls-ca-cert-file", certificate])
     use(side, side.coordinator(side.client(server.url, ssl_ca_certs=certificate)))
     distrusting = side.coordinator(side.client(server.url), ttl=10)
-    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=2)
+    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=1)
     assert "certificate verify failed" in str(error)
 
 
@@ -223,11 +225,11 @@ def test_a_single_connection_client_keeps_its_connection(side: Side, any_redis: 
     side.call(client.aclose if side.asynchronous else client.close)
 
 
-def test_the_clients_pool_is_left_alone(side: Side, any_redis: RedisServer) -> None:
+def test_waiting_takes_no_connection_of_the_clients_pool(side: Side, any_redis: RedisServer) -> None:
     client = side.client(any_redis.url, max_connections=1)
     coordinator = side.coordinator(client)
     held = side.call(coordinator.acquire, "r")
-    errors = side.race([lambda: side.expect(Exception, coordinator.acquire, "r", timeout=0.2)] * 40)
+    errors = side.race([lambda: side.expect(Exception, coordinator.acquire, "r", timeout=1)] * 40)
     assert {type(error).__name__ for error in errors} == {"NotAcquired"}
     assert side.call(client.ping) is True
     assert side.call(held.release) is True
@@ -242,11 +244,11 @@ def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer
     assert one.coordinator is two.coordinator
     assert FencedLock(any_redis.client(), "a").coordinator is not one.coordinator
     with two.hold(timeout=0) as lease:
-        assert 2 < lease.remaining() <= 3
+        assert 0 < lease.remaining() <= 3
     one.coordinator.close()
 
 
-def test_no_server_at_the_address() -> None:
+def test_a_missing_server_is_named_by_its_address() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # and does not listen
         port = unused.getsockname()[1]
@@ -284,7 +286,7 @@ def test_each_event_loop_leaves_nothing_behind(any_redis: RedisServer) -> None:
     wait_until(lambda: len(any_redis.client().client_list(_type="normal")) < 8)
 
 
-def test_a_closed_coordinator_says_so(side: Side, any_redis: RedisServer) -> None:
+def test_a_closed_coordinator_refuses_to_acquire(side: Side, any_redis: RedisServer) -> None:
     coordinator = side.coordinator(any_redis.url)
     use(side, coordinator)
     side.call(coordinator.close)
@@ -293,7 +295,8 @@ def test_a_closed_coordinator_says_so(side: Side, any_redis: RedisServer) -> Non
     assert "closed" in str(error)
 
 
-def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: RedisServer) -> None:
+@pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
+def test_a_key_of_another_type_is_named_and_not_changed(side: Side, redis_server: RedisServer) -> None:
     client = redis_server.client()
     client.rpush("r", "a list")
     error = side.expect(CoordinatorUnavailable, side.coordinator(redis_server.url).acquire, "r", timeout=5)
@@ -303,8 +306,9 @@ def test_a_key_of_another_kind_is_named_and_left(side: Side, redis_server: Redis
     assert client.keys() == [b"r"], "every check comes before the first write"
 
 
+@pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
 @pytest.mark.parametrize("value", ["not a number", "-3", "1e15"])
-def test_a_broken_counter_is_named_and_left(side: Side, redis_server: RedisServer, value: str) -> None:
+def test_a_broken_counter_is_named_and_not_changed(side: Side, redis_server: RedisServer, value: str) -> None:
     coordinator = side.coordinator(redis_server.url)
     use(side, coordinator)
     client = redis_server.client()
@@ -316,8 +320,9 @@ def test_a_broken_counter_is_named_and_left(side: Side, redis_server: RedisServe
     assert client.get(counter) == value.encode()
 
 
+@pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
 def test_numbers_are_exact_up_to_the_last_and_then_refused(side: Side, redis_server: RedisServer) -> None:
-    """A Lua number returned as such would come as …992, …992, …992 here: a double, and three equal fences."""
+    """A Lua number is a double. Returned as such, it would be …992 three times: three equal fences."""
     coordinator = side.coordinator(redis_server.url)
     use(side, coordinator)
     client = redis_server.client()
@@ -335,16 +340,17 @@ def test_numbers_are_exact_up_to_the_last_and_then_refused(side: Side, redis_ser
     assert client.get("r") is None
 
 
+@pytest.mark.parametrize("side", ["sync"], indirect=True)  # a script decides
 def test_foreign_holders_and_our_locks_exclude_each_other(side: Side, redis_server: RedisServer) -> None:
     """The key and its value are those of redis-py's own Lock, so old and new workers can run side by side."""
     client = redis_server.client()
     coordinator = side.coordinator(redis_server.url)
-    foreign = client.lock("r", timeout=5)
+    foreign = client.lock("r", timeout=60)
     assert foreign.acquire(blocking=False)
     assert side.call(coordinator.try_acquire, "r") is None
     holder = side.call(coordinator.lock("r").holder)
     assert (holder.owner, holder.number, holder.held_for) == (None, None, None)
-    assert 0 < holder.remaining <= 5
+    assert 0 < holder.remaining <= 60
     foreign.release()
     lease = side.call(coordinator.acquire, "r", timeout=5)
     assert not client.lock("r", timeout=5).acquire(blocking=False)

@@ -1,84 +1,93 @@
-"""Every coordinator behaviour, sync and async, on each Redis there is, and in memory."""
+"""The contract of coordinators on Redis: sync and async, on each version there is."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncMemoryCoordinator, AsyncRedisCoordinator, LockTable, MemoryCoordinator, RedisCoordinator
+from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.testing import CoordinatorContract
 
 
+@dataclass(frozen=True)
+class Way:
+    """One way to use Redis, which becomes a test class.
+
+    Args:
+        coordinator: its class.
+        client: the class of the client that it is given.
+        client_options: of the client.
+        options: of the coordinator.
+        each_version: whether it runs on each version of Redis, or on the newest one only.
+    """
+
+    coordinator: type[RedisCoordinator] | type[AsyncRedisCoordinator]
+    client: Any
+    client_options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    each_version: bool = False
+
+
+WAYS = {
+    "TestRedisCoordinator": Way(RedisCoordinator, redis.Redis, each_version=True),
+    "TestAsyncRedisCoordinator": Way(AsyncRedisCoordinator, redis.asyncio.Redis, each_version=True),
+    "TestRedisCoordinatorDecodingResponses": Way(
+        RedisCoordinator,
+        redis.Redis,
+        client_options={"decode_responses": True, "encoding": "latin-1"},
+    ),
+    "TestAsyncRedisCoordinatorWithoutClockFloor": Way(
+        AsyncRedisCoordinator,
+        redis.asyncio.Redis,
+        client_options={"decode_responses": True},
+        options={"clock_floor": False},
+    ),
+}
+
+
 class _OnRedis(CoordinatorContract):
+    short_ttl = 0.15
+    way: Way
     url: str
 
-    def connect(self, url: str, **settings: Any) -> Any:
-        raise AssertionError("override connect()")
+    def connect(self, url: str, **options: Any) -> Any:
+        client = self.way.client.from_url(url, **self.way.client_options)
+        return self.way.coordinator(client, **(self.way.options | options))
 
-    def make(self, **settings: Any) -> Any:
-        return self.connect(self.url, **settings)
+    def make(self, **options: Any) -> Any:
+        return self.connect(self.url, **options)
 
-    def make_unreachable(self, **settings: Any) -> Any:
-        return self.connect(self.silent, **settings)
+    def make_unreachable(self, **options: Any) -> Any:
+        return self.connect(self.silent_url, **options)
 
     @pytest.fixture(autouse=True)
-    def _silent(self) -> Iterator[None]:
-        with socket.socket() as silent:  # which is connected to, and never answers
+    def _silent_server(self) -> Iterator[None]:
+        """A port that accepts connections, and never answers."""
+        with socket.socket() as silent:
             silent.bind(("127.0.0.1", 0))
             silent.listen()
-            self.silent = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+            self.silent_url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
             yield
 
 
-class _OnEachRedis(_OnRedis):
+class _OnEachVersion(_OnRedis):
     @pytest.fixture(autouse=True)
     def _server(self, redis_server: RedisServer) -> None:
         self.url = redis_server.url
 
 
-class _OnNewestRedis(_OnRedis):
-    """For what concerns the client alone."""
-
+class _OnTheNewestVersion(_OnRedis):
     @pytest.fixture(autouse=True)
     def _server(self, any_redis: RedisServer) -> None:
         self.url = any_redis.url
 
 
-class TestRedisCoordinator(_OnEachRedis):
-    def connect(self, url: str, **settings: Any) -> RedisCoordinator:
-        return RedisCoordinator(redis.Redis.from_url(url), **settings)
-
-
-class TestAsyncRedisCoordinator(_OnEachRedis):
-    def connect(self, url: str, **settings: Any) -> AsyncRedisCoordinator:
-        return AsyncRedisCoordinator(redis.asyncio.Redis.from_url(url), **settings)
-
-
-class TestRedisCoordinatorDecodingResponses(_OnNewestRedis):
-    def connect(self, url: str, **settings: Any) -> RedisCoordinator:
-        return RedisCoordinator(redis.Redis.from_url(url, decode_responses=True, encoding="latin-1"), **settings)
-
-
-class TestAsyncRedisCoordinatorWithoutClockFloor(_OnNewestRedis):
-    def connect(self, url: str, **settings: Any) -> AsyncRedisCoordinator:
-        client = redis.asyncio.Redis.from_url(url, decode_responses=True)
-        return AsyncRedisCoordinator(client, clock_floor=False, **settings)
-
-
-class TestMemoryCoordinator(CoordinatorContract):
-    table = LockTable()
-
-    def make(self, **options: Any) -> MemoryCoordinator:
-        return MemoryCoordinator(self.table, **options)
-
-
-class TestAsyncMemoryCoordinator(CoordinatorContract):
-    table = LockTable()
-
-    def make(self, **options: Any) -> AsyncMemoryCoordinator:
-        return AsyncMemoryCoordinator(self.table, **options)
+for _name, _way in WAYS.items():
+    _base = _OnEachVersion if _way.each_version else _OnTheNewestVersion
+    globals()[_name] = type(_name, (_base,), {"way": _way, "__module__": __name__})

@@ -1,9 +1,10 @@
-"""Waiters and holders that are killed, stopped or cut off: what that costs the others. Measured, and bounded."""
+"""Waiters and holders that are killed, stopped or cut off. The others wait a bounded time for it."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -13,14 +14,19 @@ from examples.servers import RedisServer, freeze
 from fencing.redis import quirks
 from fencing.redis.listener import Heartbeat
 from tests.conftest import ProxyFactory, RedisFactory
-from tests.redis.test_fork import in_child
 from tests.support import wait_until
+from tests.support.forks import in_child
 from tests.support.sides import Side
-from tests.support.waiters import Queue, Waiter, process
+from tests.support.waiters import KEYS, Queue, Waiter, process
 
 WINDOW = 0.25
-SLOW = 1.0
-"""What a busy machine may add, everywhere: all ttls here are far longer."""
+"""Seconds that an offer lasts."""
+
+PROMPT = 5.0
+"""Seconds that a grant may take on a busy machine. Without what is tested it takes 10 s, the longest recheck."""
+
+OFFERED_SECONDS = 2.5
+"""How long Redis remembers a listener that did not answer an offer. All other keys are gone at once."""
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no SIGSTOP on this system"),
@@ -29,16 +35,15 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def _clean(any_redis: RedisServer) -> Iterator[None]:
+def _nothing_is_left_behind(any_redis: RedisServer) -> Iterator[None]:
     yield
-    wait_until(lambda: not Queue(any_redis).left_behind(), 10)
+    wait_until(lambda: Queue(any_redis).vanishes(OFFERED_SECONDS), 10)
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_the_first_waiter_is_killed(side: Side, any_redis: RedisServer, colour: str) -> None:
+def test_a_killed_process_is_offered_nothing(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
-    with process(any_redis, colour, 3) as first:
+    with process(any_redis, side.name, 3) as first:
         queue.has(3)
         waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30))
         queue.has(4)
@@ -49,15 +54,16 @@ def test_the_first_waiter_is_killed(side: Side, any_redis: RedisServer, colour: 
         waiter.join()
     took = waiter.granted_at - released_at
     print(f"three first waiters killed: the next has it after {1000 * took:.1f} ms")
-    assert took < WINDOW, "nothing is offered to the dead"
+    assert queue.client.smembers(KEYS.offered) == set(), "no listener is awaited"
+    assert took < PROMPT
 
 
-@pytest.mark.parametrize("count", [1, 50])
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_the_first_waiters_process_is_stopped(side: Side, any_redis: RedisServer, colour: str, count: int) -> None:
+@pytest.mark.parametrize("count", [50, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_stopped_process_costs_one_offer(side: Side, any_redis: RedisServer, count: int) -> None:
+    """One offer for each of its waiters would take 50 times as long."""
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
-    with process(any_redis, colour, count) as stopped:
+    with process(any_redis, side.name, count) as stopped:
         queue.has(count)
         waiters = [Waiter(side, side.coordinator(any_redis.url, ttl=30)) for _ in range(2)]
         queue.has(count + 2)
@@ -66,15 +72,17 @@ def test_the_first_waiters_process_is_stopped(side: Side, any_redis: RedisServer
         side.call(holder.release)
         took = min(waiter.join().granted_at for waiter in waiters) - released_at
         print(f"a process with {count} waiters stopped: the next has it after {1000 * took:.0f} ms")
-        assert took < 2 * WINDOW + SLOW, "one offer is lost to it, not one for each of its waiters"
+        assert took < PROMPT < 50 * WINDOW / 2
         third = Waiter(side, coordinator)
         assert third.join().error is None
-        stopped.goes_on_to_its_end(count)  # they have lost nothing but time
+        stopped.thaw_and_finish(count)  # its waiters have lost nothing but time
 
 
-def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(side: Side, any_redis: RedisServer) -> None:
-    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
-    holder = side.call(coordinator.acquire, "r")
+def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(any_redis: RedisServer) -> None:
+    """One offer for each of their 40 waiters would take 10 s."""
+    side, queue = Side(False), Queue(any_redis)
+    coordinator = side.coordinator(any_redis.url, ttl=30)
+    holder = coordinator.acquire("r")
     with process(any_redis, "sync", 20) as one, process(any_redis, "async", 20) as other:
         queue.has(40)  # in any order
         waiter = Waiter(side, coordinator)
@@ -82,37 +90,38 @@ def test_two_stopped_processes_do_not_pass_the_offers_to_each_other(side: Side, 
         for each in (one, other):
             freeze(each.popen)
         released_at = time.monotonic()
-        side.call(holder.release)
+        holder.release()
         took = waiter.join().granted_at - released_at
         print(f"two processes with 20 waiters each stopped: the next has it after {1000 * took:.0f} ms")
-        assert took < 4 * WINDOW + SLOW, "one offer is lost to each"
+        assert took < PROMPT, "one offer is lost to each"
         for each in (one, other):
-            each.goes_on_to_its_end(20)
+            each.thaw_and_finish(20)
+    coordinator.close()
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-def test_it_is_killed_between_the_offer_and_its_acceptance(side: Side, any_redis: RedisServer, colour: str) -> None:
+def test_a_process_that_is_killed_after_an_offer_costs_that_offer(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
-    with process(any_redis, colour) as first:
+    with process(any_redis, side.name) as first:
         queue.has(1)
+        [entry] = queue.entries()
         waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30))
         queue.has(2)
         freeze(first.popen)
         released_at = time.monotonic()
         side.call(holder.release)
-        assert queue.client.get("r") is not None, "it was offered"
+        assert queue.client.sismember(KEYS.offered, entry.split()[0]), "the process has an offer"
         first.kill()
         took = waiter.join().granted_at - released_at
     print(f"killed with an offer: the next has it after {1000 * took:.0f} ms")
-    assert took < 2 * WINDOW + SLOW
+    assert took < PROMPT
 
 
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_the_holder_dies_and_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer, how: str) -> None:
+@pytest.mark.parametrize(("side", "how"), [("sync", "killed"), ("async", "stopped")], indirect=["side"])
+def test_a_dead_holder_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer, how: str) -> None:
     queue = Queue(any_redis)
     with process(any_redis, "sync", hold=60, ttl=2) as holding:
-        holding.granted_at()
+        holding.next_grant()
         waiters = [Waiter(side, side.coordinator(any_redis.url, ttl=30)) for _ in range(3)]
         queue.has(3)
         if how == "killed":
@@ -123,25 +132,28 @@ def test_the_holder_dies_and_is_succeeded_when_its_lease_ends(side: Side, any_re
         ends_at = time.monotonic() + queue.client.pttl("r") / 1000
         moments = sorted(waiter.join().granted_at for waiter in waiters)
     print(f"holder {how}: succeeded {1000 * (moments[0] - ends_at):.1f} ms after the end of its lease")
-    assert -0.01 < moments[0] - ends_at < SLOW
-    assert moments[2] - moments[0] < SLOW
+    assert -0.01 < moments[0] - ends_at < PROMPT
+    assert moments[2] - moments[0] < PROMPT
 
 
-def test_a_thread_that_never_releases_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer) -> None:
-    """All in one process: whoever waits knows of the grant, though nobody told it."""
+def test_a_thread_that_does_not_release_is_succeeded_when_its_lease_ends(side: Side, any_redis: RedisServer) -> None:
+    """All in one process: no message tells the second waiter of the first one's grant."""
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=1, renew=False)
     holder = side.call(side.coordinator(any_redis.url, ttl=30).acquire, "r")
-    waiters = [Waiter(side, coordinator, hold=2) for _ in range(2)]
+    never = threading.Event()
+    waiters = [Waiter(side, coordinator, hold=never) for _ in range(2)]
     queue.has(2)
     side.call(holder.release)
-    moments = sorted(waiter.join().granted_at for waiter in waiters)
-    print(f"succeeded {1000 * (moments[1] - moments[0] - 1):.1f} ms after the end of the lease")
-    assert 0.98 <= moments[1] - moments[0] < 1 + SLOW
-    for waiter in waiters:
-        waiter.lease.lost.is_set()
+    wait_until(lambda: all(waiter.granted_at for waiter in waiters), 20)
+    never.set()
+    first, second = sorted((waiter.join() for waiter in waiters), key=lambda waiter: waiter.granted_at)
+    late = second.granted_at - first.lease._holding.deadline
+    print(f"succeeded {1000 * late:.1f} ms after the end of the lease")
+    assert 0 <= late < PROMPT
+    assert first.lease.lost.is_set()
 
 
-def test_the_listening_connection_is_killed_again_and_again(side: Side, any_redis: RedisServer) -> None:
+def test_waiters_survive_the_loss_of_their_connection(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(5)]
@@ -155,21 +167,20 @@ def test_the_listening_connection_is_killed_again_and_again(side: Side, any_redi
     side.call(holder.release)
     took = max(waiter.join().granted_at for waiter in waiters) - released_at
     print(f"connection killed just before the release: all five had it after {1000 * took:.0f} ms")
-    assert took < SLOW
+    assert took < PROMPT
 
 
-def test_redis_is_flushed(side: Side, any_redis: RedisServer) -> None:
+def test_waiters_survive_a_flush(side: Side, any_redis: RedisServer) -> None:
     queue = Queue(any_redis)
     holder = side.call(side.coordinator(any_redis.url, ttl=1).acquire, "r")
     waiters = [Waiter(side, side.coordinator(any_redis.url, ttl=1)) for _ in range(4)]
     queue.has(4)
     queue.client.flushall()
-    for waiter in waiters:
-        assert waiter.join().error is None
+    assert [waiter.join().error for waiter in waiters] == [None] * 4
     assert side.call(holder.release) is False
 
 
-def test_redis_is_restarted_without_its_data(side: Side, fresh_redis: RedisFactory) -> None:
+def test_waiters_survive_a_restart_without_data(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis()
     coordinator = side.coordinator(server.url, ttl=5)
     holder = side.call(coordinator.acquire, "r")
@@ -179,15 +190,15 @@ def test_redis_is_restarted_without_its_data(side: Side, fresh_redis: RedisFacto
     server.restart(keep_data=False)
     restarted_at = time.monotonic()
     took = max(waiter.join().granted_at for waiter in waiters) - restarted_at
-    assert not [waiter.error for waiter in waiters if waiter.error]
     print(f"restarted: twelve waiters were served within {1000 * took:.0f} ms")
+    assert [waiter.error for waiter in waiters] == [None] * 12
     assert side.call(holder.release) is False
 
 
 def test_a_dead_tcp_connection_is_noticed(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No end of the connection is told that it is broken: the server counts it as listening."""
+    """Neither end of the connection learns that it is broken, and the server counts it as listening."""
     monkeypatch.setattr(Heartbeat, "PING_SECONDS", 0.3)
     monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 0.1)
     through, queue = proxy(any_redis), Queue(any_redis)
@@ -207,23 +218,23 @@ def test_a_dead_tcp_connection_is_noticed(
     assert waiter.join().error is None
 
 
-def test_foreign_holders_release_without_telling_anybody(side: Side, redis_server: RedisServer) -> None:
-    queue = Queue(redis_server)
-    foreign = queue.client.lock("r", timeout=20)
+def test_a_release_by_a_foreign_holder_is_noticed_without_a_message(side: Side, any_redis: RedisServer) -> None:
+    queue = Queue(any_redis)
+    foreign = queue.client.lock("r", timeout=60)
     assert foreign.acquire(blocking=False)
-    waiter = Waiter(side, side.coordinator(redis_server.url))
+    waiter = Waiter(side, side.coordinator(any_redis.url))
     queue.has(1)
     released_at = time.monotonic()
     foreign.release()
     took = waiter.join().granted_at - released_at
     print(f"a foreign holder's release was noticed after {1000 * took:.0f} ms")
-    assert took < 1 + SLOW
+    assert took < PROMPT
 
 
-def test_a_fork_while_others_wait(any_redis: RedisServer) -> None:
-    """The child has a hub of its own, and its copy of the parent's connection does not keep the parent's alive."""
+def test_a_forked_child_waits_on_a_connection_of_its_own(any_redis: RedisServer) -> None:
+    """Its copy of the parent's connection is closed, and does not keep the parent's alive."""
     side, queue = Side(False), Queue(any_redis)
-    coordinator = side.coordinator(any_redis.url, ttl=2)
+    coordinator = side.coordinator(any_redis.url, ttl=1)
     holder = coordinator.acquire("r")
     waiter = Waiter(side, coordinator)
     queue.has(1)

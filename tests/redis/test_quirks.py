@@ -1,4 +1,4 @@
-"""What is known of redis-py beyond its documentation, asked of the one that is installed."""
+"""What the library uses of redis-py beyond its documentation, checked with the installed version."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def test_the_installed_redis_py_was_looked_at() -> None:
-    """A newer one: read what it does in these places, let these tests run, and then name it."""
+def test_the_installed_version_of_redis_py_is_known() -> None:
+    """For a newer version: read what it does in these places, run these tests, then add it to `SEEN`."""
     assert release(quirks.SEEN[0]) <= release(redis.__version__) <= release(quirks.SEEN[-1])
 
 
-def test_each_quirk_is_asked_for_here() -> None:
+def test_each_quirk_has_a_test() -> None:
     found = inspect.getmembers(quirks, inspect.isfunction)
     for name, _ in found:
         assert f"quirks.{name}(" in Path(__file__).read_text("utf-8"), name
 
 
-def test_the_socket_is_where_it_was(connection: Any) -> None:
+def test_socket_of_finds_the_socket(connection: Any) -> None:
     assert quirks.socket_of(connection) is None, "it is not open yet"
     connection.connect()
     sock = quirks.socket_of(connection)
@@ -53,7 +53,7 @@ def test_the_socket_is_where_it_was(connection: Any) -> None:
     assert sock.getpeername()[1] == connection.port
 
 
-def test_what_connecting_may_take(connection: Any) -> None:
+def test_connecting_has_a_time_limit(connection: Any) -> None:
     quirks.limit_connecting(connection, 0.25)
     connection.connect()
     sock = quirks.socket_of(connection)
@@ -61,7 +61,7 @@ def test_what_connecting_may_take(connection: Any) -> None:
     assert sock.gettimeout() == 0.25
 
 
-def test_connecting_to_a_server_that_says_nothing_is_bounded() -> None:
+def test_connecting_to_a_silent_server_is_bounded() -> None:
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -72,7 +72,7 @@ def test_connecting_to_a_server_that_says_nothing_is_bounded() -> None:
         connection.disconnect()
 
 
-def test_the_transport_is_where_it_was(any_redis: RedisServer) -> None:
+def test_transport_of_finds_the_transport(any_redis: RedisServer) -> None:
     async def main() -> None:
         connection = AsyncConnection(host=any_redis.host, port=any_redis.port)
         assert quirks.transport_of(connection) is None, "it is not open yet"
@@ -87,7 +87,7 @@ def test_the_transport_is_where_it_was(any_redis: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("client", [redis.Redis, redis.asyncio.Redis])
-def test_the_pool_says_how_connections_are_made(client: Any) -> None:
+def test_pool_of_finds_how_connections_are_made(client: Any) -> None:
     made = client(host="example.org", port=1, username="u", password="p", ssl=True)
     pool, kind, options = quirks.pool_of(made)
     assert pool is made.connection_pool
@@ -103,7 +103,7 @@ def test_a_sentinels_pool_names_its_service() -> None:
     assert quirks.sentinel_service(pool) == "orders"
 
 
-def test_no_maintenance_notices_are_asked_for(any_redis: RedisServer) -> None:
+def test_maintenance_notices_are_refused(any_redis: RedisServer) -> None:
     client = redis.Redis(host=any_redis.host, port=any_redis.port, protocol=3)
     options = dict(client.connection_pool.connection_kwargs)
     names = {name for name in inspect.signature(redis.connection.AbstractConnection).parameters if "maint" in name}
@@ -120,7 +120,7 @@ def test_no_maintenance_notices_are_asked_for(any_redis: RedisServer) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_childs_copy_is_closed_and_the_parents_goes_on(connection: Any) -> None:
+def test_closing_the_copy_of_a_child_does_not_close_the_connection_of_its_parent(connection: Any) -> None:
     connection.connect()
     sock = quirks.socket_of(connection)
     assert sock is not None

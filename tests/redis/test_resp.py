@@ -42,7 +42,7 @@ def some_value(chance: random.Random, depth: int = 2) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_reads_what_was_sent_as_hiredis_does(seed: int) -> None:
+def test_replies_are_read_as_hiredis_reads_them(seed: int) -> None:
     chance = random.Random(seed)
     values = [some_value(chance) for _ in range(20)]
     data = b"".join(map(packed, values))
@@ -52,7 +52,7 @@ def test_it_reads_what_was_sent_as_hiredis_does(seed: int) -> None:
     assert read_all(new_reader(), chunks) == values
 
 
-def test_every_cut() -> None:
+def test_a_reply_may_arrive_in_any_pieces() -> None:
     data = b"*2\r\n$7\r\ngranted\r\n$1\r\n7\r\n-NOSCRIPT none\r\n+OK\r\n"
     for cut in range(len(data)):
         first, error, ok = read_all(Reader(), [data[:cut], data[cut:]])
@@ -71,7 +71,7 @@ def test_every_cut() -> None:
         (b"-ERR\r\n", ResponseError, "ERR"),
     ],
 )
-def test_errors_are_what_redis_py_has_for_them(make: Any, data: bytes, kind: type[RedisError], text: str) -> None:
+def test_errors_have_the_classes_of_redis_py(make: Any, data: bytes, kind: type[RedisError], text: str) -> None:
     [error] = read_all(make(), [data])
     assert type(error) is kind
     assert str(error) == text
@@ -79,6 +79,6 @@ def test_errors_are_what_redis_py_has_for_them(make: Any, data: bytes, kind: typ
 
 @pytest.mark.parametrize("make", [Reader, new_reader])
 @pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"*x\r\n", b"$a\r\n", b":1.5\r\n"])
-def test_what_is_no_reply_is_refused(make: Any, data: bytes) -> None:
+def test_bytes_that_are_not_a_reply_are_refused(make: Any, data: bytes) -> None:
     with pytest.raises(InvalidResponse):
         read_all(make(), [data])

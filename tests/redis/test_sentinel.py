@@ -1,4 +1,4 @@
-"""One Redis behind Sentinel: the primary dies, a replica takes over, and the locks go on."""
+"""One Redis behind Sentinel: the primary dies, a replica takes over, and locks and waiters follow."""
 
 from __future__ import annotations
 
@@ -77,45 +77,37 @@ def has_taken_over(replica: RedisServer) -> bool:
 
 
 @pytest.mark.parametrize("account", ["sqlite"], indirect=True)
-def test_the_locks_follow_the_primary(
+def test_leases_and_waiters_follow_the_primary(
     side: Side, primary: RedisServer, replica: RedisServer, sentinel: tuple[str, int], account: Account
 ) -> None:
     watched: Any = (AsyncSentinel if side.asynchronous else Sentinel)([sentinel], sentinel_kwargs=QUICK, **QUICK)
-    coordinator = side.coordinator(watched.master_for("shop"), guards=[account.guard], ttl=30)
-    assert "Sentinel service 'shop'" in coordinator.address
-    before = side.call(coordinator.acquire, "r")
-    account.write(before, 1)
-    primary.client().wait(1, 5000)  # the replica has it
-    primary.kill()
-    wait_until(lambda: has_taken_over(replica), 20)
-    side.call(before.renew)
-    assert side.call(before.release) is True
-    after = side.call(coordinator.acquire, "r", timeout=10)
-    assert after.fence.number > before.fence.number
-    account.write(after, account.balance + 1)
-    assert account.balance == 2
-    side.call(after.release)
-    for client in watched.sentinels:
-        side.call(client.aclose if side.asynchronous else client.close)
-
-
-def test_waiters_follow_the_primary(
-    side: Side, primary: RedisServer, replica: RedisServer, sentinel: tuple[str, int]
-) -> None:
-    watched: Any = (AsyncSentinel if side.asynchronous else Sentinel)([sentinel], sentinel_kwargs=QUICK, **QUICK)
     coordinator = side.coordinator(watched.master_for("shop"), ttl=60)
+    assert "Sentinel service 'shop'" in coordinator.address
+    lock = coordinator.lock("account", guards=[account.guard])
+    lease = side.call(lock.acquire)
+    account.write(lease, 1)
     holder = side.call(coordinator.acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(3)]
     Queue(primary).has(3)
-    primary.client().wait(1, 5000)
+    primary.client().wait(1, 5000)  # the replica has it all
     primary.kill()
-    wait_until(lambda: has_taken_over(replica), 20)
+    wait_until(lambda: has_taken_over(replica), 30)
+
     listening: Any = replica.client().client_list
-    wait_until(lambda: len(listening(_type="pubsub")) > 1, 20)  # one of them is Sentinel's
+    wait_until(lambda: len(listening(_type="pubsub")) > 1, 30)  # one of them is Sentinel's
     assert side.call(holder.release) is True
     released_at = time.monotonic()
     took = max(waiter.join().granted_at for waiter in waiters) - released_at
-    assert not [waiter.error for waiter in waiters if waiter.error]
-    assert took < 5
+    assert [waiter.error for waiter in waiters] == [None] * 3
+    print(f"the waiters had it within {1000 * took:.0f} ms")
+    assert took < 8, "without a message it takes 10 s, the longest recheck"
+
+    side.call(lease.renew)
+    assert side.call(lease.release) is True
+    after = side.call(lock.acquire, timeout=30)
+    assert after.fence.number > lease.fence.number
+    account.write(after, account.balance + 1)
+    assert account.balance == 2
+    assert side.call(after.release) is True
     for client in watched.sentinels:
         side.call(client.aclose if side.asynchronous else client.close)

@@ -1,4 +1,4 @@
-"""A Redis that accepts connections and never answers (SIGSTOP). Every call ends by its deadline."""
+"""A Redis that accepts connections and does not answer, because it is stopped. Every call ends by its deadline."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import pytest
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, RedisCoordinator
 from fencing.redis import quirks
-from tests.conftest import RedisFactory
 from tests.support import wait_until
 from tests.support.sides import Side
 
-SLACK = 1.0  # what a busy machine may add
+SLACK = 8.0
+"""Seconds that a busy machine may add. A default redis.Redis() takes 58 s to give up."""
 
 
 @pytest.fixture
-def server(fresh_redis: RedisFactory) -> RedisServer:
-    return fresh_redis()
+def server(freezable_redis: RedisServer) -> RedisServer:
+    return freezable_redis
 
 
 def seconds(side: Side, error: type[Exception], function: Any, *args: Any, **kwargs: Any) -> float:
@@ -34,15 +34,15 @@ def seconds(side: Side, error: type[Exception], function: Any, *args: Any, **kwa
 
 
 def test_every_call_ends_by_its_deadline(side: Side, server: RedisServer) -> None:
-    coordinator = side.coordinator(server.url, ttl=1.5)  # so an attempt may take 0.5 s, a call without deadline 1 s
-    lease = side.call(coordinator.acquire, "held")
+    coordinator = side.coordinator(server.url, ttl=0.6)  # so an attempt may take 0.2 s, a call without deadline 0.4 s
+    lease = side.call(coordinator.lock("held", ttl=0.9).acquire)
     server.freeze()
-    assert seconds(side, CoordinatorUnavailable, lease.renew) < 1 + SLACK
+    assert seconds(side, CoordinatorUnavailable, lease.renew) < SLACK
     assert 0.2 <= seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2) < 0.2 + SLACK
-    assert seconds(side, CoordinatorUnavailable, coordinator.try_acquire, "r") < 1 + SLACK
-    assert seconds(side, CoordinatorUnavailable, coordinator.acquire, "r") < 1 + SLACK, "no timeout is not no bound"
-    assert seconds(side, CoordinatorUnavailable, lease.release) < 1 + SLACK
-    assert seconds(side, CoordinatorUnavailable, coordinator.lock("r").holder) < 1 + SLACK
+    assert seconds(side, CoordinatorUnavailable, coordinator.try_acquire, "r") < SLACK
+    assert seconds(side, CoordinatorUnavailable, coordinator.acquire, "r") < SLACK, "it has no timeout, and a bound"
+    assert seconds(side, CoordinatorUnavailable, coordinator.lock("r").holder) < SLACK
+    assert seconds(side, CoordinatorUnavailable, lease.release) < SLACK
     assert not lease.held
 
 
@@ -52,22 +52,23 @@ def test_the_default_client_is_bounded_too_while_it_connects(side: Side, server:
     assert seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2) < 0.2 + SLACK
 
 
-def test_an_acquire_that_was_given_up_does_not_leave_the_lock_to_its_ttl(side: Side, server: RedisServer) -> None:
+def test_an_acquire_that_was_given_up_gives_the_lock_back_later(side: Side, server: RedisServer) -> None:
     coordinator = side.coordinator(server.url, ttl=60)
     side.call(side.call(coordinator.acquire, "warm").release)  # the scripts are loaded, a connection is open
+    before = server.client().info("commandstats")["cmdstat_evalsha"]["calls"]
     server.freeze()
     side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2)
     server.thaw()
     client = server.client()
-    counted = "cmdstat_evalsha"
-    side.wait_until(lambda: client.info("commandstats")[counted]["calls"] >= 3)  # it did arrive, late
-    side.wait_until(lambda: client.get("r") is None, seconds=5)
+    # The request arrives late, and is carried out.
+    wait_until(lambda: client.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 1, 20)
+    wait_until(lambda: client.get("r") is None, 20)
 
 
 def test_leaving_the_block_neither_hangs_nor_raises(
     side: Side, server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator = side.coordinator(server.url, ttl=1.5)
+    coordinator = side.coordinator(server.url, ttl=0.9)
 
     async def work_async() -> None:
         async with coordinator.hold("r"):
@@ -79,7 +80,7 @@ def test_leaving_the_block_neither_hangs_nor_raises(
 
     started = time.monotonic()
     side.call(work_async if side.asynchronous else work)
-    assert time.monotonic() - started < 1 + SLACK
+    assert time.monotonic() - started < SLACK
     assert "could not be released" in caplog.text
 
 
@@ -90,12 +91,12 @@ def test_a_silent_server_is_noticed_by_many_threads_at_once(side: Side, server: 
     def attempt() -> float:
         return seconds(side, CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
 
-    assert max(side.race([attempt] * 40)) < 0.3 + 2 * SLACK, "also for those who wait for a connection"
+    assert max(side.race([attempt] * 40)) < 0.3 + SLACK, "also for threads that wait for a connection"
 
 
 @pytest.mark.parametrize("source", ["timer", "another process"])
-def test_signals_that_come_faster_than_the_time_out_do_not_put_it_off(server: RedisServer, source: str) -> None:
-    """Where the kernel keeps a time-out, each signal makes it count anew."""
+def test_signals_do_not_extend_the_time_out(server: RedisServer, source: str) -> None:
+    """Each signal interrupts the system call, and the time-out of the kernel would start again."""
     program = f"""
 import signal, time, redis
 from fencing import CoordinatorUnavailable, RedisCoordinator
@@ -127,15 +128,15 @@ except CoordinatorUnavailable:
                 if source != "timer":
                     process.send_signal(signal.SIGALRM)
                 time.sleep(0.05)
-            said = process.stdout.readline() if process.poll() is not None else "nothing"
+            output = process.stdout.readline() if process.poll() is not None else "nothing"
         finally:
             process.kill()
-    assert said != "nothing"
-    assert 0.4 < float(said) < 0.5 + SLACK
+    assert output != "nothing"
+    assert 0.4 < float(output) < 0.5 + SLACK
 
 
 class Interrupted(socket.socket):
-    """A socket whose user presses Ctrl-C just as the first request has gone out, whoever sends it."""
+    """A socket whose user presses Ctrl-C as soon as the first request was sent."""
 
     sent = 0
 
@@ -146,8 +147,7 @@ class Interrupted(socket.socket):
             raise KeyboardInterrupt
 
 
-def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(fresh_redis: RedisFactory) -> None:
-    server = fresh_redis()
+def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(server: RedisServer) -> None:
     with RedisCoordinator(server.client(), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
         connection = coordinator._connections._free[-1].raw  # which is used next

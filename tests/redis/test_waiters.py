@@ -48,7 +48,7 @@ def book() -> Book:
     return Book()
 
 
-def test_an_offer_wakes_the_one_it_is_for(book: Book) -> None:
+def test_an_offer_wakes_its_waiter_only(book: Book) -> None:
     first, second = book.add("a", look=10), book.add("b", look=10)
     assert book.waiters.on_message(b"grant b r") is None
     assert (first.wakes, second.wakes) == (0, 1)
@@ -62,7 +62,7 @@ def test_an_offer_for_nobody_is_to_be_declined(book: Book) -> None:
     assert book.waiters.on_message(b"grant a r") == ("r", "a")
 
 
-def test_a_waiter_that_is_thrown_away_is_forgotten(book: Book) -> None:
+def test_a_collected_waiter_is_forgotten(book: Book) -> None:
     gone = weakref.ref(book.add("a", look=10))
     gc.collect()
     assert gone() is None
@@ -70,14 +70,14 @@ def test_a_waiter_that_is_thrown_away_is_forgotten(book: Book) -> None:
     assert book.waiters.on_message(b"grant a r") == ("r", "a")
 
 
-def test_who_was_passed_over_asks_again(book: Book) -> None:
+def test_a_waiter_that_was_passed_over_asks_again(book: Book) -> None:
     waiter = book.add("a", look=10)
     assert book.waiters.on_message(b"passed a r") is None
     assert waiter.wakes == 1
     assert book.waiters.on_message(b"passed b r") is None, "there is nothing to decline"
 
 
-def test_only_the_first_looks_and_at_its_moment(book: Book) -> None:
+def test_only_the_first_waiter_rechecks_and_at_its_moment(book: Book) -> None:
     first, second = book.add("a", look=3), book.add("b", look=1)
     book.pass_time(2.9)
     assert (first.wakes, second.wakes) == (0, 0)
@@ -85,14 +85,14 @@ def test_only_the_first_looks_and_at_its_moment(book: Book) -> None:
     assert (first.wakes, second.wakes) == (1, 0)
 
 
-def test_a_look_that_is_not_followed_by_a_question_is_repeated(book: Book) -> None:
+def test_a_recheck_without_a_request_is_repeated(book: Book) -> None:
     waiter = book.add("a", look=1)
     book.pass_time(1)
     book.pass_time(LONGEST_RECHECK_SECONDS)
     assert waiter.wakes == 2
 
 
-def test_when_the_first_leaves_the_next_one_looks(book: Book) -> None:
+def test_the_next_waiter_rechecks_when_the_first_has_left(book: Book) -> None:
     first, second = book.add("a", look=3), book.add("b", look=3)
     book.waiters.remove(first, None)
     book.pass_time(3)
@@ -100,7 +100,7 @@ def test_when_the_first_leaves_the_next_one_looks(book: Book) -> None:
 
 
 @pytest.mark.parametrize(("lasts", "after"), [(1.0, 1.0 + SLACK_SECONDS), (60.0, LONGEST_RECHECK_SECONDS)])
-def test_a_grant_here_moves_the_look_to_its_end(book: Book, lasts: float, after: float) -> None:
+def test_a_grant_moves_the_recheck_to_the_end_of_its_lease(book: Book, lasts: float, after: float) -> None:
     first, second = book.add("a", look=5), book.add("b", look=5)
     book.waiters.remove(first, book.now + lasts)
     book.pass_time(after - 0.001)
@@ -109,7 +109,7 @@ def test_a_grant_here_moves_the_look_to_its_end(book: Book, lasts: float, after:
     assert second.wakes == 1
 
 
-def test_a_message_moves_the_look(book: Book) -> None:
+def test_a_message_moves_the_recheck(book: Book) -> None:
     waiter = book.add("a", look=10)
     assert book.waiters.on_message(b"recheck 252 r") is None
     assert book.waiters.on_message(b"recheck 252 of nobody") is None
@@ -118,7 +118,7 @@ def test_a_message_moves_the_look(book: Book) -> None:
 
 
 def test_a_message_that_overtakes_the_answer_counts(book: Book) -> None:
-    """It is of an offer that was made just after the question was answered: nobody else may notice that it ends."""
+    """It belongs to an offer that was made just after the answer. This waiter may be the only one to notice its end."""
     waiter = book.add("a")
     assert book.waiters.on_message(b"recheck 252 r") is None
     book.waiters.schedule_recheck(waiter, 10)
@@ -129,8 +129,8 @@ def test_a_message_that_overtakes_the_answer_counts(book: Book) -> None:
     assert waiter.wakes == 2
 
 
-def test_who_is_just_asking_stays_known_when_an_old_call_comes(book: Book) -> None:
-    """The last one has left, the next one has not begun to wait, and the timer calls for the former."""
+def test_an_old_call_of_the_timer_does_not_remove_a_waiter_that_is_asking(book: Book) -> None:
+    """The last waiter has left, and the next one has not begun to wait, when the timer calls for the former."""
     old = book.add("a", look=1)
     book.waiters.remove(old, None)
     new = book.add("b")
@@ -150,7 +150,7 @@ def test_many_grants_leave_few_calls_behind(book: Book) -> None:
     assert len(book.calls) < 5
 
 
-def test_all_ask_when_the_connection_breaks(book: Book) -> None:
+def test_all_waiters_ask_when_the_connection_breaks(book: Book) -> None:
     waiters = [book.add("a", look=10), book.add("b"), book.add("a", "other", look=10)]
     book.waiters.wake_all()
     assert [waiter.wakes for waiter in waiters] == [1, 1, 1]

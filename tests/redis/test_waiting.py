@@ -1,4 +1,4 @@
-"""Waiting for a lock: in order, without asking again and again, on one connection, and leaving nothing behind."""
+"""Waiting for a lock: in order, without polling, on one connection. Nothing is left behind in Redis."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
-from fencing.redis import listener
+from fencing.redis import listener, listener_async
+from fencing.redis.calls import release_call
 from fencing.redis.listener import Heartbeat
 from fencing.redis.scripts import ACQUIRE
 from tests.conftest import ProxyFactory, RedisFactory
-from tests.redis.test_lost_replies import asks_for
 from tests.support import wait_until
+from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process
 
+PROMPT = 5.0
+"""Seconds that a grant may take on a busy machine. Without a message it takes 10 s, the longest recheck."""
+
 
 def commands(server: RedisServer, name: str) -> int:
-    """How often clients, or scripts, have sent it."""
+    """Return how often clients and scripts have run it."""
     return int(server.client().info("commandstats").get(f"cmdstat_{name}", {"calls": 0})["calls"])
 
 
 def test_waiters_are_served_in_the_order_they_came(redis_server: RedisServer) -> None:
-    """Threads, tasks, and other processes, mixed."""
+    """Threads and tasks, mixed."""
     queue, threads, tasks = Queue(redis_server), Side(False), Side(True)
     coordinators = [threads.coordinator(redis_server.url), tasks.coordinator(redis_server.url)]
-    with process(redis_server, "sync") as one, process(redis_server, "async") as other:
-        # They are on their way as soon as they have started; so both queue first, in either order.
-        holder = threads.coordinator(redis_server.url).acquire("r")
-        queue.has(2)
-        waiters = []
-        for number, side in enumerate([threads, tasks, tasks, threads, threads, tasks]):
-            waiters.append(Waiter(side, coordinators[side.asynchronous]))
-            queue.has(3 + number)
-        holder.release()
-        moments = [waiter.join().granted_at for waiter in waiters]
-        first = sorted([one.granted_at(), other.granted_at()])
-    assert [*first, *moments] == sorted([*first, *moments])
+    holder = threads.coordinator(redis_server.url).acquire("r")
+    waiters = []
+    for number, side in enumerate([threads, tasks, tasks, threads, threads, tasks]):
+        waiters.append(Waiter(side, coordinators[side.asynchronous]))
+        queue.has(1 + number)
+    holder.release()
+    moments = [waiter.join().granted_at for waiter in waiters]
+    assert moments == sorted(moments)
     numbers = [waiter.lease.fence.number for waiter in waiters]
     assert numbers == sorted(set(numbers))
     assert not queue.left_behind()
@@ -52,37 +52,53 @@ def test_waiters_are_served_in_the_order_they_came(redis_server: RedisServer) ->
             side.call(coordinator.close)
 
 
-def test_who_comes_later_does_not_overtake(side: Side, redis_server: RedisServer) -> None:
-    queue = Queue(redis_server)
+def test_waiters_of_other_processes_are_served_in_the_same_order(side: Side, any_redis: RedisServer) -> None:
+    queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url)
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    with process(any_redis, "sync") as one, process(any_redis, "async") as other:
+        queue.has(2)  # in either order
+        waiter = Waiter(side, coordinator)
+        queue.has(3)
+        side.call(holder.release)
+        granted_at = waiter.join().granted_at
+        assert max(one.next_grant(), other.next_grant()) < granted_at
+    assert not queue.left_behind()
+
+
+@pytest.mark.parametrize("side", ["sync"], indirect=True)  # the script decides
+def test_a_newcomer_does_not_overtake_a_waiter(side: Side, redis_server: RedisServer) -> None:
+    queue, permitted = Queue(redis_server), threading.Event()
     holder = side.call(side.coordinator(redis_server.url).acquire, "r")
-    waiter = Waiter(side, side.coordinator(redis_server.url), hold=0.5)
+    waiter = Waiter(side, side.coordinator(redis_server.url), hold=permitted)
     queue.has(1)
-    queue.client.delete("r")  # free, though nobody has been told
+    queue.client.delete("r")  # free, and no message says so
     assert side.call(side.coordinator(redis_server.url).try_acquire, "r") is None
-    waiter.join()
-    assert waiter.granted_at > 0
+    permitted.set()
+    assert waiter.join().error is None
+    assert waiter.lease.fence.number > holder.fence.number
     assert side.call(holder.release) is False
 
 
-def test_nobody_asks_while_the_lock_is_held(side: Side, any_redis: RedisServer) -> None:
+def test_waiters_do_not_ask_while_the_lock_is_held(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
     holder = side.call(coordinator.acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(8)]
     queue.has(8)
     before = commands(any_redis, "evalsha")
-    time.sleep(1)  # time in which nothing is to happen
+    time.sleep(0.5)  # time for requests that must not come
     assert commands(any_redis, "evalsha") == before
     side.call(holder.release)
-    for waiter in waiters:
-        assert waiter.join().error is None
+    assert [waiter.join().error for waiter in waiters] == [None] * 8
 
 
-@pytest.mark.parametrize("count", [2, 8, 32])
-def test_a_grant_takes_three_commands_and_all_get_as_much(side: Side, any_redis: RedisServer, count: int) -> None:
+@pytest.mark.parametrize("count", [2, 8, pytest.param(32, marks=pytest.mark.thorough)])
+def test_a_grant_takes_three_commands_and_waiters_get_equal_shares(
+    side: Side, any_redis: RedisServer, count: int
+) -> None:
     coordinator = side.coordinator(any_redis.url)
     rounds = itertools.count()
     grants = [0] * count
-    most = 40 * count
+    most = 20 * count
 
     def work(index: int) -> None:
         while next(rounds) < most:
@@ -104,44 +120,52 @@ def test_a_grant_takes_three_commands_and_all_get_as_much(side: Side, any_redis:
     fairness = sum(grants) ** 2 / (count * sum(each**2 for each in grants))
     print(f"{count} waiters: {asked:.2f} commands a grant, Jain's index {fairness:.3f}")
     assert sum(grants) == most
-    assert asked <= 3.2
-    assert fairness >= 0.95
+    assert asked <= 3.5
+    assert fairness >= 0.9
     assert not Queue(any_redis).left_behind()
 
 
-def test_all_wait_on_one_connection_and_none_of_the_clients(side: Side, any_redis: RedisServer) -> None:
+def test_all_waiters_share_one_connection_and_none_of_the_clients(
+    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 0.5)
+    monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 0.1)
     admin = any_redis.client()
     client = side.client(any_redis.url, max_connections=1, client_name="app")
     coordinator = side.coordinator(client)
     holder = side.call(coordinator.acquire, "r")
-    waiters = [Waiter(side, coordinator) for _ in range(40)]
-    Queue(any_redis).has(40)
+    waiters = [Waiter(side, coordinator) for _ in range(20)]
+    Queue(any_redis).has(20)
     listeners = [each for each in admin.client_list(_type="pubsub") if each["name"] == "app"]
     assert len(listeners) == 1
     assert side.call(client.ping) is True
     side.call(holder.release)
-    for waiter in waiters:
-        assert waiter.join().error is None
-    wait_until(lambda: not admin.client_list(_type="pubsub"), 3 * Heartbeat.LINGER_SECONDS)
+    assert [waiter.join().error for waiter in waiters] == [None] * 20
+    wait_until(lambda: not admin.client_list(_type="pubsub"), 20)  # it is closed when no caller has waited for a while
     side.call(client.aclose if side.asynchronous else client.close)
 
 
 def test_short_waits_in_a_row_share_a_connection(
     side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It counts as used although nobody waits whenever the hub looks."""
-    monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 1.5)
+    """It stays open although no caller waits at the moments when the listener checks."""
+    monkeypatch.setattr(Heartbeat, "LINGER_SECONDS", 0.6)
+    monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 0.1)
     coordinator = side.coordinator(any_redis.url)
     queue = Queue(any_redis)
     before = commands(any_redis, "subscribe")
-    for _ in range(10):
+    stalls, last = 0, time.monotonic()
+    for _ in range(7):
         holder = side.call(coordinator.acquire, "r")
         waiter = Waiter(side, coordinator)
         queue.has(1)
         side.call(holder.release)
         assert waiter.join().error is None
-        time.sleep(0.35)
-    assert commands(any_redis, "subscribe") == before + 1
+        time.sleep(0.12)
+        now = time.monotonic()
+        stalls += now - last > 0.4  # a busy machine may have let the connection be closed
+        last = now
+    assert commands(any_redis, "subscribe") <= before + 1 + stalls
 
 
 def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> None:
@@ -160,45 +184,44 @@ def test_each_event_loop_has_a_connection_of_its_own(any_redis: RedisServer) -> 
     assert not queue.left_behind()
 
 
-@pytest.mark.parametrize("timeout", [0.05, 0.3])
-def test_who_gives_up_leaves_the_queue_at_once(side: Side, any_redis: RedisServer, timeout: float) -> None:
+def test_a_waiter_whose_time_is_up_leaves_the_queue_at_once(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, owner="me")
     holder = side.call(coordinator.acquire, "r")
-    side.expect(NotAcquired, coordinator.acquire, "r", timeout=1.0)  # the connection on which it is told is open now
     started = time.monotonic()
-    error = side.expect(NotAcquired, coordinator.acquire, "r", timeout=timeout)
+    error = side.expect(NotAcquired, coordinator.acquire, "r", timeout=0.5)
     assert (error.reason, error.owner) == ("held", "me")
-    assert timeout <= error.waited
-    assert time.monotonic() - started < timeout + 5
+    assert error.waited >= 0.5
+    assert time.monotonic() - started < 0.5 + PROMPT
     assert len(queue) == 0
     side.call(holder.release)
     assert not queue.left_behind()
 
 
 def test_giving_up_at_the_moment_of_the_grant_leaves_no_lock_behind(side: Side, any_redis: RedisServer) -> None:
-    """Time-outs and releases at the same moments, many times: whoever gave up was not left with the lock."""
+    """Time-outs and releases come at the same moments, many times."""
     queue = Queue(any_redis)
     coordinators = [side.coordinator(any_redis.url, ttl=60) for _ in range(3)]
     granted, gave_up = [], []
 
     def work(index: int) -> None:
         for number in range(40):
+            timeout = 30 if number == 39 else 0.001 * (1 + (number + index) % 5)
             try:
-                lease = side.call(coordinators[index].acquire, "r", timeout=0.001 * (1 + (number + index) % 5))
+                lease = side.call(coordinators[index].acquire, "r", timeout=timeout)
             except (NotAcquired, CoordinatorUnavailable):
                 gave_up.append(number)  # the time was up, before the lock came, or before any reply did
                 continue
             granted.append(number)
-            time.sleep(0.002)  # it is held as long as the others wait
+            time.sleep(0.002)  # as long as the others wait
             side.call(lease.release)
 
     side.race([lambda index=index: work(index) for index in (0, 0, 1, 1, 2, 2)])  # type: ignore[misc]
-    assert granted
+    assert len(granted) >= 6
     assert gave_up
-    wait_until(lambda: not queue.left_behind(), 10)  # an offer that was let go by is remembered for 2.5 s
+    wait_until(lambda: queue.vanishes(2.5), 10)  # a listener that let an offer lapse is remembered for so long
 
 
-def test_cancelled_waiters_leave_at_once_and_the_others_go_on(any_redis: RedisServer) -> None:
+def test_cancelled_waiters_leave_the_queue_at_once(any_redis: RedisServer) -> None:
     queue = Queue(any_redis)
 
     async def main() -> None:
@@ -235,20 +258,28 @@ def test_an_interrupted_thread_leaves_the_queue(any_redis: RedisServer, monkeypa
     assert not queue.left_behind()
 
 
-def test_an_offer_that_nobody_waits_for_is_declined_at_once(side: Side, any_redis: RedisServer) -> None:
-    """The withdrawal got lost, say: the entry is there, the hub is there, the waiter is not."""
+def test_an_offer_without_a_waiter_is_declined(
+    side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiter has gone, and its entry is still in the queue, because its withdrawal was lost."""
+    declined: list[str] = []
+
+    def noted(resource: str, token: str, *args: Any, **options: Any) -> Any:
+        declined.append(token)
+        return release_call(resource, token, *args, **options)
+
+    monkeypatch.setattr(listener_async if side.asynchronous else listener, "release_call", noted)
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
     holder = side.call(coordinator.acquire, "r")
     waiting = Waiter(side, coordinator)
     queue.has(1)
     [entry] = queue.entries()
-    hub = entry.split()[0]
-    queue.client.zadd(KEYS.queue, {hub + b" " + b"g" * 22: 1.0})
+    queue.client.zadd(KEYS.queue, {entry.split()[0] + b" " + b"g" * 22: 1.0})
     released_at = time.monotonic()
     side.call(holder.release)
-    waiting.join()
+    assert waiting.join().error is None
     print(f"declined, and granted to the next, within {1000 * (waiting.granted_at - released_at):.1f} ms")
-    assert waiting.granted_at - released_at < 0.2, "less than the offer would have lasted"
+    assert declined == ["g" * 22]
 
 
 def test_a_forced_release_hands_the_lock_on(side: Side, any_redis: RedisServer) -> None:
@@ -258,7 +289,7 @@ def test_a_forced_release_hands_the_lock_on(side: Side, any_redis: RedisServer) 
     queue.has(1)
     forced_at = time.monotonic()
     forced = side.call(coordinator.lock("r").force_release)
-    assert waiter.join().granted_at - forced_at < 1
+    assert waiter.join().granted_at - forced_at < PROMPT
     assert waiter.lease.fence.number > forced.fence.number > holder.fence.number
     assert side.call(holder.release) is False
     assert not queue.left_behind()
@@ -319,20 +350,20 @@ def test_a_lost_reply_while_queueing_keeps_the_place(side: Side, any_redis: Redi
     assert not queue.left_behind()
 
 
-def test_waiting_needs_the_right_to_listen_and_says_which(side: Side, fresh_redis: RedisFactory) -> None:
+def test_waiting_without_the_right_to_listen_says_which_right_is_missing(side: Side, fresh_redis: RedisFactory) -> None:
     server = fresh_redis(version="7")
     admin: Any = server.client()
     admin.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"], channels=[])
     admin.execute_command("ACL", "SETUSER", "worker", "resetchannels")
-    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}", ttl=1)
+    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}", ttl=1.5)
     lease = side.call(coordinator.acquire, "r", timeout=5)
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
     assert "&fencing:1:wake:*" in str(error)
     assert side.call(coordinator.try_acquire, "r") is None
     waiter = Waiter(side, side.coordinator(server.url))
     Queue(server).has(1)
-    assert side.call(lease.release) is True, "though it may not tell anybody"
-    assert waiter.join().error is None, "who waits looks, at the latest when the lease would have ended"
+    assert side.call(lease.release) is True, "although it may not send the message"
+    assert waiter.join().error is None, "it asks again when the lease would have ended"
     admin.execute_command("ACL", "SETUSER", "worker", "&fencing:1:wake:*")
     lease = side.call(coordinator.acquire, "r", timeout=5)
     waiter = Waiter(side, coordinator)
@@ -341,7 +372,7 @@ def test_waiting_needs_the_right_to_listen_and_says_which(side: Side, fresh_redi
     assert waiter.join().error is None
 
 
-def test_closing_the_coordinator_sends_its_waiters_away(side: Side, any_redis: RedisServer) -> None:
+def test_closing_a_coordinator_ends_the_waiting_of_its_callers(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url)
     holder = side.call(side.coordinator(any_redis.url).acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(3)]
@@ -353,20 +384,21 @@ def test_closing_the_coordinator_sends_its_waiters_away(side: Side, any_redis: R
     following = Waiter(side, side.coordinator(any_redis.url))
     released_at = time.monotonic()
     side.call(holder.release)
-    assert following.join().granted_at - released_at < 0.2, "their places went to nobody"
+    assert following.join().granted_at - released_at < PROMPT
+    assert queue.client.smembers(KEYS.offered) == set(), "nothing was offered to those that have left"
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_the_clients_own_settings_do_not_matter(side: Side, redis_server: RedisServer, protocol: int) -> None:
-    client = side.client(redis_server.url, protocol=protocol, db=3, decode_responses=True, health_check_interval=1)
+def test_the_clients_own_settings_do_not_matter(side: Side, any_redis: RedisServer, protocol: int) -> None:
+    client = side.client(any_redis.url, protocol=protocol, db=3, decode_responses=True, health_check_interval=1)
     coordinator = side.coordinator(client)
     holder = side.call(coordinator.acquire, "r")
     waiters = [Waiter(side, coordinator) for _ in range(3)]
-    deep: Any = redis_server.client(db=3)
-    wait_until(lambda: deep.zcard(KEYS.queue) == 3)
+    other_database: Any = any_redis.client(db=3)
+    wait_until(lambda: other_database.zcard(KEYS.queue) == 3)
     released_at = time.monotonic()
     side.call(holder.release)
-    assert max(waiter.join().granted_at for waiter in waiters) - released_at < 1
+    assert max(waiter.join().granted_at for waiter in waiters) - released_at < PROMPT
     side.call(client.aclose if side.asynchronous else client.close)
 
 

@@ -1,8 +1,8 @@
 """Many processes wait for the same locks, while some are stopped, killed and cut off: what must hold all the same.
 
-Of each resource: no two leases that were held to their release overlap; numbers grow; nobody who is alive waits much
-longer than the dead can hold a lock up; without faults, grants come in the order of tickets. At the end everybody
-leaves, and nothing is left in Redis but counters.
+For each resource: no two leases that were held to their release overlap; numbers grow; a live waiter waits not much
+longer than a dead one can block the lock; without faults, grants come in the order of tickets. At the end all workers
+leave, and nothing is left in Redis but counters.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ PROCESSES = 4
 NAMES = "a b"
 LEAVING_SECONDS = 30.0
 MOST_SECONDS = 9.0
-"""Of waiting. Far more than the faults can add up to, and less than the longest look."""
+"""The longest wait allowed: far more than the faults add up to, and less than the longest recheck."""
 
 
 class Granted(NamedTuple):
-    """One line of a worker."""
+    """One line of a worker's output."""
 
     process: int
     name: str
@@ -97,11 +97,11 @@ class _Worker:
             self.popen.stdin.flush()
 
     def join(self, seconds: float) -> str:
-        """What it complained about; AssertionError if it does not end."""
+        """Return what it wrote to its standard error; AssertionError if it does not end."""
         try:
             self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
-            raise AssertionError("somebody waits for ever") from None
+            raise AssertionError("a worker does not end") from None
         finally:
             self.kill()
         return "" if self.killed_on_purpose else "".join(self._errors)
@@ -121,7 +121,7 @@ class _Worker:
 
 
 def run(server: RedisServer, seconds: float, seed: int, *, faults: bool = True) -> Outcome:
-    """Run it; AssertionError says what did not hold."""
+    """Run the workers for so many seconds, and check what they report; AssertionError says what did not hold."""
     chance = random.Random(seed)
     client = server.client()
     counts: dict[str, int] = defaultdict(int)
@@ -164,12 +164,12 @@ def run(server: RedisServer, seconds: float, seed: int, *, faults: bool = True) 
         client.close()
     grants = [each for worker in workers for each in worker.grants]
     longest = max(each.got - each.began for each in grants)
-    assert longest < MOST_SECONDS, f"somebody waited {longest:.1f} s: nobody told them, and a look came to their help"
+    assert longest < MOST_SECONDS, f"a worker waited {longest:.1f} s: it got no message, and a recheck helped"
     return Outcome(grants, dict(counts), _check(grants))
 
 
 def _check(grants: list[Granted]) -> int:
-    """Exclusion and growing numbers, for each resource. Returns how many were granted out of their tickets' order."""
+    """Check exclusion and growing numbers. Return how many grants were out of the order of tickets."""
     out_of_order = 0
     for name in NAMES.split():
         mine = sorted((each for each in grants if each.name == name), key=lambda each: each.number)

@@ -56,7 +56,7 @@ class Log:
         self._lock = threading.Lock()
 
     def wish(self) -> tuple[str, float | None, float]:
-        """Which resource, how long to wait for it, and how long to hold it."""
+        """Return a resource, how long to wait for it, and how long to hold it."""
         name = self.chance.choice(self.names)
         timeout = self.chance.choice([None, None, None, 0.0, 0.01, 0.1])
         return name, timeout, self.chance.choice([0.0, 0.001, 0.003])

@@ -1,4 +1,4 @@
-"""Sync and async behind one face, so that a story is written once and tested twice."""
+"""Sync and async behind one interface, so that a test is written once and runs twice."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class Side(Contract):
     def __init__(self, asynchronous: bool) -> None:
         self.asynchronous = asynchronous
         self.made: list[Any] = []
+
+    @property
+    def name(self) -> str:
+        return "async" if self.asynchronous else "sync"
 
     def client(self, url: str, **options: Any) -> Any:
         return (redis.asyncio.Redis if self.asynchronous else redis.Redis).from_url(url, **options)
@@ -54,7 +58,7 @@ class Account:
         self.sql("INSERT INTO account VALUES ('r', 0)")
 
     def sql(self, statement: str, **values: Any) -> Any:
-        """One statement past the guard, committed; its first value, if it has one."""
+        """Run and commit one statement without the guard; return its first value, if it has one."""
         with self._direct.connect() as connection:
             result = connection.execute(text(statement), values)
             return result.scalar() if result.returns_rows else result.rowcount
@@ -76,7 +80,7 @@ class Account:
 
 
 def with_python_parser(make: Callable[[ConnectionFactory], Any]) -> Callable[[ConnectionFactory], Any]:
-    """Connections that redis-py reads as it does where hiredis is not installed."""
+    """Make connections that redis-py reads as it does where hiredis is not installed."""
 
     def made(factory: ConnectionFactory) -> Any:
         asynchronous = isinstance(factory.options["retry"], redis.asyncio.retry.Retry)

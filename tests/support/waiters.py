@@ -1,4 +1,4 @@
-"""Waiters for the tests of waiting: of either colour, here and in other processes; and the queue as Redis has it."""
+"""Waiters for the tests of waiting, sync or async, here and in other processes; and the queue as Redis has it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,43 @@ KEYS = keys_of("r")
 
 
 class Queue:
-    """The queue of the resource "r", looked at past the library."""
+    """The queue of the resource "r", read without the library."""
 
     def __init__(self, server: RedisServer) -> None:
         self.client: Any = server.client()
 
     def entries(self) -> list[bytes]:
-        """`<hub> <token>` each, the first one first."""
+        """Return the entries in order, each `<listener> <token>`."""
         return list(self.client.zrange(KEYS.queue, 0, -1))
 
     def __len__(self) -> int:
         return int(self.client.zcard(KEYS.queue))
 
     def has(self, count: int) -> None:
-        """Wait until so many are in it."""
+        """Wait until it has so many entries."""
         wait_until(lambda: len(self) == count, 20)
 
     def left_behind(self) -> list[bytes]:
-        """All keys but the counter."""
+        """Return all keys but the counters, which stay."""
         return [key for key in self.client.scan_iter() if not key.endswith(b":counter")]
+
+    def vanishes(self, seconds: float) -> bool:
+        """Return whether every key but the counters expires within so many seconds."""
+        left = [self.client.pttl(key) for key in self.left_behind()]
+        return all(milliseconds == -2 or 0 <= milliseconds <= 1000 * seconds for milliseconds in left)
 
 
 class Waiter:
-    """A thread that acquires "r", notes when, and releases; by a coordinator of either colour."""
+    """A thread that acquires "r", notes when, and releases.
 
-    def __init__(self, side: Side, coordinator: Any, timeout: float | None = 60, hold: float = 0.0) -> None:
+    Args:
+        side: of the coordinator.
+        hold: what it waits for before it releases; None: it releases at once.
+    """
+
+    def __init__(
+        self, side: Side, coordinator: Any, timeout: float | None = 60, hold: threading.Event | None = None
+    ) -> None:
         self.granted_at = 0.0
         self.error: Exception | None = None
         self.lease: Any = None
@@ -55,51 +67,59 @@ class Waiter:
         def work() -> None:
             try:
                 self.lease = side.call(coordinator.acquire, "r", timeout=timeout)
-            except Exception as error:  # noqa: BLE001 - the test looks at it
+            except Exception as error:  # noqa: BLE001 - the test reads it
                 self.error = error
                 return
             self.granted_at = time.monotonic()
-            time.sleep(hold)
+            if hold is not None:
+                hold.wait(60)
             side.call(self.lease.release)
 
         self._thread = threading.Thread(target=work, daemon=True)
         self._thread.start()
 
     def join(self) -> Waiter:
+        """Wait until it has released, or failed."""
         self._thread.join(60)
-        assert not self._thread.is_alive(), "it waits for ever"
+        assert not self._thread.is_alive(), "it still waits"
         return self
 
 
 class Process:
-    """Runs `waiting_process`: so many waiters in a process of their own."""
+    """Waiters in a process of their own, which runs `waiting_process`.
 
-    def __init__(self, url: str, colour: str, count: int, hold: float, ttl: float) -> None:
-        command = [sys.executable, "-m", "tests.support.waiting_process", url, "r", colour]
+    Args:
+        kind: "sync" or "async".
+        count: how many wait.
+        hold: seconds that each holds the lock.
+    """
+
+    def __init__(self, url: str, kind: str, count: int, hold: float, ttl: float) -> None:
+        command = [sys.executable, "-m", "tests.support.waiting_process", url, "r", kind]
         self.popen = subprocess.Popen(
             [*command, str(count), str(hold), str(ttl)], stdout=subprocess.PIPE, text=True, cwd=ROOT
         )
-        self._said: SimpleQueue[str] = SimpleQueue()
+        self._lines: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.popen.stdout is not None
         with self.popen.stdout as stdout:
             for line in stdout:
-                self._said.put(line)
+                self._lines.put(line)
 
-    def granted_at(self, seconds: float = 30.0) -> float:
-        """The moment of its next grant."""
-        word, moment = self._said.get(timeout=seconds).split()
-        assert word == "got"
+    def next_grant(self, seconds: float = 60.0) -> float:
+        """Wait for its next grant, and return the moment of that."""
+        word, moment = self._lines.get(timeout=seconds).split()
+        assert word == "granted"
         return float(moment)
 
-    def goes_on_to_its_end(self, count: int) -> None:
-        """Wake it; so many more waiters of it are served, and it leaves."""
+    def thaw_and_finish(self, count: int) -> None:
+        """Let the stopped process go on, until its remaining waiters were served and it ends."""
         self.popen.send_signal(signal.SIGCONT)
         for _ in range(count):
-            self.granted_at()
-        assert self.popen.wait(30) == 0
+            self.next_grant()
+        assert self.popen.wait(60) == 0
 
     def kill(self) -> None:
         self.popen.kill()
@@ -108,10 +128,10 @@ class Process:
 
 @contextmanager
 def process(
-    server: RedisServer, colour: str, count: int = 1, *, hold: float = 0.0, ttl: float = 30.0
+    server: RedisServer, kind: str, count: int = 1, *, hold: float = 0.0, ttl: float = 30.0
 ) -> Iterator[Process]:
-    """Waiters in another process, which is killed at the end."""
-    made = Process(server.url, colour, count, hold, ttl)
+    """Start waiters in another process, which is killed at the end."""
+    made = Process(server.url, kind, count, hold, ttl)
     try:
         yield made
     finally:

@@ -1,7 +1,7 @@
 """A process of its own whose threads, or tasks, wait for a lock: `python -m tests.support.waiting_process`.
 
-Arguments: URL, resource, "sync" or "async", how many wait, how many seconds each holds the lock, ttl. It says "got"
-and the moment, for each grant, and "lost" when a lease turns out to be lost.
+Arguments: URL, resource, "sync" or "async", how many wait, how many seconds each holds the lock, ttl. It prints
+"granted" and the moment for each grant, and "lost" for each lease that was lost.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import redis.asyncio
 from fencing import AsyncRedisCoordinator, LeaseLost, RedisCoordinator
 
 
-def say(word: str) -> None:
+def report(word: str) -> None:
     sys.stdout.write(f"{word} {time.monotonic()}\n")
     sys.stdout.flush()
 
 
-def main(url: str, resource: str, colour: str, count: int, seconds: float, ttl: float) -> None:
-    if colour == "async":
+def main(url: str, resource: str, kind: str, count: int, seconds: float, ttl: float) -> None:
+    if kind == "async":
         asyncio.run(tasks(url, resource, count, seconds, ttl))
         return
     with RedisCoordinator(redis.Redis.from_url(url), ttl=ttl) as coordinator:
@@ -31,10 +31,10 @@ def main(url: str, resource: str, colour: str, count: int, seconds: float, ttl: 
         def work() -> None:
             try:
                 with coordinator.hold(resource):
-                    say("got")
+                    report("granted")
                     time.sleep(seconds)
             except LeaseLost:
-                say("lost")
+                report("lost")
 
         threads = [threading.Thread(target=work) for _ in range(count)]
         for thread in threads:
@@ -49,10 +49,10 @@ async def tasks(url: str, resource: str, count: int, seconds: float, ttl: float)
         async def work() -> None:
             try:
                 async with coordinator.hold(resource):
-                    say("got")
+                    report("granted")
                     await asyncio.sleep(seconds)
             except LeaseLost:
-                say("lost")
+                report("lost")
 
         await asyncio.gather(*(work() for _ in range(count)))
 

@@ -1,0 +1,32 @@
+"""A Redis that tests may freeze, also where FENCING_REDIS_URL names one that they must not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from examples.servers import RedisServer, ServerError, find_redis_binaries, start_redis
+
+
+@pytest.fixture(scope="module")
+def _own_redis() -> Iterator[RedisServer]:
+    versions = [found.version for found in find_redis_binaries() if found.kind == "redis"]
+    with ExitStack() as stack:
+        try:
+            server = start_redis(version=str(max(versions)[0]) if versions else None, own=True)
+        except ServerError as error:
+            if error.log:  # found, and did not start: that is a failure
+                raise
+            pytest.skip(f"redis: {error}")
+        yield stack.enter_context(server)
+
+
+@pytest.fixture
+def freezable_redis(_own_redis: RedisServer) -> Iterator[RedisServer]:
+    """An empty Redis for the test to freeze. It is thawed afterwards, and shared by the tests of a file."""
+    with _own_redis.client(socket_timeout=5) as client:
+        client.flushall()
+    yield _own_redis
+    _own_redis.thaw()

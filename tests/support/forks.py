@@ -1,0 +1,27 @@
+"""Checks that run in a forked child."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """Run the check in a forked child; AssertionError with its trace if it failed there."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            try:
+                check()
+            except BaseException:  # noqa: BLE001 - the child reports every error
+                os.write(writer, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as report:
+        text = report.read()
+    os.waitpid(child, 0)
+    assert not text, text
