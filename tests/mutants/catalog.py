@@ -216,7 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/sql/transaction.py",
         "if self._committing and not self._commit_was_refused(error):",
         "if self._committing and not isinstance(error, self.errors.kinds):",
-        ("tests/sql/test_lost_replies.py::test_a_lost_commit_is_unknown",),
+        ("tests/sql/test_outcomes.py::test_a_lost_commit",),
     ),
     Mutant(
         "another-transaction-is-committed-for-the-checked-one",

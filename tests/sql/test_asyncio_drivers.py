@@ -18,7 +18,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.servers import Proxy
-from tests.support.sql_ways import WAYS, Way
+from tests.support.sql_ways import TO_SERVERS, Way, new_way
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -54,9 +54,9 @@ class Shop:
             return int(connection.execute(READ).scalar_one())
 
 
-@pytest.fixture(params=[name for name in WAYS if name not in ("psycopg", "pymysql")])
+@pytest.fixture(params=[name for name in TO_SERVERS if name not in ("psycopg", "pymysql")])
 def shop(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Shop]:
-    shop = Shop(Way(request, request.param, proxy))
+    shop = Shop(new_way(request, request.param, proxy))
     yield shop
     shop.engine.dispose()
 

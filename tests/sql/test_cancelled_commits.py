@@ -13,7 +13,7 @@ from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from tests.support.commit_stages import MINE, PsycopgStage, SQLAlchemyStage, Stage, open_stage
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.servers import Proxy
-from tests.support.sql_ways import EACH_WAY, Way
+from tests.support.sql_ways import EACH_WAY, new_way
 
 NEWER = Fence("orders:1", 6, "b" * 22)
 SQLALCHEMY = [name for name in EACH_WAY if name not in ("psycopg", "pymysql")]
@@ -25,7 +25,7 @@ Scene = Callable[[Stage], Awaitable[None]]
 def play(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Any:
     """Run a scene on a stage of each kind."""
     kind = PsycopgStage if request.param == "psycopg guard" else SQLAlchemyStage
-    way = Way(request, "psycopg-asyncio" if kind is PsycopgStage else request.param, proxy)
+    way = new_way(request, "psycopg-async" if kind is PsycopgStage else request.param, proxy)
 
     def play(scene: Scene, timeout: float = 10.0) -> None:
         async def run() -> None:

@@ -18,7 +18,7 @@ from fencing import Fence
 from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
 from tests.support.servers import Proxy
-from tests.support.sql_ways import EACH_WAY, Way
+from tests.support.sql_ways import EACH_WAY, Way, new_way
 
 ROOT = Path(__file__).resolve().parents[2]
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -42,7 +42,7 @@ SENDING = {
 def way(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Way:
     if not hasattr(os, "waitid"):
         pytest.skip("no waitid on this system, to see a process stop")
-    return Way(request, request.param, proxy)
+    return new_way(request, request.param, proxy)
 
 
 @pytest.fixture

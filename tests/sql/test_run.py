@@ -17,7 +17,7 @@ from fencing import Fence, GuardUnavailable, LeaseLost, OutcomeUnknown, StaleFen
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.servers import Proxy
-from tests.support.sql_ways import EACH_WAY, Way, is_commit
+from tests.support.sql_ways import EACH_WAY, Way, is_commit, new_way
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -99,7 +99,7 @@ class Shop:
 
 @pytest.fixture(params=EACH_WAY)
 def shop(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Shop]:
-    shop = Shop(Way(request, request.param, proxy))
+    shop = Shop(new_way(request, request.param, proxy))
     yield shop
     for engine in shop.engines:
         shop.side.call(engine.dispose)

@@ -32,7 +32,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.servers import Proxy
 from tests.support.sides import Side
-from tests.support.sql_ways import EACH_WAY, Way, asyncio_url, is_commit
+from tests.support.sql_ways import EACH_WAY, asyncio_url, is_commit, new_way
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -572,7 +572,7 @@ def test_a_scoped_session_is_the_guarded_one_inside(shop: Shop) -> None:
 def test_a_commit_without_an_answer(
     request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy], name: str, lost: str
 ) -> None:
-    way = Way(request, name, proxy)
+    way = new_way(request, name, proxy)
     shop = Shop(way.side, way.url, way.through)
     shop.block(add_one)
     after_commit: list[Session] = []

@@ -18,7 +18,7 @@ from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard
 from storage_guards.sql.verify import VerifyReport
 from tests.support.psycopg_database import dsn_of
 from tests.support.sides import Side
-from tests.support.sql_ways import WAYS, Way, asyncio_url
+from tests.support.sql_ways import TO_SERVERS, asyncio_url, new_way
 
 
 class Checked:
@@ -97,9 +97,9 @@ def test_it_changes_nothing(checked: Checked) -> None:
     assert rows() == before
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", TO_SERVERS)
 def test_every_driver(request: pytest.FixtureRequest, proxy: Any, way: str) -> None:
-    found = Way(request, way, proxy)
+    found = new_way(request, way, proxy)
     create: Any = create_async_engine if found.side.asynchronous else create_engine
     kind: Any = AsyncSQLAlchemyGuard if found.side.asynchronous else SQLAlchemyGuard
     engine = create(found.direct)
