@@ -223,7 +223,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/sqlalchemy/transaction.py",
         "if self.foreign_body and self._admitted and not",
         "if self.foreign_body and not self._admitted and not",
-        ("tests/sql/test_transactions.py::test_another_transaction_in_the_place_of_the_checked_one",),
+        ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
     ),
     Mutant(
         "an-object-from-another-session-is-taken-for-current",
@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/psycopg/transaction.py",
         '[*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT]',
         "[sql.COMMIT]",
-        ("tests/psycopg/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
+        ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
     ),
     # The object-store guard
     Mutant(

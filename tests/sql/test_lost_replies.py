@@ -13,13 +13,10 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing import Fence, GuardUnavailable
 from tests.support import wait_until
-from tests.support.sql_ways import ADD, ALL, MINE, Lender, Way, is_commit, ways
+from tests.support.sql_ways import ADD, MINE, OVER_A_NETWORK, Lender, Way, is_commit, ways
 
 ERRORS = (DBAPIError, psycopg.Error)
 """What drivers raise."""
-
-
-OVER_A_NETWORK = tuple(name for name in ALL if "sqlite" not in name)
 
 
 @pytest.fixture(params=ways("psycopg", "aiomysql", "PsycopgGuard", "AsyncPsycopgGuard", of=OVER_A_NETWORK))

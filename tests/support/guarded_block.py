@@ -94,13 +94,10 @@ class AsyncBlock:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
         self._put(None, error)
-        try:
-            self._ended.result(CALL_SECONDS)
-        except BaseException as raised:
-            if raised is not error:
-                raise
-            return False
-        return error is not None
+        raised = self._ended.result(CALL_SECONDS)
+        if raised is not None and raised is not error:
+            raise raised
+        return error is not None and raised is None
 
     def _send(self, function: Callable[[Any], Any]) -> Any:
         answer: Future[Any] = Future()
@@ -110,17 +107,19 @@ class AsyncBlock:
     def _put(self, function: Callable[[Any], Any] | None, other: Any) -> None:
         _shared_loop().call_soon_threadsafe(self._steps.put_nowait, (function, other))
 
-    async def _live(self) -> None:
+    async def _live(self) -> BaseException | None:
+        """Return what the block raised: a future would pass on a copy of some errors."""
         try:
             async with self._context as connection:
                 self._entered.set_result(None)
                 error = await self._steps_on(connection)
                 if error is not None:
                     raise error
-        except BaseException as error:
-            if self._entered.done():
-                raise
-            self._entered.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - the story's thread raises it
+            if not self._entered.done():
+                self._entered.set_exception(error)
+            return error
+        return None
 
     async def _steps_on(self, connection: Any) -> BaseException | None:
         while True:

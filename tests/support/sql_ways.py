@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -52,12 +52,15 @@ ALL = tuple(_WAYS)
 TO_SERVERS = tuple(name for name, row in _WAYS.items() if row.guard == "sqlalchemy" and row.database != "sqlite")
 """The drivers of SQLAlchemy that have a network between them and the database."""
 TO_POSTGRES = tuple(name for name, row in _WAYS.items() if row.database == "postgres")
+OVER_A_NETWORK = tuple(name for name, row in _WAYS.items() if row.database != "sqlite")
+SYNC = tuple(name for name, row in _WAYS.items() if not row.asynchronous)
+ASYNC = tuple(name for name, row in _WAYS.items() if row.asynchronous)
 THROUGH_SQLALCHEMY = tuple(name for name, row in _WAYS.items() if row.guard == "sqlalchemy")
 EACH_DATABASE = ("psycopg", "aiomysql", "sqlite", "AsyncPsycopgGuard")
 """Each database and each kind of guard once, half of them async: enough where the driver matters little."""
 
 
-def ways(*often: str, of: tuple[str, ...] = ALL) -> list[Any]:
+def ways(*often: str, of: Sequence[str] = ALL) -> list[Any]:
     """Parameters for a fixture: the ways named first are always tried, the others in the thorough run."""
     return [name if name in often else pytest.param(name, marks=pytest.mark.thorough) for name in of]
 
@@ -159,23 +162,36 @@ class Way:
             return AsyncPsycopgGuard if self.side.asynchronous else PsycopgGuard
         return AsyncSQLAlchemyGuard if self.side.asynchronous else SQLAlchemyGuard
 
-    def new_guard(self, timeout: float = 10.0, **settings: Any) -> Any:
-        """A guard on an engine, or a pool, of its own; ``settings`` are the engine's, or those of connections."""
-        source = self.new_pool(**settings) if self.is_psycopg else self.new_engine(**settings)
-        return self.guard_class(source, timeout=timeout)
+    def new_guard(self, timeout: float = 10.0, *, size: int | None = None, **settings: Any) -> Any:
+        """A guard on an engine, or a pool, of its own.
 
-    def new_pool(self, **settings: Any) -> Any:
+        Args:
+            timeout: the guard's.
+            size: how many connections it may have.
+            settings: the engine's, or those of psycopg's connections.
+        """
+        if self.is_psycopg:
+            return self.guard_class(self.new_pool(size or 2, **settings), timeout=timeout)
+        if size is not None:
+            settings = {"pool_size": size, "max_overflow": 0, "pool_timeout": 5, **settings}
+        return self.guard_class(self.new_engine(**settings), timeout=timeout)
+
+    def guard_at(self, url: str) -> Any:
+        """A guard of another database."""
+        return self.guard_class(url if self.is_psycopg else self.new_engine(url))
+
+    def new_pool(self, size: int = 2, **settings: Any) -> Any:
         pool: Any = AsyncConnectionPool if self.side.asynchronous else ConnectionPool
-        made = pool(self.through, kwargs=settings, min_size=1, max_size=2, open=False, reconnect_timeout=30)
+        made = pool(self.through, kwargs=settings, min_size=1, max_size=size, open=False, reconnect_timeout=30)
         self.side.call(made.open)
         self._close.callback(self.side.call, made.close)
         return made
 
-    def new_engine(self, **settings: Any) -> Any:
+    def new_engine(self, url: str | None = None, **settings: Any) -> Any:
         if self.database == "sqlite":
             settings.setdefault("connect_args", {}).setdefault("factory", FlakyCommit)
         create: Any = create_async_engine if self.side.asynchronous else create_engine
-        engine = create(self.through, **settings)
+        engine = create(url or self.through, **settings)
         self._fast_if_sqlite(getattr(engine, "sync_engine", engine))
         self._close.callback(self.side.call, engine.dispose)
         return engine
