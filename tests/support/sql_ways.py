@@ -65,6 +65,14 @@ def ways(*often: str, of: Sequence[str] = ALL) -> list[Any]:
     return [name if name in often else pytest.param(name, marks=pytest.mark.thorough) for name in of]
 
 
+SIDES_AND_DATABASES = [
+    ("sync", "postgres"),
+    ("async", "sqlite"),
+    pytest.param("async", "postgres", marks=pytest.mark.thorough),
+    pytest.param("sync", "sqlite", marks=pytest.mark.thorough),
+]
+"""Parameters for the fixtures ``side`` and ``account``."""
+
 EACH_WAY = tuple(ways("psycopg", "psycopg-async", "pymysql", of=TO_SERVERS))
 
 _ASYNCIO_DRIVERS = {"sqlite": "sqlite+aiosqlite", "mysql+pymysql": "mysql+aiomysql"}
@@ -121,7 +129,7 @@ class Way:
         self.url = url
         self.direct = f"{driver}:{url.split(':', 1)[1]}"
         self.through = self.direct if proxy is None else proxy.url(self.direct)
-        self._close = ExitStack()
+        self._close, self._close_after_the_test = ExitStack(), ExitStack()
         self.is_spoiled = False
 
     @property
@@ -154,7 +162,7 @@ class Way:
 
     @cached_property
     def guard(self) -> Any:
-        return self.new_guard()
+        return self._new_guard(self._close, 10.0)
 
     @property
     def guard_class(self) -> Any:
@@ -163,37 +171,45 @@ class Way:
         return AsyncSQLAlchemyGuard if self.side.asynchronous else SQLAlchemyGuard
 
     def new_guard(self, timeout: float = 10.0, *, size: int | None = None, **settings: Any) -> Any:
-        """A guard on an engine, or a pool, of its own.
+        """A guard on an engine, or a pool, of its own, until the end of the test.
 
         Args:
             timeout: the guard's.
             size: how many connections it may have.
             settings: the engine's, or those of psycopg's connections.
         """
+        return self._new_guard(self._close_after_the_test, timeout, size, **settings)
+
+    def _new_guard(self, stack: ExitStack, timeout: float, size: int | None = None, **settings: Any) -> Any:
         if self.is_psycopg:
-            return self.guard_class(self.new_pool(size or 2, **settings), timeout=timeout)
-        if size is not None:
-            settings = {"pool_size": size, "max_overflow": 0, "pool_timeout": 5, **settings}
-        return self.guard_class(self.new_engine(**settings), timeout=timeout)
+            source = self._new_pool(stack, size or 2, **settings)
+        else:
+            bounds = {} if size is None else {"pool_size": size, "max_overflow": 0, "pool_timeout": 5}
+            source = self._new_engine(stack, None, **{**bounds, **settings})
+        return self.guard_class(source, timeout=timeout)
 
     def guard_at(self, url: str) -> Any:
-        """A guard of another database."""
+        """A guard of another database, or without a pool."""
         return self.guard_class(url if self.is_psycopg else self.new_engine(url))
 
-    def new_pool(self, size: int = 2, **settings: Any) -> Any:
+    def new_engine(self, url: str | None = None, **settings: Any) -> Any:
+        """An engine with the guard's driver, until the end of the test."""
+        return self._new_engine(self._close_after_the_test, url, **settings)
+
+    def _new_pool(self, stack: ExitStack, size: int, **settings: Any) -> Any:
         pool: Any = AsyncConnectionPool if self.side.asynchronous else ConnectionPool
         made = pool(self.through, kwargs=settings, min_size=1, max_size=size, open=False, reconnect_timeout=30)
         self.side.call(made.open)
-        self._close.callback(self.side.call, made.close)
+        stack.callback(self.side.call, made.close)
         return made
 
-    def new_engine(self, url: str | None = None, **settings: Any) -> Any:
+    def _new_engine(self, stack: ExitStack, url: str | None, **settings: Any) -> Any:
         if self.database == "sqlite":
             settings.setdefault("connect_args", {}).setdefault("factory", FlakyCommit)
         create: Any = create_async_engine if self.side.asynchronous else create_engine
         engine = create(url or self.through, **settings)
         self._fast_if_sqlite(getattr(engine, "sync_engine", engine))
-        self._close.callback(self.side.call, engine.dispose)
+        stack.callback(self.side.call, engine.dispose)
         return engine
 
     def _fast_if_sqlite(self, engine: Engine) -> Engine:
@@ -281,6 +297,7 @@ class Way:
         FlakyCommit.fault = ""
         if self._proxy is not None:
             self._proxy.restore()
+        self._close_after_the_test.close()
         with self.outside.begin() as connection:
             if self.database == "postgres":
                 connection.execute(text("SET LOCAL lock_timeout = '10s'"))
@@ -293,6 +310,7 @@ class Way:
         FlakyCommit.fault = ""
         if self._proxy is not None:
             self._proxy.restore()
+        self._close_after_the_test.close()
         self._close.close()
 
 
