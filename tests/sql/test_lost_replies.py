@@ -22,6 +22,8 @@ ERRORS = (DBAPIError, psycopg.Error)
 @pytest.fixture(params=ways("psycopg", "aiomysql", "PsycopgGuard", "AsyncPsycopgGuard", of=OVER_A_NETWORK))
 def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
+        if way.name == "asyncpg":
+            way.spoil()  # what its connections have prepared is not seen on the wire any more
         yield way
 
 

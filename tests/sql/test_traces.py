@@ -1,6 +1,7 @@
 """The traces that break weaker rules, step by step, on real Redis and a real database: here each is refused.
 
-A step is "A acquires", "A's lease expires", "A reads". A late holder is refused; an admitted one has read what is current.
+A step is "A acquires", "A's lease expires", "A reads". A late holder is refused. An admitted one
+has read what is current.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ ALL = tuple(_WAYS)
 TO_SERVERS = tuple(name for name, row in _WAYS.items() if row.guard == "sqlalchemy" and row.database != "sqlite")
 """The drivers of SQLAlchemy that have a network between them and the database."""
 TO_POSTGRES = tuple(name for name, row in _WAYS.items() if row.database == "postgres")
+TO_MARIADB = tuple(name for name, row in _WAYS.items() if row.database == "mariadb")
 OVER_A_NETWORK = tuple(name for name, row in _WAYS.items() if row.database != "sqlite")
 SYNC = tuple(name for name, row in _WAYS.items() if not row.asynchronous)
 ASYNC = tuple(name for name, row in _WAYS.items() if row.asynchronous)
