@@ -69,7 +69,7 @@ def shop(sql_ways: Lender) -> Iterator[Shop]:
 )
 def test_names_are_exact_in_every_session(shop: Shop, session: str) -> None:
     session, _, other_client = session.partition(", a client")
-    engine = shop.connect(**{"connect_args": {"charset": "latin1"}} if other_client else {})
+    engine = shop.connect(connect_args={"charset": "latin1"} if other_client else {})
     event.listen(engine, "connect", lambda connection, _: connection.cursor().execute(f"SET {session}"))
     guard = SQLAlchemyGuard(engine)
     fences = [Fence(f"x{end}", number, "a" * 22) for number, end in enumerate(AWKWARD_ENDS, 1)]

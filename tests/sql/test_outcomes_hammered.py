@@ -17,7 +17,7 @@ def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
         yield way
 
 
-def test_what_landed_says_is_so(way: Way) -> None:
+def test_what_landed_says_is_so(way: Way, pytestconfig: pytest.Config) -> None:
     hammer = Hammer(way)
-    hammer.work()
+    hammer.work(seconds=2.0 if pytestconfig.getoption("--thorough") else 0.7)
     assert hammer.has_seen_all, hammer.seen

@@ -26,7 +26,7 @@ class Checked:
         self.way, self.side = way, way.side
         self.direct = way.outside
         way.beside.create_tables()
-        self.engine = None if way.is_psycopg else way.new_engine(**settings)
+        self.engine: Any = None if way.is_psycopg else way.new_engine(**settings)
         self.guard: Any = way.guard_class(self.engine or way.direct)
 
     def sql(self, *statements: str) -> None:

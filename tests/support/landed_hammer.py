@@ -23,10 +23,8 @@ from fencing import Fence, FencingError, OutcomeUnknown
 from tests.support.psycopg_database import dsn_of
 from tests.support.sql_ways import DONE, FlakyCommit, Way
 
-SECONDS = 1.8
-"""For each of them: long enough for hundreds of rounds. A slow machine gets more, until each answer has come."""
-
 MORE_SECONDS = 60.0
+"""What a slow machine gets besides, until each answer has come."""
 
 ERRORS = (DBAPIError, psycopg.Error)
 """What drivers raise where nothing was done."""
@@ -76,9 +74,9 @@ class Hammer:
     def has_seen_all(self) -> bool:
         return self.seen[True] >= 5 and self.seen[False] >= 5 and self.seen[None] >= 1
 
-    def work(self) -> None:
-        """Until each answer has come, and for ``SECONDS`` at least; then compare."""
-        deadline = time.monotonic() + SECONDS
+    def work(self, seconds: float) -> None:
+        """Write until each answer has come, and for so many seconds at least; then compare."""
+        deadline = time.monotonic() + seconds
         try:
             while time.monotonic() < deadline or (not self.has_seen_all and time.monotonic() < deadline + MORE_SECONDS):
                 self._blow()

@@ -342,7 +342,7 @@ class SharedWays:
     @contextmanager
     def lend(self, name: str) -> Iterator[Way]:
         """A way with its tables as new, through a proxy where there is a network."""
-        way, stack = self._free.pop(name, None) or self._make(name)
+        way, stack = self._free.pop(name) if name in self._free else self._make(name)
         try:
             yield way
             if not way.is_spoiled:
