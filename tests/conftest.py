@@ -9,7 +9,7 @@ otherwise several processes share them, each with servers of its own.
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -47,6 +47,7 @@ from tests.support.servers import (
     start_s3rver,
 )
 from tests.support.sides import Account, Side, with_python_parser
+from tests.support.sql_ways import Lender, SharedWays
 
 REDIS_SERIES = ("8", "7", "6.2")  # newest first
 
@@ -256,6 +257,30 @@ def mariadb_url(mariadb_databases: Databases) -> Iterator[str]:
     """The SQLAlchemy URL (with PyMySQL) of a database that is empty, and the test's own."""
     with mariadb_databases.one() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_ways(postgres_server: PostgresServer, postgres_databases: Databases) -> Iterator[SharedWays]:
+    with closing(SharedWays(postgres_server, postgres_databases.one)) as ways:
+        yield ways
+
+
+@pytest.fixture(scope="session")
+def mariadb_ways(mariadb_server: MariaDBServer, mariadb_databases: Databases) -> Iterator[SharedWays]:
+    with closing(SharedWays(mariadb_server, mariadb_databases.one)) as ways:
+        yield ways
+
+
+@pytest.fixture(scope="session")
+def sqlite_ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWays]:
+    with closing(SharedWays(None, lambda: nullcontext(f"sqlite:///{tmp_path_factory.mktemp('way')}/data.db"))) as ways:
+        yield ways
+
+
+@pytest.fixture
+def sql_ways(request: pytest.FixtureRequest) -> Lender:
+    """Lends ways to guarded SQL databases, with their tables as new."""
+    return Lender(request)
 
 
 @pytest.fixture

@@ -216,14 +216,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/sql/transaction.py",
         "if self._committing and not self._commit_was_refused(error):",
         "if self._committing and not isinstance(error, self.errors.kinds):",
-        ("tests/sql/test_lost_replies.py::test_a_lost_commit_is_unknown",),
+        ("tests/sql/test_outcomes.py::test_a_lost_commit",),
     ),
     Mutant(
         "another-transaction-is-committed-for-the-checked-one",
         "storage_guards/sqlalchemy/transaction.py",
         "if self.caller_block and self._admitted and not",
         "if self.caller_block and not self._admitted and not",
-        ("tests/sql/test_transactions.py::test_another_transaction_in_the_place_of_the_checked_one",),
+        ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
     ),
     Mutant(
         "an-object-from-another-session-is-taken-for-current",
@@ -259,7 +259,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/psycopg/transaction.py",
         '[*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT]',
         "[sql.COMMIT]",
-        ("tests/psycopg/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
+        ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
     ),
     # The object-store guard
     Mutant(

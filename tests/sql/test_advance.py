@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from tests.support.sql_ways import asyncio_url
+from tests.support.sql_ways import Lender, Way, asyncio_url
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -30,28 +29,25 @@ class Order(Base):
     total: Mapped[int]
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param != "sqlite":
-        return str(request.getfixturevalue(f"{request.param}_url"))
-    return f"sqlite:///{tmp_path}/data.db"
+@pytest.fixture(params=["psycopg", "pymysql", "sqlite"])
+def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+    with sql_ways.lend(request.param) as way:
+        yield way
 
 
 @pytest.fixture
-def engine(url: str) -> Iterator[Engine]:
-    engine = create_engine(url)
-    Base.metadata.create_all(engine)
-    with Session(engine) as session, session.begin():
-        session.add(Order(id=1, total=0))
-    yield engine
-    engine.dispose()
+def url(way: Way) -> str:
+    return way.url
+
+
+@pytest.fixture
+def engine(way: Way) -> Engine:
+    return way.outside
 
 
 @pytest.fixture
 def guard(engine: Engine) -> SQLAlchemyGuard:
-    guard = SQLAlchemyGuard(engine, timeout=1.0)
-    guard.create_tables()
-    return guard
+    return SQLAlchemyGuard(engine, timeout=1.0)
 
 
 def total(engine: Engine) -> Any:

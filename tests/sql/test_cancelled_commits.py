@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,10 +12,13 @@ from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from tests.support.commit_stages import MINE, PsycopgStage, SQLAlchemyStage, Stage, open_stage
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.servers import Proxy
-from tests.support.sql_ways import EACH_WAY, Way
+from tests.support.sql_ways import EACH_WAY, new_way
 
 NEWER = Fence("orders:1", 6, "b" * 22)
 SQLALCHEMY = [name for name in EACH_WAY if name not in ("psycopg", "pymysql")]
+
+SILENCE = 0.7
+"""Seconds that a guard waits for an answer that does not come."""
 
 Scene = Callable[[Stage], Awaitable[None]]
 
@@ -25,12 +27,12 @@ Scene = Callable[[Stage], Awaitable[None]]
 def play(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Any:
     """Run a scene on a stage of each kind."""
     kind = PsycopgStage if request.param == "psycopg guard" else SQLAlchemyStage
-    way = Way(request, "psycopg-asyncio" if kind is PsycopgStage else request.param, proxy)
+    way = new_way(request, "psycopg-async" if kind is PsycopgStage else request.param, proxy)
 
     def play(scene: Scene, timeout: float = 10.0) -> None:
         async def run() -> None:
             async with open_stage(kind, way, timeout) as stage:
-                await asyncio.wait_for(scene(stage), 30)
+                await asyncio.wait_for(scene(stage), 120)
 
         asyncio.run(run())
 
@@ -45,7 +47,8 @@ async def cancelled_thrice(stage: Stage, task: asyncio.Task[Any]) -> None:
     await stage.until_held_back()
     for _ in range(3):
         task.cancel()
-        await asyncio.sleep(0.02)  # time in which nothing is to happen
+        for _turn in range(20):
+            await asyncio.sleep(0)
         assert not task.done(), "a cancellation got through the shield"
 
 
@@ -89,49 +92,56 @@ def test_a_commit_without_an_answer_is_told(play: Callable[..., None], cut: bool
 
     async def scene(stage: Stage) -> None:
         stage.hold_back("COMMIT")
-        started = time.monotonic()
         task = asyncio.ensure_future(stage.write(1))
         await cancelled_thrice(stage, task)
         if cut:
             stage.proxy.cut()
         error = await ended(task)
-        assert time.monotonic() - started < 8
         assert isinstance(error.__cause__, OutcomeUnknown)
         stage.proxy.restore()
         assert stage.beside.landed(error.__cause__) is (stage.done == {1})
         await stage.is_usable()
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=10.0 if cut else SILENCE)
 
 
 def test_a_timeout_around_it_keeps_the_cause(play: Callable[..., None]) -> None:
     async def scene(stage: Stage) -> None:
         stage.hold_back("COMMIT")
-        with pytest.raises(asyncio.TimeoutError) as raised:
-            await asyncio.wait_for(stage.write(1), 0.2)
+
+        async def expire_during_the_commit(limit: asyncio.Timeout) -> None:
+            await stage.until_held_back()
+            limit.reschedule(asyncio.get_running_loop().time())
+
+        async def write_within_a_limit() -> None:
+            async with asyncio.timeout(None) as limit:
+                expiring = asyncio.create_task(expire_during_the_commit(limit))
+                await stage.write(1)
+            await expiring
+
+        with pytest.raises(TimeoutError) as raised:
+            await write_within_a_limit()
         error: BaseException | None = raised.value
         while error is not None and not isinstance(error, OutcomeUnknown):
             error = error.__cause__ or error.__context__
         assert error is not None
         await stage.is_usable()
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=SILENCE)
 
 
 def test_silence_without_a_cancellation_ends_too(play: Callable[..., None]) -> None:
     """The request itself is stuck, and arrives later: by then the database has ended the session that waited for it."""
 
     async def scene(stage: Stage) -> None:
-        started = time.monotonic()
         with pytest.raises(OutcomeUnknown) as raised:
             await stage.write_into_silence()
-        assert time.monotonic() - started < 8
         assert stage.beside.landed(raised.value) is False
         stage.proxy.restore()
         await stage.is_usable()
         assert stage.done == {99}
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=SILENCE)
 
 
 @of_sqlalchemy
@@ -142,7 +152,7 @@ def test_a_silent_claim_ends_too(play: Callable[..., None]) -> None:
             await stage.guard.claim(MINE)
         await stage.is_usable()
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=SILENCE)
 
 
 @pytest.mark.parametrize("answered", [True, False])
@@ -165,7 +175,7 @@ def test_a_rollback_is_shielded_and_bounded_too(play: Callable[..., None], answe
         assert stage.done == set()
         await stage.is_usable()
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=10.0 if answered else SILENCE)
 
 
 def test_a_silent_rollback_leaves_the_blocks_own_error(play: Callable[..., None]) -> None:
@@ -176,7 +186,7 @@ def test_a_silent_rollback_leaves_the_blocks_own_error(play: Callable[..., None]
                 raise ZeroDivisionError
         await stage.is_usable()
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=SILENCE)
 
 
 def test_the_loop_ends_during_the_commit(play: Callable[..., None]) -> None:
@@ -195,7 +205,7 @@ def test_the_loop_ends_during_the_commit(play: Callable[..., None]) -> None:
         assert stage.beside.landed(cause) is (stage.done == {1})
         await stage.is_usable()
 
-    play(scene, timeout=0.5)
+    play(scene, timeout=SILENCE)
 
 
 @of_psycopg
@@ -222,10 +232,10 @@ def test_a_cancelled_body_is_rolled_back(play: Callable[..., None]) -> None:
             async with stage.guard.begin(MINE) as connection:
                 await connection.execute(*stage.adding(1))
                 in_the_body.set()
-                await connection.execute("SELECT pg_sleep(30)")
+                await connection.execute("SELECT pg_sleep(300)")
 
         task = asyncio.ensure_future(block())
-        await asyncio.wait_for(in_the_body.wait(), 5)
+        await asyncio.wait_for(in_the_body.wait(), 60)
         task.cancel()
         assert (await ended(task)).__cause__ is None
         assert stage.done == set()

@@ -1,152 +1,139 @@
-"""Every guard behaviour, sync and async, on each storage there is."""
+"""Every guard behaviour on SQL databases: each kind of guard, driver, isolation level and source of connections.
+
+The classes are made from one table, ``ROWS``. A class has one database for all its tests, which name resources of
+their own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
+import psycopg
 import pytest
+from psycopg import AsyncConnection, IsolationLevel
+from psycopg.errors import InsufficientPrivilege, SerializationFailure
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence
-from storage_guards import AsyncMemoryGuard, AsyncSQLAlchemyGuard, MemoryGuard, SQLAlchemyGuard
+from fencing.testing.contract import Contract
+from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.testing import GuardContract
+from tests.support.enforced import Roles, dsn, two_roles
 
-CREATE = text("CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
+CREATE = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"
+CREATE_MARIADB = "CREATE TABLE IF NOT EXISTS counters (name VARBINARY(512) PRIMARY KEY, value INT NOT NULL)"
 READ = text("SELECT value FROM counters WHERE name = :name")
-WRITE = text(
-    "INSERT INTO counters (name, value) VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
-)
+WRITE = text("INSERT INTO counters VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = excluded.value")
+WRITE_MARIADB = text("INSERT INTO counters VALUES (:name, :value) ON DUPLICATE KEY UPDATE value = VALUES(value)")
+READ_PSYCOPG = "SELECT value FROM counters WHERE name = %s"
+WRITE_PSYCOPG = "INSERT INTO counters VALUES (%s, %s) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 
 
-class TestMemoryGuard(GuardContract):
-    several_guards = False
+class Row(NamedTuple):
+    """A class of tests."""
 
-    def make(self) -> MemoryGuard:
-        return MemoryGuard()
+    name: str
+    source: str
+    """SQLAlchemy's driver, or what a psycopg guard takes its connections from."""
+    level: str = ""
+    thorough: bool = False
+    is_async: bool = False
+    enforced: bool = False
+    begin: str = ""
+    """The statement with which an event begins SQLite's transactions; the driver does where it is empty."""
+    settings: dict[str, Any] = {}  # noqa: RUF012 - of a psycopg connection; nobody changes it
+    second: str = ""
+    """Who the second guard on the same storage is, if it is of another kind."""
 
-    def read(self, resource: str) -> int:
-        return int(self.guard.data.get(resource, 0))
+    @property
+    def is_psycopg(self) -> bool:
+        return self.source in ("pool", "connection", "string")
 
-    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        self.guard.write(fence, resource, value, **options)
-
-    def write_unguarded(self, resource: str, value: int) -> None:
-        self.guard._data[resource] = value
-
-    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
-        with self.guard.begin(fence, **options) as data:
-            value = data.get(resource, 0)
-            between()
-            data[resource] = value + 1
-
-
-class TestAsyncMemoryGuard(TestMemoryGuard):
-    def make(self) -> Any:
-        return AsyncMemoryGuard()
-
-    async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:  # type: ignore[override]
-        await self.guard.write(fence, resource, value, **options)
-
-    async def add(  # type: ignore[override]
-        self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any
-    ) -> None:
-        async with self.guard.begin(fence, **options) as data:
-            value = data.get(resource, 0)
-            await asyncio.to_thread(between)
-            data[resource] = value + 1
+    @property
+    def database(self) -> str:
+        return {"sqlite": "sqlite", "aiosqlite": "sqlite", "pymysql": "mariadb", "aiomysql": "mariadb"}.get(
+            self.source, "postgres"
+        )
 
 
-CREATE_MARIADB = text("CREATE TABLE IF NOT EXISTS counters (name VARBINARY(512) PRIMARY KEY, value INT NOT NULL)")
-WRITE_MARIADB = text(
-    "INSERT INTO counters (name, value) VALUES (:name, :value) ON DUPLICATE KEY UPDATE value = VALUES(value)"
-)
+REPEATABLE, SERIALIZABLE = "REPEATABLE READ", "SERIALIZABLE"
+THOROUGH = True
 
+ROWS = [
+    # SQLAlchemyGuard
+    Row("PostgreSQL", "psycopg", "READ COMMITTED"),
+    Row("PostgreSQLRepeatableRead", "psycopg", REPEATABLE, THOROUGH),
+    Row("PostgreSQLSerializable", "psycopg", SERIALIZABLE, THOROUGH),
+    Row("AsyncPostgreSQL", "psycopg", "READ COMMITTED", THOROUGH, is_async=True),
+    Row("Asyncpg", "asyncpg", "READ COMMITTED", is_async=True),
+    Row("AsyncpgRepeatableRead", "asyncpg", REPEATABLE, THOROUGH, is_async=True),
+    Row("AsyncpgSerializable", "asyncpg", SERIALIZABLE, THOROUGH, is_async=True),
+    Row("MariaDB", "pymysql", "READ COMMITTED"),
+    Row("MariaDBRepeatableRead", "pymysql", REPEATABLE, THOROUGH),  # its default
+    Row("MariaDBSerializable", "pymysql", SERIALIZABLE, THOROUGH),
+    Row("AsyncMariaDB", "aiomysql", "READ COMMITTED", is_async=True),
+    Row("AsyncMariaDBRepeatableRead", "aiomysql", REPEATABLE, THOROUGH, is_async=True),
+    Row("AsyncMariaDBSerializable", "aiomysql", SERIALIZABLE, THOROUGH, is_async=True),
+    Row("SQLite", "sqlite"),
+    Row("SQLiteBegin", "sqlite", "", THOROUGH, begin="BEGIN"),
+    Row("SQLiteBeginImmediate", "sqlite", "", THOROUGH, begin="BEGIN IMMEDIATE"),
+    Row("AsyncSQLite", "aiosqlite", is_async=True),
+    Row("AsyncSQLiteBegin", "aiosqlite", "", THOROUGH, is_async=True, begin="BEGIN"),
+    Row("AsyncSQLiteBeginImmediate", "aiosqlite", "", THOROUGH, is_async=True, begin="BEGIN IMMEDIATE"),
+    Row("SQLAlchemyGuardBesidePsycopgGuard", "psycopg", "READ COMMITTED", THOROUGH, second="psycopg"),
+    # PsycopgGuard
+    Row("Pool", "pool"),
+    Row("PoolInAutocommit", "pool", "", THOROUGH, settings={"autocommit": True}),
+    Row("PoolWithoutPreparedStatements", "pool", "", THOROUGH, settings={"prepare_threshold": None}),
+    Row("PoolRepeatableRead", "pool", REPEATABLE, THOROUGH),
+    Row("PoolSerializable", "pool", SERIALIZABLE, THOROUGH),
+    Row(
+        "PoolSerializableByTheServersSetting",
+        "pool",
+        "",
+        THOROUGH,
+        settings={"options": "-c default_transaction_isolation=serializable"},
+    ),
+    Row("OneConnection", "connection", "", THOROUGH),  # its threads take turns
+    Row("ConnectionString", "string", "", THOROUGH),
+    Row("AsyncPool", "pool", is_async=True),
+    Row("AsyncOneConnection", "connection", "", THOROUGH, is_async=True),
+    Row("AsyncConnectionString", "string", "", THOROUGH, is_async=True),
+    Row("PsycopgGuardBesideSQLAlchemyGuard", "pool", "", THOROUGH, second="sqlalchemy"),
+    # The database enforces: the role has no other way than the functions
+    Row("EnforcedPostgreSQL", "psycopg", "READ COMMITTED", enforced=True),
+    Row("EnforcedPostgreSQLSerializable", "psycopg", SERIALIZABLE, THOROUGH, enforced=True),
+    Row("EnforcedAsyncPostgreSQL", "psycopg", "READ COMMITTED", THOROUGH, is_async=True, enforced=True),
+    Row("EnforcedAsyncpg", "asyncpg", "READ COMMITTED", THOROUGH, is_async=True, enforced=True),
+    Row("EnforcedAsyncpgRepeatableRead", "asyncpg", REPEATABLE, THOROUGH, is_async=True, enforced=True),
+    Row("EnforcedPool", "pool", "", THOROUGH, enforced=True),
+    Row("EnforcedPoolSerializable", "pool", SERIALIZABLE, THOROUGH, enforced=True),
+    Row("EnforcedOneConnection", "connection", "", THOROUGH, enforced=True),
+    Row("EnforcedConnectionString", "string", "", THOROUGH, enforced=True),
+    Row("EnforcedAsyncPool", "pool", is_async=True, enforced=True),
+    Row("EnforcedBesideSQLAlchemyGuard", "pool", "", THOROUGH, enforced=True, second="sqlalchemy"),
+    Row("EnforcedBesideTheOwner", "pool", "", THOROUGH, enforced=True, second="the owner's"),
+]
 
-class _SQL(GuardContract):
-    """SQLAlchemyGuard on ``self.engine``."""
-
-    engine: Engine
-    create_statement = CREATE
-    write_statement = WRITE
-
-    def make(self) -> SQLAlchemyGuard:
-        guard = SQLAlchemyGuard(self.engine)
-        guard.create_tables()
-        with self.engine.begin() as connection:
-            connection.execute(self.create_statement)
-        return guard
-
-    def read(self, resource: str) -> int:
-        with self.engine.connect() as connection:
-            return connection.execute(READ, {"name": resource}).scalar() or 0
-
-    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        rows = self.guard.write(fence, self.write_statement, {"name": resource, "value": value}, **options)
-        assert rows == 1 or self.write_statement is WRITE_MARIADB  # there an updated row may count as two, or none
-
-    def write_unguarded(self, resource: str, value: int) -> None:
-        with self.engine.begin() as connection:
-            connection.execute(self.write_statement, {"name": resource, "value": value})
-
-    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
-        with self.guard.begin(fence, **options) as connection:
-            value = connection.execute(READ, {"name": resource}).scalar() or 0
-            between()
-            connection.execute(self.write_statement, {"name": resource, "value": value + 1})
-
-
-class _AsyncSQL(GuardContract):
-    """AsyncSQLAlchemyGuard on ``self.engine``."""
-
-    engine: AsyncEngine
-    create_statement = CREATE
-    write_statement = WRITE
-
-    async def make(self) -> AsyncSQLAlchemyGuard:
-        guard = AsyncSQLAlchemyGuard(self.engine)
-        await guard.create_tables()
-        async with self.engine.begin() as connection:
-            await connection.execute(self.create_statement)
-        return guard
-
-    async def read(self, resource: str) -> int:
-        async with self.engine.connect() as connection:
-            return await _value(connection, resource)
-
-    async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        rows = await self.guard.write(fence, self.write_statement, {"name": resource, "value": value}, **options)
-        assert rows == 1 or self.write_statement is WRITE_MARIADB
-
-    async def write_unguarded(self, resource: str, value: int) -> None:
-        async with self.engine.begin() as connection:
-            await connection.execute(self.write_statement, {"name": resource, "value": value})
-
-    async def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
-        async with self.guard.begin(fence, **options) as connection:
-            value = await _value(connection, resource)
-            await asyncio.to_thread(between)
-            await connection.execute(self.write_statement, {"name": resource, "value": value + 1})
-
-
-async def _value(connection: AsyncConnection, resource: str) -> int:
-    return (await connection.execute(READ, {"name": resource})).scalar() or 0
-
-
-# What the transaction's isolation level makes a database refuse, because of somebody else at the same time
 RETRIED = {"40001", "40P01", 1020, 1205, 1213}
+"""What the transaction's isolation level makes a database refuse, because of others at the same time."""
 
 
 @contextmanager
 def _what_may_be_retried() -> Iterator[None]:
+    """The application, too, must be ready for these refusals, which undo the whole transaction."""
     try:
         yield
+    except SerializationFailure as error:
+        raise GuardUnavailable("the transaction was undone; retry") from error
     except DBAPIError as error:
         state = getattr(error.orig, "sqlstate", None) or (error.orig.args[0] if error.orig else None)
         if state not in RETRIED:
@@ -154,160 +141,228 @@ def _what_may_be_retried() -> Iterator[None]:
         raise GuardUnavailable("the transaction was undone; retry") from error
 
 
-class _Isolated(_SQL):
-    """The application, too, must be ready for what the level refuses, which undoes the whole transaction."""
+class SQLContract(GuardContract):
+    """What all rows share: ``past`` is a sync engine on the same database, for what goes past the guard."""
 
-    level = "READ COMMITTED"
+    row: Row
+    url: str
+    past: Engine
+    roles: Roles | None
+    source: Any
 
-    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
-        with _what_may_be_retried():
-            super().write(fence, resource, value, **options)
+    @pytest.fixture(autouse=True, scope="class")
+    @classmethod
+    def _database(cls, request: pytest.FixtureRequest) -> Iterator[None]:
+        with ExitStack() as stack:
+            _prepare(cls, request, stack)
+            yield
 
-    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
-        with _what_may_be_retried():
-            super().add(fence, resource, between, **options)
+    @pytest.fixture(autouse=True)
+    def _connections(self) -> Iterator[None]:
+        self.made: list[Any] = []
+        yield
+        for connection in self.made:
+            self.call(connection.close)
+
+    def read(self, resource: str) -> int:
+        with self.past.connect() as connection:
+            return connection.execute(READ, {"name": resource}).scalar() or 0
 
     def write_unguarded(self, resource: str, value: int) -> None:
-        with self.engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
-            connection.execute(self.write_statement, {"name": resource, "value": value})
+        if self.roles is not None:
+            self.roles.past_the_trigger("counters", WRITE_PSYCOPG, [resource, value])
+            return
+        with self.past.begin() as connection:
+            connection.execute(self._write_statement, {"name": resource, "value": value})
+
+    @property
+    def _write_statement(self) -> Any:
+        return WRITE_MARIADB if self.row.database == "mariadb" else WRITE
+
+    def _second(self) -> GuardContract:
+        if not self.row.second:
+            return super()._second()  # type: ignore[return-value]
+        assert self.guard is not None
+        kind = _SQLAlchemy if self.row.second == "sqlalchemy" else _Psycopg
+        second: Any = kind()
+        second.row, second.roles, second.past, second.made = self.row, self.roles, self.past, self.made
+        url = self.url if self.row.second != "the owner's" or self.roles is None else self.roles.owner_url
+        second.source = self.past if kind is _SQLAlchemy and self.roles is None else create_engine(url)
+        if kind is _SQLAlchemy:
+            second.made.append(_Closing(second.source))
+        else:
+            second.source = partial(psycopg.connect, dsn(url))
+        return second  # type: ignore[no-any-return]
 
 
-class _AsyncIsolated(_AsyncSQL):
-    level = "READ COMMITTED"
+class _Closing:
+    """An engine that is closed as connections are."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.close = engine.dispose
+
+
+class _SQLAlchemy(SQLContract):
+    def make(self) -> Any:
+        return SQLAlchemyGuard(self.source)
+
+    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> Any:
+        with _what_may_be_retried():
+            rows = self.guard.write(fence, self._write_statement, {"name": resource, "value": value}, **options)
+        assert rows == 1 or self.row.database == "mariadb"  # there an updated row may count as two, or none
+
+    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> Any:
+        with _what_may_be_retried(), self.guard.begin(fence, **options) as connection:
+            value = connection.execute(READ, {"name": resource}).scalar() or 0
+            between()
+            connection.execute(self._write_statement, {"name": resource, "value": value + 1})
+
+
+class _AsyncSQLAlchemy(SQLContract):
+    def make(self) -> Any:
+        return AsyncSQLAlchemyGuard(self.source)
 
     async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
         with _what_may_be_retried():
-            await super().write(fence, resource, value, **options)
+            rows = await self.guard.write(fence, self._write_statement, {"name": resource, "value": value}, **options)
+        assert rows == 1 or self.row.database == "mariadb"
 
     async def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
         with _what_may_be_retried():
-            await super().add(fence, resource, between, **options)
-
-    async def write_unguarded(self, resource: str, value: int) -> None:
-        async with self.engine.execution_options(isolation_level="READ COMMITTED").begin() as connection:
-            await connection.execute(self.write_statement, {"name": resource, "value": value})
-
-
-class TestPostgreSQL(_Isolated):
-    @pytest.fixture(autouse=True)
-    def _engine(self, postgres_url: str) -> Iterator[None]:
-        self.engine = create_engine(postgres_url, isolation_level=self.level)
-        yield
-        self.engine.dispose()
+            async with self.guard.begin(fence, **options) as connection:
+                value = (await connection.execute(READ, {"name": resource})).scalar() or 0
+                await asyncio.to_thread(between)
+                await connection.execute(self._write_statement, {"name": resource, "value": value + 1})
 
 
-@pytest.mark.thorough
-class TestPostgreSQLRepeatableRead(TestPostgreSQL):
-    level = "REPEATABLE READ"
+class _Psycopg(SQLContract):
+    def make(self) -> Any:
+        if self.row.source != "connection" or self.row.second:
+            return PsycopgGuard(self.source)
+        self.made.append(psycopg.connect(self.source, **self.row.settings))
+        return PsycopgGuard(self.made[-1])
+
+    def write(self, fence: Fence, resource: str, value: int, **options: Any) -> Any:
+        with _what_may_be_retried():
+            assert self.guard.write(fence, WRITE_PSYCOPG, [resource, value], **options) == 1
+
+    def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> Any:
+        with _what_may_be_retried(), self.guard.begin(fence, **options) as connection:
+            row = connection.execute(READ_PSYCOPG, [resource]).fetchone()
+            between()
+            connection.execute(WRITE_PSYCOPG, [resource, (row[0] if row else 0) + 1])
 
 
-@pytest.mark.thorough
-class TestPostgreSQLSerializable(TestPostgreSQL):
-    level = "SERIALIZABLE"
+class _AsyncPsycopg(SQLContract):
+    async def make(self) -> Any:
+        if self.row.source != "connection":
+            return AsyncPsycopgGuard(self.source)
+        self.made.append(await AsyncConnection.connect(self.source, **self.row.settings))
+        return AsyncPsycopgGuard(self.made[-1])
+
+    async def write(self, fence: Fence, resource: str, value: int, **options: Any) -> None:
+        with _what_may_be_retried():
+            assert await self.guard.write(fence, WRITE_PSYCOPG, [resource, value], **options) == 1
+
+    async def add(self, fence: Fence, resource: str, between: Callable[[], Any], **options: Any) -> None:
+        with _what_may_be_retried():
+            async with self.guard.begin(fence, **options) as connection:
+                row = await (await connection.execute(READ_PSYCOPG, [resource])).fetchone()
+                await asyncio.to_thread(between)
+                await connection.execute(WRITE_PSYCOPG, [resource, (row[0] if row else 0) + 1])
 
 
-class TestAsyncPostgreSQL(_AsyncIsolated):
-    driver = "psycopg"
+class _Enforced:
+    """What the rows of an enforcing database have besides."""
 
-    @pytest.fixture(autouse=True)
-    def _engine(self, postgres_url: str) -> Iterator[None]:
-        url = postgres_url.replace("+psycopg", f"+{self.driver}")
-        self.engine = create_async_engine(url, isolation_level=self.level)
-        yield
-        self.call(self.engine.dispose)
+    roles: Roles
 
-
-class TestAsyncpg(TestAsyncPostgreSQL):
-    driver = "asyncpg"
-
-
-@pytest.mark.thorough
-class TestAsyncpgRepeatableRead(TestAsyncpg):
-    level = "REPEATABLE READ"
+    def test_the_database_enforces(self) -> None:
+        """Or else all the others prove nothing."""
+        with self.roles.as_app() as connection:
+            with pytest.raises(InsufficientPrivilege, match="has not passed the check for the resource 'r'"):
+                connection.execute(WRITE_PSYCOPG, ["r", 1])
+            with pytest.raises(InsufficientPrivilege, match="permission denied for table fencing_marks"):
+                connection.execute("UPDATE fencing_marks SET seq = seq")
 
 
-@pytest.mark.thorough
-class TestAsyncpgSerializable(TestAsyncpg):
-    level = "SERIALIZABLE"
+# What a class has
 
 
-class TestMariaDB(_Isolated):
-    create_statement = CREATE_MARIADB
-    write_statement = WRITE_MARIADB
-
-    @pytest.fixture(autouse=True)
-    def _engine(self, mariadb_url: str) -> Iterator[None]:
-        self.engine = create_engine(mariadb_url, isolation_level=self.level)
-        yield
-        self.engine.dispose()
-
-
-@pytest.mark.thorough
-class TestMariaDBRepeatableRead(TestMariaDB):
-    """MariaDB's default."""
-
-    level = "REPEATABLE READ"
-
-
-@pytest.mark.thorough
-class TestMariaDBSerializable(TestMariaDB):
-    level = "SERIALIZABLE"
+def _prepare(cls: Any, request: pytest.FixtureRequest, stack: ExitStack) -> None:
+    """Make the database, its tables, and the engine or the pool."""
+    row: Row = cls.row
+    if row.database == "sqlite":
+        url = f"sqlite:///{request.getfixturevalue('tmp_path_factory').mktemp('contract')}/data.db"
+    else:
+        url = stack.enter_context(request.getfixturevalue(f"{row.database}_databases").one())
+    cls.past = create_engine(url)
+    stack.callback(cls.past.dispose)
+    cls.roles = None
+    if row.enforced:
+        cls.roles = stack.enter_context(two_roles(url))
+        url = cls.roles.app_url
+    _make_tables(cls)
+    cls.url = url
+    cls.source = staticmethod(_psycopg_source(row, url, stack)) if row.is_psycopg else _engine(row, url, stack)
 
 
-class TestAsyncMariaDB(_AsyncIsolated):
-    create_statement = CREATE_MARIADB
-    write_statement = WRITE_MARIADB
-
-    @pytest.fixture(autouse=True)
-    def _engine(self, mariadb_url: str) -> Iterator[None]:
-        self.engine = create_async_engine(mariadb_url.replace("+pymysql", "+aiomysql"), isolation_level=self.level)
-        yield
-        self.call(self.engine.dispose)
-
-
-@pytest.mark.thorough
-class TestAsyncMariaDBRepeatableRead(TestAsyncMariaDB):
-    level = "REPEATABLE READ"
-
-
-@pytest.mark.thorough
-class TestAsyncMariaDBSerializable(TestAsyncMariaDB):
-    level = "SERIALIZABLE"
-
-
-BEGIN_FORMS = ["driver default", "BEGIN", "BEGIN IMMEDIATE"]
-
-
-def begin_with(engine: Engine, form: str) -> None:
-    """The recipe of SQLAlchemy's documentation: the driver begins nothing, an event does."""
-    if form == "driver default":
+def _make_tables(cls: Any) -> None:
+    if cls.roles is None:
+        SQLAlchemyGuard(cls.past).create_tables()
+        with cls.past.begin() as connection:
+            connection.execute(text(CREATE_MARIADB if cls.row.database == "mariadb" else CREATE))
         return
-
-    @event.listens_for(engine, "connect")
-    def on_connect(dbapi_connection: Any, _: Any) -> None:
-        dbapi_connection.isolation_level = None
-
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Any) -> None:
-        connection.exec_driver_sql(form)
+    guard = cls.roles.owners_guard()
+    guard.create_tables()
+    with cls.roles.as_owner() as connection:
+        connection.execute(CREATE)
+    guard.enforce("counters", resource="name", role=cls.roles.app)
 
 
-class TestSQLite(_SQL):
-    @pytest.fixture(autouse=True, params=BEGIN_FORMS)
-    def _engine(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-        self.engine = create_engine(f"sqlite:///{tmp_path}/data.db")
-        begin_with(self.engine, request.param)
-        yield
-        self.engine.dispose()
+def _engine(row: Row, url: str, stack: ExitStack) -> Any:
+    scheme = {"postgres": "postgresql", "mariadb": "mysql", "sqlite": "sqlite"}[row.database]
+    driver = "" if row.source == "sqlite" else f"+{row.source}"
+    url = f"{scheme}{driver}:{url.split(':', 1)[1]}"
+    settings = {"isolation_level": row.level} if row.level else {}
+    engine: Any = (create_async_engine if row.is_async else create_engine)(url, **settings)
+    stack.callback(Contract().call, engine.dispose)
+    if row.database == "sqlite":
+        _begin_with(getattr(engine, "sync_engine", engine), row.begin)
+    return engine
 
 
-class TestAsyncSQLite(_AsyncSQL):
-    @pytest.fixture(
-        autouse=True,
-        params=[BEGIN_FORMS[0], *(pytest.param(each, marks=pytest.mark.thorough) for each in BEGIN_FORMS[1:])],
-    )
-    def _engine(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-        self.engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
-        begin_with(self.engine.sync_engine, request.param)
-        yield
-        self.call(self.engine.dispose)
+def _begin_with(engine: Engine, form: str) -> None:
+    """The recipe of SQLAlchemy's documentation: the driver begins nothing, an event does."""
+    if form:
+        event.listen(engine, "connect", lambda connection, _: setattr(connection, "isolation_level", None))
+        event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(form))
+
+
+def _psycopg_source(row: Row, url: str, stack: ExitStack) -> Any:
+    if row.source != "pool":
+        return dsn(url)
+    level = IsolationLevel[row.level.replace(" ", "_")] if row.level else None
+
+    def configure(connection: Any) -> None:
+        connection.isolation_level = level
+
+    async def configure_async(connection: Any) -> None:
+        await connection.set_isolation_level(level)
+
+    options: dict[str, Any] = {"kwargs": row.settings, "min_size": 2, "max_size": 8, "open": False}
+    pool: Any
+    if row.is_async:
+        pool = AsyncConnectionPool(dsn(url), configure=configure_async, **options)
+    else:
+        pool = ConnectionPool(dsn(url), configure=configure, **options)
+    Contract().call(pool.open)
+    stack.callback(Contract().call, pool.close)
+    return pool
+
+
+for _row in ROWS:
+    _sync, _async = (_Psycopg, _AsyncPsycopg) if _row.is_psycopg else (_SQLAlchemy, _AsyncSQLAlchemy)
+    _bases: tuple[Any, ...] = (*([_Enforced] if _row.enforced else []), _async if _row.is_async else _sync)
+    _made = type(f"Test{_row.name}", _bases, {"row": _row, "__module__": __name__})
+    globals()[_made.__name__] = pytest.mark.thorough(_made) if _row.thorough else _made

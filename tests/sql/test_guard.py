@@ -14,15 +14,13 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from fencing.kernel.admission import admit_claim, admit_write
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql import client
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from storage_guards.sql.outcome import FLOOR
 from storage_guards.sqlalchemy.sqlite import SQLiteMarks
-
-RESOURCE = "orders:1"
-TOKENS = ("a" * 22, "b" * 22)
+from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 
 
 def fence(number: int, token: str = TOKENS[0]) -> Fence:
@@ -46,22 +44,6 @@ def guard(engine: Engine) -> SQLAlchemyGuard:
 # The statements against the rule: every mark, floor and fence of a small world
 
 
-def _set_mark(connection: Connection, mark: Mark | None, floor: int) -> None:
-    connection.execute(text("DELETE FROM fencing_marks"))
-    insert = text("INSERT INTO fencing_marks (resource, number, token, seq) VALUES (:resource, :number, :token, :seq)")
-    connection.execute(insert, {"resource": FLOOR, "number": floor, "token": "", "seq": 0})
-    if mark is not None:
-        values = {"resource": RESOURCE, "number": mark.number, "token": mark.token, "seq": mark.seq}
-        connection.execute(insert, values)
-
-
-def _outcome(function: Any, *args: Any) -> Any:
-    try:
-        return function(*args)
-    except (StaleFence, UnclaimedFence) as error:
-        return type(error), vars(error)
-
-
 def test_the_statements_are_the_admission_rule(engine: Engine, guard: SQLAlchemyGuard) -> None:
     numbers = (1, 2, 3, MAX_NUMBER)
     marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
@@ -69,19 +51,19 @@ def test_the_statements_are_the_admission_rule(engine: Engine, guard: SQLAlchemy
     statements = SQLiteMarks()
     for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
         with engine.connect() as connection:
-            _set_mark(connection, mark, floor)
-            claimed = _outcome(lambda m=mine, c=connection: statements.claim(c, [m]) and statements.read(c, RESOURCE))
-            assert claimed == _outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
+            set_mark(connection, mark, floor)
+            claimed = outcome(lambda m=mine, c=connection: statements.claim(c, [m]) and statements.read(c, RESOURCE))
+            assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
             if isinstance(claimed, tuple):
                 assert statements.read(connection, RESOURCE) == mark
-            _set_mark(connection, mark, floor)
-            checked = _outcome(lambda m=mine, c=connection: statements.check(c, [m]) and statements.read(c, RESOURCE))
-            assert checked == _outcome(admit_write, mark, mine), (mark, mine)
+            set_mark(connection, mark, floor)
+            checked = outcome(lambda m=mine, c=connection: statements.check(c, [m]) and statements.read(c, RESOURCE))
+            assert checked == outcome(admit_write, mark, mine), (mark, mine)
 
 
 def test_a_pruned_mark_leaves_its_floor(engine: Engine, guard: SQLAlchemyGuard) -> None:
     with engine.begin() as connection:
-        _set_mark(connection, None, 7)
+        set_mark(connection, None, 7)
     with pytest.raises(StaleFence) as refused:
         guard.claim(fence(7))
     assert (refused.value.mark, refused.value.floor) == (None, 7)

@@ -6,39 +6,33 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import sessionmaker
 
 from fencing import Fence
-from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from tests.support.sql_ways import asyncio_url
+from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard
+from tests.support.sql_ways import SYNC, Lender, Way, asyncio_url, ways
 
 MINE, OTHER, NEWER = Fence("r", 7, "t" * 22), Fence("other", 7, "t" * 22), Fence("other", 8, "u" * 22)
 STATEMENT = "UPDATE orders SET total = total + 1"
-PATIENCE = 30.0
-AT_ONCE = 10.0
-
-KINDS = ("psycopg", "sqlalchemy", "sqlalchemy-mariadb", "sqlalchemy-sqlite")
+PATIENCE = 60.0
+AT_ONCE = 50.0
 
 
-@pytest.fixture(params=KINDS)
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    kind: str = request.param
-    if kind == "sqlalchemy-sqlite":
-        url = f"sqlite:///{tmp_path / 'orders.sqlite'}"
-    else:
-        url = request.getfixturevalue("mariadb_url" if kind == "sqlalchemy-mariadb" else "postgres_url")
-    engine = create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (total INTEGER)"))
-        connection.execute(text("INSERT INTO orders VALUES (0)"))
-    engine.dispose()
-    return url.replace("+psycopg", "") if kind == "psycopg" else url
+@pytest.fixture(params=ways("PsycopgGuard", "pymysql", "sqlite", of=SYNC))
+def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+    with sql_ways.lend(request.param) as way:
+        way.beside.claim(MINE, OTHER)
+        yield way
+
+
+@pytest.fixture
+def url(way: Way) -> str:
+    return way.direct
 
 
 def is_psycopg(url: str) -> bool:
@@ -46,13 +40,9 @@ def is_psycopg(url: str) -> bool:
 
 
 @pytest.fixture
-def guard(url: str) -> Iterator[Any]:
-    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
-    guard: Any = PsycopgGuard(url, timeout=PATIENCE) if is_psycopg(url) else SQLAlchemyGuard(engine, timeout=PATIENCE)
-    guard.create_tables()
-    guard.claim(MINE, OTHER)
-    yield guard
-    engine.dispose()
+def guard(way: Way) -> Any:
+    source = way.direct if way.is_psycopg else way.outside
+    return way.guard_class(source, timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -86,9 +76,8 @@ def test_a_call_inside_a_block(guard: Any, statement: Any, call: str) -> None:
         assert connection.execute(_select(statement)).fetchone()[0] == 2
 
 
-def test_another_name_inside_a_block(guard: Any, url: str) -> None:
-    if url.startswith("sqlite"):
-        pytest.skip("there is one writer at a time")
+@pytest.mark.parametrize("way", ways("PsycopgGuard", of=("psycopg", "pymysql", "PsycopgGuard")), indirect=True)
+def test_another_name_inside_a_block(guard: Any) -> None:
     with guard.begin(MINE):
         guard.claim(NEWER)
         assert guard.mark("other").is_of(NEWER)
@@ -100,10 +89,9 @@ def test_a_block_that_was_refused_or_failed_is_over(guard: Any, statement: Any) 
     assert guard.write(MINE, statement) == 1
 
 
-def test_a_hook_after_the_end(guard: Any, statement: Any, url: str) -> None:
-    """The block has not been left yet, but nobody would wait for it any more."""
-    if is_psycopg(url):
-        pytest.skip("it has no hooks")
+@pytest.mark.parametrize("way", ways("psycopg", of=("psycopg", "pymysql", "sqlite")), indirect=True)
+def test_a_hook_after_the_end(guard: Any, statement: Any) -> None:
+    """The block has not been left yet, but nothing would wait for it any more."""
     rows: list[int] = []
     factory = sessionmaker(guard._engine)
     for end in ("after_commit", "after_rollback"):
@@ -123,6 +111,7 @@ def test_another_thread_waits_for_its_turn(guard: Any, statement: Any) -> None:
     with guard.begin(MINE):
         thread.start()
         thread.join(0.2)  # time passes: it waits
+        assert thread.is_alive()
         assert not rows
     thread.join(PATIENCE)
     assert rows == [1]

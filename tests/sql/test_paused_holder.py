@@ -11,10 +11,12 @@ import pytest
 
 from examples.servers import RedisServer, freeze
 from tests.support.sides import Account, Side
+from tests.support.sql_ways import SIDES_AND_DATABASES
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.parametrize(("side", "account"), SIDES_AND_DATABASES, indirect=True)
 def test_its_late_write_is_refused_by_the_database(side: Side, any_redis: RedisServer, account: Account) -> None:
     database = account.engine.url.render_as_string(hide_password=False).replace("+aiosqlite", "")
     command = [sys.executable, "-m", "tests.support.paused_holder", any_redis.url, database]
@@ -25,7 +27,7 @@ def test_its_late_write_is_refused_by_the_database(side: Side, any_redis: RedisS
             assert process.stdout.readline() == "read 0\n"
             freeze(process)
             lock = side.coordinator(any_redis.url, guards=[account.guard]).lock("r")
-            lease = side.call(lock.acquire, timeout=20)
+            lease = side.call(lock.acquire, timeout=60)
             account.write(lease, account.balance + 10)
             process.send_signal(signal.SIGCONT)
             process.stdin.write("go on\n")

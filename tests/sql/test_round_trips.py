@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from fencing import Fence, GuardUnavailable, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.servers import Proxy
-from tests.support.sql_ways import Way, Wire
+from tests.support.sql_ways import Way, Wire, new_way
 
 MINE = Fence("orders:1", 1, "a" * 22)
 NEWER = Fence("orders:1", 2, "b" * 22)
@@ -65,9 +65,9 @@ class Shop:
             return int(connection.execute(text("SELECT total FROM orders")).scalar_one())
 
 
-@pytest.fixture(params=["psycopg", "psycopg-asyncio"])
+@pytest.fixture(params=["psycopg", "psycopg-async"])
 def shop(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Shop]:
-    shop = Shop(Way(request, request.param, proxy))
+    shop = Shop(new_way(request, request.param, proxy))
     yield shop
     shop.side.call(shop.engine.dispose)
     shop.direct.dispose()

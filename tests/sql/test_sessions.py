@@ -1,14 +1,13 @@
-"""``guard.session``: an ORM session that serves and writes nothing older than its claim, in both colours."""
+"""``guard.session``: an ORM session that serves and writes nothing older than its claim, sync and async."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, ForeignKey, create_engine, delete, event, insert, select, text, update
+from sqlalchemy import ForeignKey, create_engine, delete, event, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, InvalidRequestError, OperationalError, PendingRollbackError
 from sqlalchemy.ext.asyncio import (
     AsyncSession,
@@ -29,13 +28,8 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.exc import DetachedInstanceError
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
-from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from tests.support.servers import Proxy
-from tests.support.sides import Side
-from tests.support.sql_ways import EACH_WAY, Way, asyncio_url, is_commit
-
-MINE = Fence("orders:1", 5, "a" * 22)
-NEWER = Fence("orders:1", 6, "b" * 22)
+from storage_guards import SQLAlchemyGuard
+from tests.support.sql_ways import MINE, NEWER, THROUGH_SQLALCHEMY, TO_SERVERS, Lender, Way, ways
 
 
 class Base(DeclarativeBase):
@@ -58,22 +52,15 @@ class Line(Base):
 
 
 class Shop:
-    """An order with a line, a guard of either colour, and the database seen past it. A block is a function of a plain
-    session, whatever the colour."""
+    """An order with a line, a guard, and the database seen past it. A block is a function of a sync session."""
 
-    def __init__(self, side: Side, url: str, through: str | None = None) -> None:
-        self.side = side
-        self.direct: Engine = create_engine(url)
-        Base.metadata.create_all(self.direct)
+    def __init__(self, way: Way) -> None:
+        self.way, self.side, self.direct = way, way.side, way.outside
+        Line.__table__.create(self.direct, checkfirst=True)  # type: ignore[attr-defined]
         with Session(self.direct) as session, session.begin():
-            session.add(Order(id=1, total=0, lines=[Line(id=1, price=3)]))
-        if side.asynchronous:
-            self.engine: Any = create_async_engine(through or asyncio_url(url))
-            self.guard: Any = AsyncSQLAlchemyGuard(self.engine, timeout=2.0)
-        else:
-            self.engine = create_engine(through or url)
-            self.guard = SQLAlchemyGuard(self.engine, timeout=2.0)
-        side.call(self.guard.create_tables)
+            session.add(Line(id=1, price=3, order_id=1))
+        self.engine = way.new_engine()
+        self.guard: Any = way.guard_class(self.engine, timeout=2.0)
 
     def maker(self, *, bind: Any = None, **options: Any) -> Any:
         maker: Any = async_sessionmaker if self.side.asynchronous else sessionmaker
@@ -109,18 +96,16 @@ class Shop:
             return int(connection.execute(text("SELECT total FROM orders WHERE id = 1")).scalar_one())
 
 
-@pytest.fixture(
-    params=["postgres", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("mariadb", "sqlite"))]
+@pytest.fixture(params=ways("psycopg", "psycopg-async", of=THROUGH_SQLALCHEMY))
+def shop(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Shop]:
+    with sql_ways.lend(request.param) as way:
+        yield Shop(way)
+        way.sql("DELETE FROM line")
+
+
+on_postgresql = pytest.mark.parametrize(
+    "shop", ways("psycopg", "psycopg-async", of=("psycopg", "psycopg-async", "asyncpg")), indirect=True
 )
-def shop(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Shop]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/data.db"
-    else:
-        url = request.getfixturevalue(f"{request.param}_url")
-    shop = Shop(side, url)
-    yield shop
-    side.call(shop.engine.dispose)
-    shop.direct.dispose()
 
 
 def add_one(session: Session) -> None:
@@ -568,12 +553,8 @@ def test_a_scoped_session_is_the_guarded_one_inside(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
-@pytest.mark.parametrize("name", EACH_WAY)
-def test_a_commit_without_an_answer(
-    request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy], name: str, lost: str
-) -> None:
-    way = Way(request, name, proxy)
-    shop = Shop(way.side, way.url, way.through)
+@pytest.mark.parametrize("shop", ways("psycopg", "psycopg-async", "pymysql", of=TO_SERVERS), indirect=True)
+def test_a_commit_without_an_answer(shop: Shop, lost: str) -> None:
     shop.block(add_one)
     after_commit: list[Session] = []
 
@@ -581,20 +562,18 @@ def test_a_commit_without_an_answer(
         event.listen(session, "after_commit", after_commit.append)
         add_one(session)
         session.flush()
-        lose = way.proxy.drop_reply_when if lost == "reply" else way.proxy.drop_request_when
-        lose(is_commit)
+        shop.way.lose(lost)
 
     with pytest.raises(OutcomeUnknown) as unknown:
         shop.block(story, claim=False)
     assert not after_commit
     assert shop.side.call(shop.guard.landed, unknown.value) is (lost == "reply")
     assert shop.total == (2 if lost == "reply" else 1)
-    shop.side.call(shop.engine.dispose)
-    shop.direct.dispose()
 
 
-def test_a_commit_that_is_refused(side: Side, postgres_url: str) -> None:
-    shop = Shop(side, postgres_url)
+@on_postgresql
+def test_a_commit_that_is_refused(shop: Shop) -> None:
+    shop.way.spoil()
     with shop.direct.begin() as connection:
         connection.execute(text("ALTER TABLE line ALTER CONSTRAINT line_order_id_fkey DEFERRABLE INITIALLY DEFERRED"))
 
@@ -604,8 +583,6 @@ def test_a_commit_that_is_refused(side: Side, postgres_url: str) -> None:
 
     shop.refused(IntegrityError, "line_order_id_fkey", story)
     assert shop.total == 0
-    shop.side.call(shop.engine.dispose)
-    shop.direct.dispose()
 
 
 @pytest.mark.parametrize("hook", ["after_commit", "after_transaction_end"])
@@ -629,9 +606,9 @@ def test_a_hook_that_fails_after_the_commit(shop: Shop, hook: str) -> None:
     assert shop.total == 1
 
 
-def test_the_blocks_own_error_where_the_connection_breaks(side: Side, postgres_url: str) -> None:
+@on_postgresql
+def test_the_blocks_own_error_where_the_connection_breaks(shop: Shop) -> None:
     """Its rollback fails, too, and does not hide it: a cancellation stays one."""
-    shop = Shop(side, postgres_url)
 
     class Cancelled(BaseException):
         pass
@@ -645,17 +622,15 @@ def test_the_blocks_own_error_where_the_connection_breaks(side: Side, postgres_u
     shop.refused(Cancelled, "", story)
     shop.block(add_one)
     assert shop.total == 1
-    shop.side.call(shop.engine.dispose)
-    shop.direct.dispose()
 
 
-# asyncio alone
+# Async alone
 
 
+@pytest.mark.parametrize(
+    "shop", ways("psycopg-async", of=("psycopg-async", "asyncpg", "aiomysql", "aiosqlite")), indirect=True
+)
 def test_a_cancelled_block_is_undone(shop: Shop) -> None:
-    if not shop.side.asynchronous:
-        pytest.skip("asyncio only")
-
     async def story() -> None:
         began = asyncio.Event()
 

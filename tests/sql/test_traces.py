@@ -1,6 +1,7 @@
 """The traces that break weaker rules, step by step, on real Redis and a real database: here each is refused.
 
-A step is "A acquires", "A's lease expires", "A reads". Who is late is refused; who is admitted read what is current.
+A step is "A acquires", "A's lease expires", "A reads". A late holder is refused. An admitted one
+has read what is current.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from examples.servers import RedisServer
 from fencing import Fence, StaleFence, UnclaimedFence
 from fencing.locks import plans
 from tests.support.sides import Account, Side
+from tests.support.sql_ways import SIDES_AND_DATABASES
+
+pytestmark = pytest.mark.parametrize(("side", "account"), SIDES_AND_DATABASES, indirect=True)
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ def test_fences_repeat_after_redis_lost_its_data(
     side.call(b.release)
 
 
-def test_whoever_forgets_to_claim_is_refused(side: Side, any_redis: RedisServer, account: Account) -> None:
+def test_a_holder_that_forgets_to_claim_is_refused(side: Side, any_redis: RedisServer, account: Account) -> None:
     """Eight steps where the check is `>=`; with equality the guard itself enforces the discipline."""
     forgetful = side.coordinator(any_redis.url).lock("r")
     lease = side.call(forgetful.acquire)

@@ -5,39 +5,29 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, create_engine, event, text
-from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy import event, text
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable
-from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
+from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.sql.verify import VerifyReport
 from tests.support.psycopg_database import dsn_of
 from tests.support.sides import Side
-from tests.support.sql_ways import WAYS, Way, asyncio_url
+from tests.support.sql_ways import ALL, THROUGH_SQLALCHEMY, TO_MARIADB, TO_POSTGRES, Way, new_way, ways
 
 
 class Checked:
     """A guard of one kind, and its database."""
 
-    def __init__(self, side: Side, url: str, kind: str, *, driver: str = "", **settings: Any) -> None:
-        self.side, self.kind = side, kind
-        self.direct: Engine = create_engine(url)
-        SQLAlchemyGuard(self.direct).create_tables()
-        self.engine: Any = None
-        self.guard: Any
-        if kind == "psycopg":
-            self.guard = (AsyncPsycopgGuard if side.asynchronous else PsycopgGuard)(dsn_of(url))
-        elif side.asynchronous:
-            self.engine = create_async_engine(asyncio_url(url).replace("+psycopg", driver or "+psycopg"), **settings)
-            self.guard = AsyncSQLAlchemyGuard(self.engine)
-        else:
-            self.engine = create_engine(url, **settings)
-            self.guard = SQLAlchemyGuard(self.engine)
+    def __init__(self, way: Way, **settings: Any) -> None:
+        self.way, self.side = way, way.side
+        self.direct = way.outside
+        way.beside.create_tables()
+        self.engine: Any = None if way.is_psycopg else way.new_engine(**settings)
+        self.guard: Any = way.guard_class(self.engine or way.direct)
 
     def sql(self, *statements: str) -> None:
         with self.direct.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -52,33 +42,31 @@ class Checked:
     def threats(self) -> list[tuple[str, str]]:
         return [(finding.threatens, finding.problem) for finding in self.verify().findings]
 
-    def close(self) -> None:
-        if self.engine is not None:
-            self.side.call(self.engine.dispose)
-        self.direct.dispose()
+
+@pytest.fixture(params=ways("psycopg", "aiomysql", "sqlite", "AsyncPsycopgGuard"))
+def checked(request: pytest.FixtureRequest) -> Iterator[Checked]:
+    way = new_way(request, request.param)
+    yield Checked(way)
+    way.close()
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite", "psycopg"])
-def checked(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Checked]:
-    kind = request.param
-    if kind == "sqlite":
-        url = f"sqlite:///{tmp_path}/data.db"
-    else:
-        url = request.getfixturevalue("mariadb_url" if kind == "mariadb" else "postgres_url")
-    checked = Checked(side, url, kind)
-    yield checked
-    checked.close()
+on_postgresql = pytest.mark.parametrize("checked", ways("psycopg", "AsyncPsycopgGuard", of=TO_POSTGRES), indirect=True)
+through_psycopg = pytest.mark.parametrize(
+    "checked",
+    ways("psycopg", "AsyncPsycopgGuard", of=[name for name in TO_POSTGRES if name != "asyncpg"]),
+    indirect=True,
+)
+on_mariadb = pytest.mark.parametrize("checked", ways("aiomysql", of=TO_MARIADB), indirect=True)
+on_sqlite = pytest.mark.parametrize("checked", ways("sqlite", of=("sqlite", "aiosqlite")), indirect=True)
 
 
-on_postgresql = pytest.mark.parametrize("checked", ["postgres", "psycopg"], indirect=True)
-on_mariadb = pytest.mark.parametrize("checked", ["mariadb"], indirect=True)
-on_sqlite = pytest.mark.parametrize("checked", ["sqlite"], indirect=True)
-
-
+@pytest.mark.parametrize("checked", ALL, indirect=True)
 def test_what_create_tables_made_is_as_it_should_be(checked: Checked) -> None:
+    checked.sql("DROP TABLE fencing_marks")
+    checked.side.call(checked.guard.create_tables)
     report = checked.verify()
-    names = {"postgres": "PostgreSQL", "psycopg": "PostgreSQL", "mariadb": "Maria", "sqlite": "SQLite"}
-    assert report.database.startswith(names[checked.kind])
+    names = {"postgres": "PostgreSQL", "mariadb": "Maria", "sqlite": "SQLite"}
+    assert report.database.startswith(names[checked.way.database])
     assert {finding.threatens for finding in report.findings} <= {"durability", "waiting"}, str(report)
     assert str(report).startswith(report.database)
     assert pickle.loads(pickle.dumps(report)) == report
@@ -97,19 +85,6 @@ def test_it_changes_nothing(checked: Checked) -> None:
     assert rows() == before
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_driver(request: pytest.FixtureRequest, proxy: Any, way: str) -> None:
-    found = Way(request, way, proxy)
-    create: Any = create_async_engine if found.side.asynchronous else create_engine
-    kind: Any = AsyncSQLAlchemyGuard if found.side.asynchronous else SQLAlchemyGuard
-    engine = create(found.direct)
-    guard = kind(engine)
-    found.side.call(guard.create_tables)
-    report = found.side.call(guard.verify)
-    assert {finding.threatens for finding in report.findings} <= {"durability", "waiting"}, str(report)
-    found.side.call(engine.dispose)
-
-
 def test_a_missing_table(checked: Checked) -> None:
     checked.sql("DROP TABLE fencing_marks")
     with pytest.raises(GuardNotEnforceable, match=r"table fencing_marks is missing.*create_tables"):
@@ -123,24 +98,21 @@ def test_a_database_that_does_not_answer(side: Side) -> None:
 
 def test_a_missing_floor(checked: Checked) -> None:
     checked.sql("DELETE FROM fencing_marks")
-    if checked.kind in ("postgres", "psycopg"):
+    if checked.way.database == "postgres":
         assert ("upkeep", "the floor row is missing; if marks were ever pruned, stale claims may be admitted") in (
             checked.threats()
         )
     # Elsewhere the claim that is tried makes it, as every claim does, and takes it back.
 
 
-@pytest.mark.parametrize("checked", ["postgres", "mariadb", "sqlite"], indirect=True)
+@pytest.mark.parametrize("checked", ways("psycopg", "aiomysql", "sqlite", of=THROUGH_SQLALCHEMY), indirect=True)
 def test_an_autocommit_engine(checked: Checked) -> None:
     """The psycopg guard begins its transactions itself. The claim that is tried would stay, with the highest of all
     numbers: pruned one day, it would shut out every new name."""
-    url = checked.direct.url.render_as_string(hide_password=False)
-    other = Checked(checked.side, url, checked.kind, isolation_level="AUTOCOMMIT")
+    other = Checked(checked.way, isolation_level="AUTOCOMMIT")
     with pytest.raises(GuardNotEnforceable, match="autocommit"):
         other.verify()
-    other.close()
-    with checked.direct.connect() as connection:
-        assert connection.execute(text("SELECT COUNT(*), MAX(number) FROM fencing_marks")).one() == (1, 0)
+    assert checked.way.sql("SELECT COUNT(*), MAX(number) FROM fencing_marks") == [(1, 0)]
 
 
 # PostgreSQL
@@ -216,16 +188,15 @@ def test_what_postgresql_could_do_better(checked: Checked) -> None:
     assert ("upkeep", "the column token may be NULL") in found
 
 
-@on_postgresql
+@through_psycopg
 def test_client_side_bounds_over_a_network(checked: Checked) -> None:
     assert "tcp_user_timeout is not set" in str(checked.verify())
-    url = checked.direct.url.update_query_dict({"connect_timeout": "5", "tcp_user_timeout": "5000"})
-    bounded = Checked(checked.side, url.render_as_string(hide_password=False), checked.kind)
-    assert "waiting" not in {threatens for threatens, _ in bounded.threats()}
-    bounded.close()
+    options = "?connect_timeout=5&tcp_user_timeout=5000"
+    bounded = checked.way.guard_at(checked.way.direct + options)
+    assert "waiting" not in {finding.threatens for finding in checked.side.call(bounded.verify).findings}
 
 
-@on_postgresql
+@through_psycopg
 def test_a_pooler_in_between(checked: Checked, monkeypatch: pytest.MonkeyPatch) -> None:
     """It tells the client of a process of its own, as the client has no single one at the server."""
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", property(lambda _: 7))

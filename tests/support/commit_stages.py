@@ -59,7 +59,7 @@ class Stage(ABC):
         )
 
     async def until_held_back(self) -> None:
-        assert await asyncio.to_thread(self._hold.wait, 5)
+        assert await asyncio.to_thread(self._hold.wait, 60)
 
     async def write(self, id_: int) -> int:
         return int(await self.guard.write(MINE, *self.adding(id_)))
@@ -98,7 +98,7 @@ class SQLAlchemyStage(Stage):
     @classmethod
     @asynccontextmanager
     async def open(cls, way: Way, timeout: float) -> AsyncIterator[Stage]:
-        engine = create_async_engine(way.through, pool_size=1, max_overflow=0, pool_timeout=5)
+        engine = create_async_engine(way.through, pool_size=1, max_overflow=0, pool_timeout=60)
         stage = cls(AsyncSQLAlchemyGuard(engine, timeout=timeout), way.url, way.proxy)
         stage.engine = engine
         try:

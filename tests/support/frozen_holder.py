@@ -1,4 +1,4 @@
-"""The process that test_sql_frozen_holders.py freezes: in a guarded block, idle or while it reads rows."""
+"""The process that test_frozen_holders.py freezes: in a guarded block, idle or while it reads rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = {
     "postgresql": text(f"SELECT repeat('x', 1000) FROM generate_series(1, {ROWS})"),
     "mysql": text(f"SELECT REPEAT('x', 1000) FROM seq_1_to_{ROWS}"),
 }
-GUARD_SECONDS = 30.0
+GUARD_SECONDS = 300.0
 
 
 class Lease:
@@ -52,8 +52,8 @@ async def async_main(url: str, receives: bool) -> None:
 
 
 if __name__ == "__main__":
-    _, _url, _what, _colour = sys.argv
-    if _colour == "asyncio":
+    _, _url, _what, _side = sys.argv
+    if _side == "async":
         asyncio.run(async_main(_url, _what == "receiving"))
     else:
         main(_url, _what == "receiving")

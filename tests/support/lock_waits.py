@@ -31,5 +31,5 @@ def until_locks_are_waited_for(url: str, sessions: int = 1) -> None:
         return
     with engine.connect() as connection:
         wait_until(
-            lambda: connection.execute(text(_WAITING[name])).scalar_one() >= sessions, 10, interval=_INTERVALS[name]
+            lambda: connection.execute(text(_WAITING[name])).scalar_one() >= sessions, 60, interval=_INTERVALS[name]
         )
