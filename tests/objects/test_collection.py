@@ -8,23 +8,15 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleRead
 from storage_guards.objects import collect as object_collect
 from storage_guards.objects.requests import PAGE, List
-from tests.objects.test_publications import A, B, C, Desk, R, failing
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
 
-
-@pytest.fixture
-def desk(side: Side) -> Desk:
-    return Desk(side, MemoryStore())
-
-
-@pytest.fixture
-def http(side: Side, object_server: ObjectServer) -> Desk:
-    return Desk(side, object_server.store())
+R = "orders:1"
+A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 
 
 def test_history_and_collection(http: Desk) -> None:
@@ -33,7 +25,7 @@ def test_history_and_collection(http: Desk) -> None:
         http.call(http.guard.claim, fence)
         for number in range(count):
             http.publish(fence, {name: b"%d" % number, "more": b"12345"})
-    http.refused(ZeroDivisionError, B, {"left": b"behind", "x": failing(0)})
+    http.refused(ZeroDivisionError, B, {"left": b"behind", "x": (1 // 0 for _ in range(1))})
     history = http.call(http.guard.history, R)
     assert [each.number for each in history] == [1, 1, 2, 2]
     assert [each.current for each in history].count(True) == 1

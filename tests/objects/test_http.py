@@ -12,10 +12,10 @@ import pytest
 
 from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards import ObjectStoreGuard
+from tests.support.object_guards import Place, guard_on, probed
 from tests.support.servers.http_proxy import HttpProxy
 from tests.support.servers.http_rules import Request
-from tests.support.sides import Side
 
 R = "orders:1"
 A, B = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
@@ -28,13 +28,13 @@ def puts_a_pointer(request: Request) -> bool:
 class Line:
     """A guard behind a proxy, and one beside it, on one bucket."""
 
-    def __init__(self, side: Side, server: ObjectServer, proxy: HttpProxy, **options: Any) -> None:
-        self.side, self.proxy = side, proxy
+    def __init__(self, place: Place, proxy: HttpProxy, **options: Any) -> None:
+        self.side, self.proxy = place.side, proxy
+        server = place.server
         bucket = server.new_bucket()
-        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-        self.guard = kind(server.store(bucket=bucket, via=proxy, **options), timeout=2.0)
-        self.beside = ObjectStoreGuard(server.store(bucket=bucket))
-        self.call(self.guard.verify)
+        store = server.store(bucket=bucket, via=proxy, **options)
+        self.guard = probed(guard_on(self.side, store, timeout=2.0), server)
+        self.beside = probed(ObjectStoreGuard(server.store(bucket=bucket)), server)
         self.call(self.guard.claim, A)
 
     def call(self, method: Any, *args: Any, **options: Any) -> Any:
@@ -54,8 +54,8 @@ class Line:
 
 
 @pytest.fixture
-def line(side: Side, object_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy]) -> Line:
-    return Line(side, object_server, http_proxy(object_server))
+def line(place: Place, http_proxy: Callable[[ObjectServer], HttpProxy]) -> Line:
+    return Line(place, http_proxy(place.server))
 
 
 @pytest.mark.parametrize("fault", ["reply", "request", "412 though done", "409", "503", "503 though done", "late"])
@@ -161,13 +161,10 @@ def test_an_upload_that_breaks_off_publishes_nothing(line: Line) -> None:
     assert line.current is None
 
 
-def test_obstores_own_time_out_may_be_shorter(
-    side: Side, object_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy]
-) -> None:
+def test_obstores_own_time_out_may_be_shorter(place: Place, http_proxy: Callable[[ObjectServer], HttpProxy]) -> None:
     line = Line(
-        side,
-        object_server,
-        http_proxy(object_server),
+        place,
+        http_proxy(place.server),
         client_options={"timeout": timedelta(milliseconds=300)},
         retry_config={"max_retries": 0},
     )

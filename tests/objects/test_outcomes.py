@@ -17,25 +17,18 @@ from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects import loop as object_loop
 from tests.support import wait_until
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import Desk, probed
 from tests.support.sides import Side
 
 R = "orders:1"
 MINE, NEWER = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
 
 
-class Shop:
+class Shop(Desk):
     """A guard, sync or async, on a store that errs when told to, and another guard beside it that sees the truth."""
 
     def __init__(self, side: Side, timeout: float = 0.5) -> None:
-        self.side = side
-        self.store = FaultyStore()
-        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-        self.guard = kind(self.store, timeout=timeout)
-        self.beside = ObjectStoreGuard(self.store.inner)
-        self.call(self.guard.verify)
-
-    def call(self, method: Any, *args: Any, **options: Any) -> Any:
-        return self.side.call(method, *args, **options)
+        super().__init__(side, FaultyStore(), timeout=timeout)
 
     def publish(self, value: str, fence: Fence = MINE, **options: Any) -> Any:
         return self.call(self.guard.publish, fence, {"value": value.encode()}, **options)
@@ -181,16 +174,15 @@ def test_too_many_writes_come_before_it_can_look(side: Side, happens: bool) -> N
             armed.clear()
             if happens:
                 await super().put_async(path, file, **options)
-            others = AsyncObjectStoreGuard(self.inner)
+            others = probed(AsyncObjectStoreGuard(self.inner))
             for number in range(17):
                 await others.publish(MINE, {"value": b"%d" % number})
             raise PreconditionError("after all that")
 
     armed: list[bool] = []
     store = Busy()
-    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-    guard = kind(store)
-    beside = ObjectStoreGuard(store.inner)
+    desk = Desk(side, store)
+    guard, beside = desk.guard, desk.beside
     for _ in range(2):
         side.call(guard.publish, MINE, {"value": b"old"}, claim=True)
     armed.append(True)

@@ -16,54 +16,17 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects.plans import ANYTHING, SMALL
 from storage_guards.objects.requests import Get, Next, OpenBody
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import Place
+from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
 
 R = "orders:1"
 A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 MIB = 2**20
-
-
-class Desk:
-    """A guard, sync or async, and short forms."""
-
-    def __init__(self, side: Side, store: Any, **options: Any) -> None:
-        self.side, self.store = side, store
-        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-        self.guard = kind(store, **options)
-        self.beside = ObjectStoreGuard(store, **options)
-
-    def call(self, method: Any, *args: Any, **options: Any) -> Any:
-        return self.side.call(method, *args, **options)
-
-    def publish(self, fence: Fence, objects: Any, **options: Any) -> Any:
-        return self.call(self.guard.publish, fence, objects, **options)
-
-    def refused(self, error: type[Exception], fence: Fence, objects: Any, **options: Any) -> str:
-        before = self.beside.mark(fence.resource)
-        text = str(self.side.expect(error, lambda: self.publish(fence, objects, **options)))
-        assert self.beside.mark(fence.resource) == before
-        return text
-
-    @property
-    def current(self) -> dict[str, bytes] | None:
-        read = self.call(self.guard.read, R)
-        return None if read is None else {name: self.call(read.read, name) for name in read}
-
-
-@pytest.fixture
-def desk(side: Side) -> Desk:
-    return Desk(side, MemoryStore())
-
-
-@pytest.fixture
-def http(side: Side, object_server: ObjectServer) -> Desk:
-    return Desk(side, object_server.store())
 
 
 def test_a_publication_is_all_of_its_objects(http: Desk, tmp_path: Path) -> None:
@@ -434,17 +397,18 @@ def test_threads_that_share_a_fence(desk: Desk) -> None:
     assert desk.side.race([lambda n=n: replace_it(n) for n in range(6)]).count(True) == 1  # type: ignore[misc]
 
 
-def test_a_store_with_a_prefix_of_its_own(side: Side, object_server: ObjectServer) -> None:
-    bucket = object_server.new_bucket()
-    inside = Desk(side, object_server.store(bucket=bucket, prefix="team/a"), prefix="guard/")
+def test_a_store_with_a_prefix_of_its_own(place: Place) -> None:
+    side, server = place
+    bucket = server.new_bucket()
+    inside = Desk(side, server.store(bucket=bucket, prefix="team/a"), server, prefix="guard/")
     inside.publish(A, {"x": b"1"}, claim=True)
     inside.publish(B, {"x": b"2"}, claim=True)
     inside.call(inside.guard.claim, C)
     assert [each.number for each in inside.call(inside.guard.collect, C)] == [1]
     assert inside.current == {"x": b"2"}
-    outside = Desk(side, object_server.store(bucket=bucket), prefix="team/a/guard/")
+    outside = Desk(side, server.store(bucket=bucket), server, prefix="team/a/guard/")
     assert outside.current == {"x": b"2"}
-    assert Desk(side, object_server.store(bucket=bucket)).current is None
+    assert Desk(side, server.store(bucket=bucket), server).current is None
 
 
 # Readers of what was collected
@@ -473,8 +437,8 @@ def test_open_resolves_again_when_data_were_collected_in_between(side: Side) -> 
 
     hold: list[Fence] = []
     inner = Collected()
-    beside = ObjectStoreGuard(inner)
     desk = Desk(side, inner)
+    beside = desk.beside
     desk.publish(A, {"x": b"old"}, claim=True)
     reader: Any = _BesideLoop(inner)
     desk.guard._io.store = reader
