@@ -127,7 +127,8 @@ class Scenario:
 
 def allowed(scenario: Scenario, state: State, fault: str) -> bool:
     """Whether one more of these faults lies within the bounds."""
-    return bool(getattr(state.faults, fault) < getattr(scenario.bounds, fault))
+    most: int = getattr(scenario.bounds, fault)
+    return most > 0 and getattr(state.faults, fault) < most
 
 
 def counted(state: State, fault: str) -> State:

@@ -14,14 +14,11 @@ from examples.servers import RedisServer
 from fencing.redis import scripts as redis_scripts
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import Script
-from tests.explorer.scenarios import SAFE
-from tests.explorer.search import explore
+from tests.explorer.scenarios import explored
 from tests.explorer.simulated_redis import Entry, Members, Reply, Scored, ScriptError, SimulatedRedis, Snapshot
 from tests.explorer.state import KEYS
 
 Value = bytes | Scored | Members | None
-
-CALLS = int(os.environ.get("FENCING_DIFFERENTIAL_CALLS", "1500"))
 
 SLACK_MS = 2000
 """What may pass between a call and the look at the server's clock, on a busy machine; the ttls are further apart."""
@@ -223,14 +220,15 @@ def tampering(chance: random.Random) -> tuple[str, Value]:
     return keys.counter, chance.choice([None, *COUNTERS, *(b"%d" % number for number in NUMBERS)])
 
 
-def test_random_calls(real: RealRedis) -> None:
+@pytest.mark.parametrize("calls", [600, pytest.param(3000, marks=pytest.mark.thorough)])
+def test_random_calls(real: RealRedis, calls: int) -> None:
     seed = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
-    print(f"FENCING_SEED={seed}, {CALLS} calls")
+    print(f"FENCING_SEED={seed}, {calls} calls")
     chance = random.Random(seed)
     simulated = SimulatedRedis(Snapshot((), real.clock_us(), real.listen(HUBS[:-1])))
     replies: dict[bytes | int, int] = {}
     heard: dict[bytes, int] = {}
-    for index in range(CALLS):
+    for index in range(calls):
         said = f"FENCING_SEED={seed}, call {index}"
         before = simulated.snapshot()
         if chance.random() < 0.1:
@@ -289,10 +287,15 @@ def _aged(snapshot: Snapshot, clock_us: int) -> Snapshot:
     return SimulatedRedis(snapshot._replace(clock_us=clock_us)).snapshot()
 
 
+@pytest.mark.parametrize(
+    "redis_server",
+    ["8", pytest.param("7", marks=pytest.mark.thorough), pytest.param("6.2", marks=pytest.mark.thorough)],
+    indirect=True,
+)
 @pytest.mark.parametrize("name", ["2 clients, twice refused", "3 that queue, data loss"])
 def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:
     """Not a sample: each distinct script call on each distinct state of a small exploration, on the real server."""
-    result = explore(SAFE[name])
+    result = explored(name)
     assert result.world is not None
     for (before, call), (reply, after, told) in result.world.calls.items():
         real.load(before)
