@@ -11,7 +11,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import Fence, LeaseLost, Mark, StaleFence
-from tests.conftest import RedisFactory
+from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
 
 

@@ -167,6 +167,7 @@ def faulty(side: Side) -> Desk:
 
 @pytest.mark.parametrize("fault", ["reply lost", "refused though done", "silent though done"])
 def test_one_lost_reply_is_found_out(faulty: Desk, fault: str) -> None:
+    faulty.guard._timeout = 2.0  # time to try again
     faulty.store.about = KEY
     faulty.store.faults.append(fault)
     faulty.write(A, b"new", replacing=faulty.beside.get(KEY))

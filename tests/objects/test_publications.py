@@ -313,7 +313,7 @@ def test_an_upload_without_progress_is_given_up(side: Side, takes: bool) -> None
     started = time.monotonic()
     said = desk.refused(GuardUnavailable, A, {"x": [bytes(MIB)] * 20})
     assert ("did not end" if takes else "no progress") in said
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50, "the default is a minute"
     assert Stuck.cancelled == 1
     assert desk.current is None
 

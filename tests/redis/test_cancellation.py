@@ -16,9 +16,9 @@ from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, GuardUnavailable, RedisCoordinator
 from fencing.kernel.fence import Fence, HasFence
 from fencing.redis.scripts import ACQUIRE, RELEASE
-from tests.conftest import ProxyFactory
 from tests.redis.test_lost_replies import asks_for
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
 from tests.support.waiters import Queue
 
 

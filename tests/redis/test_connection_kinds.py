@@ -8,7 +8,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable
-from tests.conftest import RedisFactory
+from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
 from tests.support.waiters import Queue, Waiter
 

@@ -12,9 +12,9 @@ import pytest
 from examples.servers import RedisServer, freeze
 from fencing.redis import quirks
 from fencing.redis.listener import Heartbeat
-from tests.conftest import ProxyFactory, RedisFactory
 from tests.redis.test_fork import in_child
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.sides import Side
 from tests.support.waiters import Queue, Waiter, process
 

@@ -27,10 +27,10 @@ from fencing.kernel.fence import Fence, HasFence
 from fencing.locks import callbacks as callbacks_module
 from fencing.locks import timer as timer_module
 from fencing.redis.scripts import RENEW
-from tests.conftest import ProxyFactory, RedisFactory
 from tests.redis.test_cancellation import until
 from tests.redis.test_lost_replies import asks_for
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.sides import Side
 
 TTL = 0.6

@@ -15,8 +15,8 @@ import pytest
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, RedisCoordinator
 from fencing.redis import quirks
-from tests.conftest import RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
 
 SLACK = 1.0  # what a busy machine may add

@@ -16,9 +16,9 @@ from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, 
 from fencing.redis import listener
 from fencing.redis.listener import Heartbeat
 from fencing.redis.scripts import ACQUIRE
-from tests.conftest import ProxyFactory, RedisFactory
 from tests.redis.test_lost_replies import asks_for
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process
 
