@@ -271,10 +271,10 @@ def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypat
         async def put_async(self, path: str, file: Any, **options: Any) -> Any:
             result = await super().put_async(path, file, **options)
             if stop and path.endswith("pointer.json"):
-                goes_on.wait(30)
+                resumed.wait(30)
             return result
 
-    stop, goes_on = [], threading.Event()
+    stop, resumed = [], threading.Event()
     store = Standstill()
     guard = ObjectStoreGuard(store, timeout=0.5)
     guard.claim(MINE)
@@ -284,7 +284,7 @@ def test_a_process_that_stood_still_learns_that_the_outcome_is_unknown(monkeypat
         with pytest.raises(OutcomeUnknown) as caught:
             guard.publish(MINE, {"value": b"new"})
     finally:
-        goes_on.set()
+        resumed.set()
     monkeypatch.undo()
     assert guard.landed(caught.value) is True
 

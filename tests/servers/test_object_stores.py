@@ -93,10 +93,10 @@ def test_racing_increments_add_up(object_server: ObjectServer) -> None:
 def test_big_uploads_in_parts_and_ranges(object_server: ObjectServer) -> None:
     store = object_server.store()
     body = bytes(range(256)) * 80_000  # 20 MB
-    obstore.put(store, "big", body, attributes={"colour": "green"})
+    obstore.put(store, "big", body, attributes={"label": "green"})
     assert content(store, "big") == body
     assert bytes(obstore.get_range(store, "big", start=5_000_000, length=1000)) == body[5_000_000:5_001_000]
-    assert obstore.get(store, "big").attributes["colour"] == "green"
+    assert obstore.get(store, "big").attributes["label"] == "green"
 
 
 def test_metadata_of_a_put(object_server: ObjectServer) -> None:
