@@ -46,7 +46,7 @@ def test_the_traces_are_the_words_of_the_safety_page() -> None:
     )
 
 
-def test_the_rules_that_were_off_hold_when_they_are_on() -> None:
+def test_nothing_is_found_with_the_same_rules_on() -> None:
     """The same programs and faults as without the rule; what is found is due to the rule alone."""
     grant = Program(writes=2, order=True)
     for scenario in (

@@ -49,7 +49,7 @@ def test_history_and_collection(http: Desk) -> None:
     http.side.expect(TypeError, http.guard.collect, C, keep=1.5)
 
 
-def test_deleting_what_is_gone_already_is_fine(http: Desk) -> None:
+def test_deleting_twice_is_allowed(http: Desk) -> None:
     for _ in range(3):
         http.publish(A, {"x": b"1", "y": b"2"}, claim=True)
     http.call(http.guard.claim, B)
@@ -65,7 +65,7 @@ def test_deleting_what_is_gone_already_is_fine(http: Desk) -> None:
     assert [each.current for each in http.call(http.guard.history, R)] == [True]
 
 
-def test_what_is_current_in_part_is_collected_in_part(desk: Desk) -> None:
+def test_a_partly_current_publication_is_partly_collected(desk: Desk) -> None:
     desk.publish(A, {"kept": b"1", "dropped": b"12", "more": b"123"}, claim=True)
     current = desk.call(desk.guard.read, R)
     desk.publish(A, {"kept": current["kept"], "new": b"1234"})
@@ -77,7 +77,7 @@ def test_what_is_current_in_part_is_collected_in_part(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("number", [404, 405])
-def test_what_was_not_deleted_is_not_said_to_be(side: Side, number: int) -> None:
+def test_a_failed_deletion_is_reported(side: Side, number: int) -> None:
     """Whatever the text of the error looks like: its keys have numbers in them, and names."""
 
     class Keeps(FaultyStore):
@@ -92,7 +92,7 @@ def test_what_was_not_deleted_is_not_said_to_be(side: Side, number: int) -> None
     assert len(desk.call(desk.guard.history, R)) == 1
 
 
-def test_a_collection_is_bounded_and_goes_on_next_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collection_is_bounded_and_the_next_call_continues_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_collect, "MOST_LISTED", 3)
     monkeypatch.setattr(object_collect, "BATCH", 2)
     for number in range(5):

@@ -61,7 +61,7 @@ def line(place: Place, http_proxy: Callable[[ObjectServer], HttpProxy]) -> Line:
 
 
 @pytest.mark.parametrize("fault", ["reply", "request", "412 though done", "409", "503", "503 though done", "late"])
-def test_one_fault_is_found_out(line: Line, fault: str) -> None:
+def test_a_publication_survives_one_fault(line: Line, fault: str) -> None:
     if fault == "reply":
         rule = line.proxy.drop_reply_when(puts_a_pointer)
     elif fault == "request":
@@ -84,7 +84,7 @@ def test_one_fault_is_found_out(line: Line, fault: str) -> None:
         assert line.current == b"later"
 
 
-def test_a_late_put_never_lands_once_landed_has_said_so(line: Line) -> None:
+def test_a_late_put_never_lands_after_landed_returned_false(line: Line) -> None:
     line.give_up_soon()
     hold = line.proxy.hold_when(puts_a_pointer, times=None)
     error = line.side.expect(OutcomeUnknown, line.publish)
@@ -103,7 +103,7 @@ def _is_quiet(hold: Rule) -> bool:
     return hold.fired == asked
 
 
-def test_a_silent_store_is_given_up_in_time_and_asked_no_more(line: Line) -> None:
+def test_a_silent_store_times_out_and_gets_no_more_requests(line: Line) -> None:
     """obstore would go on for three minutes, by its defaults."""
     line.give_up_soon()
     hold = line.proxy.hold_when(lambda _: True, times=None)
@@ -124,14 +124,14 @@ def test_a_store_that_only_fails_is_unavailable(line: Line) -> None:
     assert time.monotonic() - started < 90, "obstore would go on for three minutes"
 
 
-def test_who_has_no_permission_is_told_so(line: Line) -> None:
+def test_a_missing_permission_is_an_error(line: Line) -> None:
     line.proxy.answer_when(lambda request: request.method == "PUT", 403, times=None)
     error = line.side.expect(GuardNotEnforceable, line.publish)
     assert "refused" in str(error)
     assert line.current is None
 
 
-def test_a_refusal_after_a_lost_request_leaves_that_open(line: Line) -> None:
+def test_a_refusal_after_a_lost_request_leaves_the_outcome_unknown(line: Line) -> None:
     """The credentials end between two attempts; of the first nothing is known."""
     line.give_up_soon()
     hold = line.proxy.hold_when(puts_a_pointer, times=1)
@@ -144,7 +144,7 @@ def test_a_refusal_after_a_lost_request_leaves_that_open(line: Line) -> None:
 
 
 @pytest.mark.parametrize("then", [401, 403])
-def test_a_refusal_of_obstores_own_repetition_is_none(line: Line, then: int) -> None:
+def test_a_refused_retry_of_obstore_itself_is_no_refusal(line: Line, then: int) -> None:
     """The first attempt was carried out and answered 503; obstore repeated it, and that was refused."""
     line.proxy.answer_when(puts_a_pointer, 503, carried_out=True)
     line.proxy.answer_when(puts_a_pointer, then)

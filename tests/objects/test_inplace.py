@@ -44,7 +44,7 @@ def http(place: Place) -> Desk:
     return Desk(place.side, place.server.store(), place.server)
 
 
-def test_who_writes_is_checked(http: Desk) -> None:
+def test_each_writer_is_checked(http: Desk) -> None:
     assert http.data is None
     http.refused(UnclaimedFence, A)
     http.call(http.guard.claim, A)
@@ -76,7 +76,7 @@ def test_replacing_what_was_read(http: Desk) -> None:
     http.refused(StaleRead, A, replacing=http.beside.get(KEY) or written)
 
 
-def test_what_was_read_before_somebody_wrote_past_the_guard(http: Desk) -> None:
+def test_a_write_past_the_guard_makes_reads_stale(http: Desk) -> None:
     http.call(http.guard.claim, A)
     http.store.put(KEY, b"by hand")
     read = http.call(http.guard.get, KEY)
@@ -174,7 +174,7 @@ def test_one_lost_reply_is_found_out(faulty: Desk, fault: str) -> None:
     assert faulty.data == b"new"
 
 
-def test_who_goes_on_from_a_write_that_was_written_over_reads_again(http: Desk, place: Place) -> None:
+def test_the_result_of_an_overwritten_write_is_a_stale_read(http: Desk, place: Place) -> None:
     """Its reply was lost, and by the time the object was looked at somebody had written again."""
 
     class Between:
@@ -221,7 +221,7 @@ def test_it_landed(faulty: Desk) -> None:
     assert faulty.call(faulty.guard.landed, error) is True
 
 
-def test_whether_it_will_land_is_not_known_until_somebody_writes(faulty: Desk) -> None:
+def test_the_outcome_is_unknown_until_another_write(faulty: Desk) -> None:
     error = unknown(faulty, "late")
     assert faulty.call(faulty.guard.landed, error) is None
     faulty.beside.write(A, KEY, b"newer")
@@ -236,7 +236,7 @@ def test_it_lands_late(faulty: Desk) -> None:
     assert faulty.call(faulty.guard.landed, error) is True
 
 
-def test_where_versions_return_landed_never_says_no(faulty: Desk) -> None:
+def test_landed_is_never_false_where_versions_return(faulty: Desk) -> None:
     error = unknown(faulty, "late")
     faulty.beside.write(A, KEY, b"newer")
     faulty.guard._report = replace(faulty.guard._report, versions_return=True)

@@ -128,7 +128,7 @@ def test_it_landed(shop: Shop, fault: str, claim: bool) -> None:
 
 
 @pytest.mark.parametrize("before", ["claimed", "published", "older mark", "absent"])
-def test_what_did_not_land_never_will(shop: Shop, before: str) -> None:
+def test_a_write_that_did_not_land_never_will(shop: Shop, before: str) -> None:
     if before == "older mark":
         shop.beside.publish(MINE, {"value": b"old"}, claim=True)
     elif before != "absent":
@@ -163,7 +163,7 @@ def test_a_newer_claim_comes_between(shop: Shop) -> None:
     assert shop.land() == [False]
 
 
-def test_too_many_writes_came_after_it(shop: Shop) -> None:
+def test_landed_is_unknown_after_too_many_writes(shop: Shop) -> None:
     shop.beside.claim(MINE)
     shop.beside.publish(MINE, {"value": b"0"})
     for landed in (True, False):
@@ -176,7 +176,7 @@ def test_too_many_writes_came_after_it(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("happens", [True, False])
-def test_too_many_writes_come_before_it_can_look(side: Side, happens: bool) -> None:
+def test_too_many_writes_before_the_recheck(side: Side, happens: bool) -> None:
     """Then it does not know itself whether it happened, and does not do it again."""
 
     class Busy(FaultyStore):
@@ -216,7 +216,7 @@ def test_another_store_knows_nothing(shop: Shop) -> None:
     assert other.beside.mark(R) == mark
 
 
-def test_while_nobody_answers_landed_does_not_either(shop: Shop) -> None:
+def test_landed_fails_while_the_store_does_not_answer(shop: Shop) -> None:
     shop.beside.claim(MINE)
     error = shop.unknown("new", "late")
     shop.store.deaf = True
@@ -231,7 +231,7 @@ def test_while_nobody_answers_landed_does_not_either(shop: Shop) -> None:
     assert shop.current is None
 
 
-def test_a_holder_that_was_overtaken_is_told_so(shop: Shop) -> None:
+def test_a_superseded_holder_is_refused(shop: Shop) -> None:
     """Its put is refused, for the pointer has changed: by a newer claim, so it must stop."""
     shop.beside.claim(MINE)
 
@@ -352,7 +352,7 @@ def test_a_cancelled_publication_without_an_answer_has_an_unknown_outcome(shop: 
 
 
 @pytest.mark.parametrize("side", ["async"], indirect=True)
-def test_a_cancelled_publication_that_was_overtaken_says_so(shop: Shop) -> None:
+def test_a_cancelled_publication_that_was_superseded_is_stale(shop: Shop) -> None:
     shop.beside.claim(MINE)
     shop.store.faults.append("silent")
 
@@ -366,7 +366,7 @@ def test_a_cancelled_publication_that_was_overtaken_says_so(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)
-def test_ctrl_c_is_heard_at_once_and_says_that_the_outcome_is_unknown(side: Side) -> None:
+def test_ctrl_c_interrupts_at_once_and_leaves_an_unknown_outcome(side: Side) -> None:
     shop = Shop(side, timeout=60.0)
     shop.beside.claim(MINE)
     shop.store.faults.append("silent")

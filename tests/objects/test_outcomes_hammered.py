@@ -140,7 +140,7 @@ class Hammer:
             self.expected[id_] = answer, "landed"
 
 
-def test_what_landed_says_is_so(side: Side) -> None:
+def test_landed_is_never_wrong(side: Side) -> None:
     seed = int(os.environ.get("FENCING_SEED") or random.randrange(2**32))
     hammer = Hammer(side, random.Random(seed))
     until = time.monotonic() + SECONDS

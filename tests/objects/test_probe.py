@@ -117,7 +117,7 @@ def test_a_store_that_breaks_one_promise_is_refused(side: Side, how: str, said: 
 
 
 @pytest.mark.parametrize("how", ["wants no quotes", "loses replies", ""])
-def test_a_store_that_is_merely_odd_is_not(side: Side, how: str) -> None:
+def test_an_odd_store_is_accepted(side: Side, how: str) -> None:
     store = Bent(how)
     guard = guard_on(side, store)
     report = side.call(guard.verify)
@@ -157,7 +157,7 @@ def test_a_bucket_that_is_not_there(place: Place) -> None:
     assert "bucket" in str(place.side.expect(GuardNotEnforceable, guard.claim, A))
 
 
-def test_what_is_no_store_is_refused() -> None:
+def test_other_objects_than_stores_are_refused() -> None:
     for no_store in (None, "s3://bucket", MemoryStore, object()):
         with pytest.raises(TypeError, match="obstore store"):
             ObjectStoreGuard(no_store)
@@ -167,7 +167,7 @@ def test_what_is_no_store_is_refused() -> None:
         ObjectStoreGuard(MemoryStore(), upload_timeout=float("inf"))
 
 
-def test_it_is_tried_out_once_for_many(side: Side) -> None:
+def test_concurrent_claims_share_one_probe(side: Side) -> None:
     store = FaultyStore()
     guard = guard_on(side, store)
     fences = [Fence(f"orders:{number}", 1, "a" * 22) for number in range(5)]
@@ -175,7 +175,7 @@ def test_it_is_tried_out_once_for_many(side: Side) -> None:
     assert len({key.split("/")[2] for key in store.puts if "=probe/" in key}) == 1
 
 
-def test_that_nobody_answered_is_not_remembered(side: Side) -> None:
+def test_a_probe_without_answer_is_repeated(side: Side) -> None:
     store = FaultyStore()
     guard = guard_on(side, store)
     store.deaf = True
@@ -208,7 +208,7 @@ def test_a_store_that_ceases_to_give_versions_is_refused(side: Side) -> None:
     assert side.call(side.call(guard.read, "orders:1").read, "x") == b"1"
 
 
-def test_the_bound_of_a_claim_is_for_all_of_it(side: Side) -> None:
+def test_the_timeout_of_a_claim_covers_all_its_fences(side: Side) -> None:
     class Slow(FaultyStore):
         async def get_async(self, path: str, **options: Any) -> Any:
             reads.append(path)
@@ -223,7 +223,7 @@ def test_the_bound_of_a_claim_is_for_all_of_it(side: Side) -> None:
     assert len(reads) <= 3, "it had no time for more"
 
 
-def test_who_may_not_delete_may_still_publish(side: Side) -> None:
+def test_publishing_needs_no_permission_to_delete(side: Side) -> None:
     class Keeps(FaultyStore):
         async def delete_async(self, paths: Any) -> None:
             raise GenericError("not allowed")
@@ -259,7 +259,7 @@ def test_a_cancelled_waiter_leaves_the_probe_to_the_others(side: Side) -> None:
 
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)
-def test_a_thread_waits_for_another_ones_probe_only_so_long(side: Side) -> None:
+def test_waiting_for_the_probe_of_another_thread_is_bounded(side: Side) -> None:
     store = FaultyStore()
     store.about = "=probe/"
     store.faults.append("silent though done")

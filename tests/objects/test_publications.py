@@ -138,7 +138,7 @@ def test_a_stream_reads_as_a_file_does(desk: Desk) -> None:
         desk.side.expect(KeyError, desk.guard.open, resource, name)
 
 
-def test_data_that_were_changed_past_the_guard_do_not_pass_for_whole(desk: Desk) -> None:
+def test_data_changed_past_the_guard_are_refused(desk: Desk) -> None:
     published = desk.publish(A, {"x": b"0123456789"}, claim=True)
     key = "fencing/orders=3A1/" + published["x"].key
     for other in (b"012345678", b"01234567890", b""):
@@ -147,7 +147,7 @@ def test_data_that_were_changed_past_the_guard_do_not_pass_for_whole(desk: Desk)
 
 
 @pytest.mark.parametrize("error", [GenericError, KeyboardInterrupt, asyncio.CancelledError])
-def test_a_stream_that_was_interrupted_does_not_go_on(side: Side, error: type[BaseException]) -> None:
+def test_an_interrupted_stream_does_not_continue(side: Side, error: type[BaseException]) -> None:
     """What had come by then is lost, so an end without an error would be one of less than all."""
     desk = Desk(side, MemoryStore())
     desk.publish(A, {"x": b"12345"}, claim=True)
@@ -184,7 +184,7 @@ def test_progress_that_raises_publishes_nothing(desk: Desk) -> None:
     assert desk.current == {"x": b"old"}
 
 
-def test_what_cannot_be_published_is_refused_before_anything_is_sent(side: Side) -> None:
+def test_bad_arguments_are_refused_before_anything_is_sent(side: Side) -> None:
     store = FaultyStore()
     desk = Desk(side, store)
     desk.publish(A, {"x": b"old"}, claim=True)
@@ -281,7 +281,7 @@ def test_of_a_big_body_only_a_few_parts_are_in_memory(side: Side) -> None:
     assert max(ahead) <= SMALL + 3 * MIB
 
 
-def test_a_publication_that_is_thrown_away_ends_in_silence(desk: Desk) -> None:
+def test_a_discarded_publication_ends_silently(desk: Desk) -> None:
     """As when a loop is closed with it in there."""
     _, plan = desk.guard._plan_publish(A, {"x": iter([b"1"])}, True, ANYTHING)
     assert isinstance(next(plan), Get)
@@ -414,7 +414,7 @@ def test_a_store_with_a_prefix_of_its_own(place: Place) -> None:
 # Readers of what was collected
 
 
-def test_a_reader_of_collected_data_is_told_to_read_again(http: Desk) -> None:
+def test_reading_collected_data_is_a_stale_read(http: Desk) -> None:
     old = http.publish(A, {"x": b"old"}, claim=True)
     http.publish(B, {"x": b"new"}, claim=True)
     http.call(http.guard.collect, B)

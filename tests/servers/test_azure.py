@@ -24,7 +24,7 @@ def test_the_same_bytes_have_a_new_etag(azure_server: AzureServer) -> None:
 
 
 @pytest.mark.thorough
-def test_what_is_not_signed_may_be_changed(azure_server: AzureServer) -> None:
+def test_unsigned_requests_may_be_changed(azure_server: AzureServer) -> None:
     bucket = azure_server.new_bucket()
     store = azure_server.store(bucket=bucket, **azure_server.unsigned)
     first = version(obstore.put(store, "key", b"first", mode="create"))

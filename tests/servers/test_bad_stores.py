@@ -43,7 +43,7 @@ def between(object_server: ObjectServer, http_proxy: HttpProxyFactory) -> Betwee
     return Between(object_server, http_proxy(object_server))
 
 
-def test_nothing_asked_for_nothing_changed(between: Between) -> None:
+def test_a_proxy_without_rules_changes_nothing(between: Between) -> None:
     store = between.through()
     body = bytes(range(256)) * 50_000
     obstore.put(store, "a/big ä", body, use_multipart=True, attributes={"label": "green"})
@@ -155,7 +155,7 @@ def test_a_put_arrives_after_its_client_gave_up(between: Between) -> None:
     assert content(between.direct, "key") == b"late"
 
 
-def test_a_late_put_is_refused_when_somebody_was_faster(between: Between) -> None:
+def test_a_late_put_is_refused_after_a_faster_one(between: Between) -> None:
     store = between.through()
     seen = version(obstore.put(between.direct, "key", b"first"))
     hold = between.proxy.hold_when(is_put)
@@ -264,7 +264,7 @@ def test_closing_ends_the_threads_and_what_is_held(gcs_server: GCSServer) -> Non
     assert threading.active_count() == before
 
 
-def test_what_a_predicate_raises_comes_out(gcs_server: GCSServer) -> None:
+def test_close_raises_the_error_of_a_predicate(gcs_server: GCSServer) -> None:
     bucket = gcs_server.new_bucket()
     proxy = HttpProxy(gcs_server.host, gcs_server.port)
     proxy.drop_reply_when(lambda request: bool(1 / 0))

@@ -70,9 +70,7 @@ def test_settings_stop_crash_and_restart(local: MariaDBServer) -> None:
             _query(url, "SELECT 1")
 
 
-def test_an_external_server_is_not_ours_to_handle(
-    mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_external_server_cannot_be_stopped(mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCING_MYSQL_URL", mariadb_server.url)
     with start_mariadb() as server:
         assert server.url == mariadb_server.url
@@ -82,7 +80,7 @@ def test_an_external_server_is_not_ours_to_handle(
                 handle()
 
 
-def test_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_binary_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mariadb, "find_mariadb_binary", lambda: None)
     with pytest.raises(ServerError, match="FENCING_MYSQL_URL"):
         start_mariadb(own=True, local=True)

@@ -136,7 +136,7 @@ def test_buckets_are_apart_and_stores_on_one_bucket_are_not(object_server: Objec
         content(object_server.store(), "key")
 
 
-def test_a_client_that_stops_reading_holds_up_nobody(object_server: ObjectServer) -> None:
+def test_a_stopped_reader_blocks_no_other_client(object_server: ObjectServer) -> None:
     bucket = object_server.new_bucket()
     store = object_server.store(bucket=bucket)
     obstore.put(store, "big", bytes(20_000_000))

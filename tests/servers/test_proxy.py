@@ -94,7 +94,7 @@ def test_refuse_and_restore(redis_proxy: Proxy, through: redis.Redis) -> None:
     wait_until(lambda: redis_proxy.connections == 0)
 
 
-def test_what_a_predicate_raises_comes_out(any_redis: RedisServer) -> None:
+def test_close_raises_the_error_of_a_predicate(any_redis: RedisServer) -> None:
     proxy = Proxy(any_redis.host, any_redis.port)
     proxy.drop_reply_when(lambda request: bool(1 / 0))
     with redis.Redis.from_url(proxy.url(any_redis.url), retry=None) as client, pytest.raises(redis.ConnectionError):

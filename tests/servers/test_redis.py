@@ -84,7 +84,7 @@ def test_a_failed_start_carries_the_log_and_leaves_nothing(monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_external_server_is_not_ours_to_handle(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_server_cannot_be_stopped(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCING_REDIS_URL", any_redis.url)
     with start_redis() as server:
         assert server.url == any_redis.url

@@ -21,7 +21,7 @@ def test_the_same_bytes_bring_an_old_etag_back(s3_server: S3Server) -> None:
     assert obstore.put(store, "key", b"one", attributes={"changed": "metadata"})["e_tag"] == first
 
 
-def test_a_client_that_stops_in_mid_upload_holds_up_nobody(s3_server: S3Server) -> None:
+def test_a_stopped_upload_blocks_no_other_client(s3_server: S3Server) -> None:
     bucket = s3_server.new_bucket()
     store = s3_server.store(bucket=bucket)
     head = f"PUT /{bucket}/half HTTP/1.1\r\nHost: s3\r\nContent-Length: 10\r\n"
