@@ -76,6 +76,8 @@ def patient(side: Side) -> Shop:
         ("taken for a read", 2),
         ("silent", 1),
         ("silent though done", 1),
+        pytest.param("silent", 2, marks=pytest.mark.thorough),
+        pytest.param("silent though done", 2, marks=pytest.mark.thorough),
     ],
 )
 def test_one_lost_reply_is_found_out(patient: Shop, fault: str, times: int) -> None:
