@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import NoReturn, Protocol
 
 import pytest
 
@@ -22,7 +21,6 @@ from examples.servers import (
     S3Server,
     ServerError,
     find_postgres_binaries,
-    find_redis_binaries,
     find_s3,
     start_postgres,
     start_redis,
@@ -32,6 +30,16 @@ from examples.servers import docker as docker_servers
 from fencing.redis import quirks, resp
 from fencing.redis.connection_factory import ConnectionFactory
 from tests.support.databases import Databases
+from tests.support.fixtures import (
+    REDIS_SERIES,
+    HttpProxyFactory,
+    ProxyFactory,
+    RedisFactory,
+    RedisServers,
+    flush,
+    missing,
+    redis_found,
+)
 from tests.support.servers import (
     AzureServer,
     GCSServer,
@@ -48,8 +56,6 @@ from tests.support.servers import (
 )
 from tests.support.sides import Account, Side, with_python_parser
 from tests.support.sql_ways import Lender, SharedWays
-
-REDIS_SERIES = ("8", "7", "6.2")  # newest first
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,64 +76,6 @@ def pytest_xdist_auto_num_workers() -> int:
     return 0 if os.environ.get("FENCING_REDIS_URL") else min(2 * (os.cpu_count() or 1), 6)
 
 
-class RedisFactory(Protocol):
-    def __call__(self, *, version: str | None = None, extra_args: Sequence[str] = ()) -> RedisServer: ...
-
-
-class ProxyFactory(Protocol):
-    def __call__(self, server: RedisServer | PostgresServer | ObjectServer) -> Proxy: ...
-
-
-class HttpProxyFactory(Protocol):
-    def __call__(self, server: ObjectServer) -> HttpProxy: ...
-
-
-def _missing(name: str, reason: str) -> NoReturn:
-    """Skip the test, or fail it when this server was required."""
-    if name in os.environ.get("FENCING_REQUIRE_SERVERS", "").replace(" ", "").split(","):
-        pytest.fail(f"{name} is required: {reason}", pytrace=False)
-    pytest.skip(f"{name}: {reason}")
-
-
-def _redis_found(series: str | None) -> bool:
-    if os.environ.get("FENCING_REDIS_URL") or docker_servers.engine_answers():
-        return True
-    wanted = tuple(map(int, series.split("."))) if series else ()
-    return any(
-        not series or (binary.kind == "redis" and binary.version[: len(wanted)] == wanted)
-        for binary in find_redis_binaries()
-    )
-
-
-class RedisServers:
-    """The session's servers by series, started when first asked for."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        self._stack = stack
-        self._started: dict[str | None, RedisServer] = {}
-
-    def get(self, series: str | None) -> RedisServer:
-        if series not in self._started:
-            if not _redis_found(series):
-                _missing(f"redis-{series}" if series else "redis", "found neither server nor binary")
-            self._started[series] = self._stack.enter_context(start_redis(version=series))
-        return self._started[series]
-
-    def newest(self) -> RedisServer:
-        if os.environ.get("FENCING_REDIS_URL"):
-            return self.get(None)
-        return self.get(next(filter(_redis_found, REDIS_SERIES), None))
-
-
-def _flush(server: RedisServer) -> RedisServer:
-    with server.client(socket_timeout=5) as client:
-        if server.external:
-            client.flushdb()
-        else:
-            client.flushall()
-    return server
-
-
 @pytest.fixture(scope="session")
 def redis_servers() -> Iterator[RedisServers]:
     with ExitStack() as stack:
@@ -137,13 +85,13 @@ def redis_servers() -> Iterator[RedisServers]:
 @pytest.fixture(params=[pytest.param(series, id=f"redis-{series}") for series in reversed(REDIS_SERIES)])
 def redis_server(request: pytest.FixtureRequest, redis_servers: RedisServers) -> RedisServer:
     """An empty Redis, shared by the run: the test runs once on each version."""
-    return _flush(redis_servers.get(request.param))
+    return flush(redis_servers.get(request.param))
 
 
 @pytest.fixture
 def any_redis(redis_servers: RedisServers) -> RedisServer:
     """An empty Redis, shared by the run: the newest version only."""
-    return _flush(redis_servers.newest())
+    return flush(redis_servers.newest())
 
 
 @pytest.fixture
@@ -153,13 +101,13 @@ def fresh_redis() -> Iterator[RedisFactory]:
 
         def start(*, version: str | None = None, extra_args: Sequence[str] = ()) -> RedisServer:
             if version is None:
-                version = next(filter(_redis_found, REDIS_SERIES), None)
+                version = next(filter(redis_found, REDIS_SERIES), None)
             try:
                 server = start_redis(version=version, extra_args=extra_args, own=True)
             except ServerError as error:
                 if error.log:  # found, and did not start: that is a failure
                     raise
-                _missing(f"redis-{version}" if version else "redis", str(error))
+                missing(f"redis-{version}" if version else "redis", str(error))
             return stack.enter_context(server)
 
         yield start
@@ -170,7 +118,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     """A PostgreSQL, shared by the run."""
     found = os.environ.get("FENCING_POSTGRES_URL") or docker_servers.engine_answers() or find_postgres_binaries()
     if not found:
-        _missing("postgres", "found neither server nor binary")
+        missing("postgres", "found neither server nor binary")
     with start_postgres() as server:
         yield server
 
@@ -191,7 +139,7 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 def s3_server() -> Iterator[S3Server]:
     """An S3, shared by the run: `store()` opens a new bucket in it."""
     if not find_s3():
-        _missing("s3", "moto is not installed")
+        missing("s3", "moto is not installed")
     with start_s3() as server:
         yield server
 
@@ -200,7 +148,7 @@ def s3_server() -> Iterator[S3Server]:
 def racy_s3_server() -> Iterator[S3Server]:
     """An S3 that lets conditional puts that meet all succeed."""
     if not find_s3():
-        _missing("s3", "moto is not installed")
+        missing("s3", "moto is not installed")
     with start_s3(serialised=False) as server:
         yield server
 
@@ -209,7 +157,7 @@ def racy_s3_server() -> Iterator[S3Server]:
 def s3rver_server() -> Iterator[S3Server]:
     """An S3 that ignores every condition."""
     if not find_s3rver():
-        _missing("s3rver", "found no s3rver; `make node` installs one")
+        missing("s3rver", "found no s3rver; `make node` installs one")
     with start_s3rver() as server:
         yield server
 
@@ -218,7 +166,7 @@ def s3rver_server() -> Iterator[S3Server]:
 def azure_server() -> Iterator[AzureServer]:
     """An Azure Blob Storage, shared by the run: `store()` opens a new container in it."""
     if not find_azurite():
-        _missing("azure", "found no Azurite; `make node` installs one")
+        missing("azure", "found no Azurite; `make node` installs one")
     with start_azure() as server:
         yield server
 
@@ -242,7 +190,7 @@ def mariadb_server() -> Iterator[MariaDBServer]:
     """A MariaDB, or the MySQL that FENCING_MYSQL_URL names, shared by the run."""
     found = os.environ.get("FENCING_MYSQL_URL") or docker_servers.engine_answers() or find_mariadb_binary()
     if not found:
-        _missing("mariadb", "found neither server nor binary")
+        missing("mariadb", "found neither server nor binary")
     with start_mariadb() as server:
         yield server
 

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from examples.servers.freezing import freeze
 
-START_TIMEOUT = 30.0
+START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 
 _NOBODY = 65534

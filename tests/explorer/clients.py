@@ -67,7 +67,7 @@ class Program:
 
     It takes no hint: it never looks at its lease, and goes on however late it is. ``order``: each write carries the seq
     it saw. ``write``: "guarded"; "unguarded", "claiming" and "two steps" each leave a rule. ``forces``: it takes the
-    lock away from others instead. ``stirs``: all that wait ask again when the connection of their hub breaks.
+    lock away from others instead. ``stirs``: all that wait ask again when the connection of their listener breaks.
     """
 
     rounds: int = 1
@@ -81,7 +81,7 @@ class Program:
     clock_floor: bool = False
     plans: type[RedisPlans] = Polls
     same_tokens: bool = False
-    stirs: bool = True
+    wakes: bool = True
 
     @property
     def settings(self) -> Settings:
@@ -135,8 +135,8 @@ class Local(NamedTuple):
     tokens: int = 0
     history: tuple[Answer, ...] = ()
     rejected: int = 0
-    rung: bool = False  # it is to ask again as soon as it begins to wait
-    look_at: int = 0  # ms of the server's clock; while it waits
+    woken: bool = False  # it is to ask again as soon as it begins to wait
+    recheck_at: int = 0  # ms of the server's clock; while it waits
 
 
 class Ended(NamedTuple):
@@ -238,7 +238,7 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                     return effect, None
                 answer = remaining.pop(0)
                 now += getattr(answer, "seconds", 0.0)
-                send, throw = _meaning(effect, answer)
+                send, throw = _sent_or_thrown(effect, answer)
 
 
 def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
@@ -252,7 +252,7 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
     return plans.release(coordinator, local.fence, program.settings)
 
 
-def _meaning(effect: Effect, answer: Answer) -> tuple[Any, BaseException | None]:
+def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException | None]:
     if isinstance(effect, Claim):
         if isinstance(answer, Refused):
             return None, StaleFence(fence=effect.fence, mark=answer.mark, floor=answer.floor)

@@ -1,4 +1,4 @@
-"""What was explored is said at the end of the run: how many states, and that there was nothing in them."""
+"""The end of a run says what was explored: how many states, what was found, and what only ``make explore`` visits."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from collections.abc import Callable
 
 import pytest
 
-_LINES: pytest.StashKey[list[str]] = pytest.StashKey()
+from tests.explorer.scenarios import DEEP
+
+_PROPERTY = "explored"
 
 
 @pytest.fixture
-def say(request: pytest.FixtureRequest) -> Callable[[object], None]:
-    """Keeps a line for the end of the run."""
-    lines = request.config.stash.setdefault(_LINES, [])
-    return lambda line: lines.append(str(line))
+def say(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
+    """Return a function that adds a line to the end of the run, from any process."""
+    return lambda line: record_property(_PROPERTY, str(line))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    lines = config.stash.get(_LINES, [])
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    lines = [
+        value
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.stats.get(outcome, [])
+        for name, value in report.user_properties
+        if name == _PROPERTY and report.when == "call"
+    ]
     if lines:
         terminalreporter.section("explored")
-        for line in lines:
-            terminalreporter.write_line(line)
+        for line in sorted(lines):
+            terminalreporter.write_line(str(line))
+        terminalreporter.write_line(f"`make explore` visits more: {'; '.join(DEEP)}.")

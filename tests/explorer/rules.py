@@ -140,18 +140,18 @@ class NotWithdrawn(Polls):
         return super()._plan_call(call._replace(may_take=None), *args)
 
 
-class NobodyIsTold(SimulatedRedis):
-    """A release that just frees the lock."""
+class NoOffer(SimulatedRedis):
+    """A release that frees the lock and offers it to no waiter."""
 
     def _hand_over(self, lock_key: str, holder_key: str, *queue: Any) -> bytes | None:
         self.delete(lock_key, holder_key)
         return None
 
 
-class NobodyElseIsTold(SimulatedRedis):
-    """An offer of which nobody knows but who is to accept it."""
+class OfferToOneOnly(SimulatedRedis):
+    """An offer that only its receiver hears of."""
 
-    def _tell_next(self, *args: Any) -> None:
+    def _notify_next(self, *args: Any) -> None:
         pass
 
 
@@ -294,20 +294,20 @@ RULES = [
         7,
     ),
     Rule(
-        "a release offers the lock to who waits",
-        Scenario("", (QUEUER, QUEUER), Bounds(), redis=NobodyIsTold),
+        "a release offers the lock to a waiter",
+        Scenario("", (QUEUER, QUEUER), Bounds(), redis=NoOffer),
         STUCK,
         7,
     ),
     Rule(
-        "who waits asks again when its hub's connection breaks",
-        _scenario(*[Program(plans=Queues, stirs=False)] * 2, cuts=1),
+        "a waiter asks again when its listener's connection breaks",
+        _scenario(*[Program(plans=Queues, wakes=False)] * 2, cuts=1),
         STUCK,
         8,
     ),
     Rule(
-        "the next ones are told of an offer",
-        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=NobodyElseIsTold),
+        "the next waiters hear of an offer",
+        Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=OfferToOneOnly),
         UNNOTICED,
         9,
     ),

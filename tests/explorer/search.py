@@ -76,8 +76,8 @@ def explore(scenario: Scenario, *, until: Collection[str] | None = None, limit: 
                             result.violations[kind] = Violation(kind, trace)
                         if until is None or kind in until:
                             return result
-                    if step.state not in came_from:
-                        came_from[step.state] = (state, step.label)
+                    origin = (state, step.label)
+                    if came_from.setdefault(step.state, origin) is origin:  # one hash of the state, not two
                         following.append(step.state)
             if following:
                 result.depth += 1

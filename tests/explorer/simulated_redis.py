@@ -20,8 +20,8 @@ ACCEPT_MS = 250
 SPREAD_MS = 50
 OFFERED_MS = 2500
 QUEUE_MS = 30000
-LONGEST_LOOK_MS = 10000
-FOREIGN_LOOK_MS = 1000
+LONGEST_RECHECK_MS = 10000
+FOREIGN_RECHECK_MS = 1000
 MOST_PASSED = 1000
 MOST_SEARCHED = 128
 
@@ -45,7 +45,7 @@ class Entry(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """All of a Redis, hashable; and which hubs listen."""
+    """All of a Redis, hashable; and which listeners listen."""
 
     entries: tuple[Entry, ...]
     clock_us: int
@@ -65,7 +65,7 @@ class SimulatedRedis:
     def __init__(self, snapshot: Snapshot = EMPTY) -> None:
         self.clock_us = snapshot.clock_us
         self.listening = snapshot.listening
-        self.published: list[tuple[bytes, bytes]] = []  # what was received: to which hub, and the text
+        self.published: list[tuple[bytes, bytes]] = []  # what was received: to which listener, and the text
         self._entries = {entry.key: entry for entry in snapshot.entries}
 
     def snapshot(self) -> Snapshot:
@@ -134,10 +134,10 @@ class SimulatedRedis:
     def srem(self, key: str, member: bytes) -> None:
         self._replace(key, tuple(each for each in self.smembers(key) if each != member))
 
-    def publish(self, hub: bytes, text: bytes) -> int:
-        if hub not in self.listening:
+    def publish(self, listener: bytes, text: bytes) -> int:
+        if listener not in self.listening:
             return 0
-        self.published.append((hub, text))
+        self.published.append((listener, text))
         return 1
 
     def _members(self, key: str, kind: type) -> Scored | Members:
@@ -175,8 +175,8 @@ class SimulatedRedis:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return [b"granted", number]
-        hub = args[5]
-        me = hub + b" " + args[0]
+        listener = args[5]
+        me = listener + b" " + args[0]
         if holder == args[0]:
             return self._take(keys, args, me)
         if holder is None:
@@ -186,8 +186,8 @@ class SimulatedRedis:
             if last is None or isinstance(refused, list):
                 assert isinstance(refused, list)
                 return refused
-            self._heard_from(hub, keys[4])
-            if hub != b"":
+            self._received_from(listener, keys[4])
+            if listener != b"":
                 self._queue_up(keys, args, me)
             following = self._hand_over(keys[0], keys[1], keys[3], keys[4], me)
             if following is None or following == me:
@@ -196,24 +196,24 @@ class SimulatedRedis:
         assert holder is not None
         its_number, _, owner = self._record_of(keys[1], holder)
         left = self.pttl(keys[0])
-        if hub == b"":
+        if listener == b"":
             return [b"taken", left, owner or b""]
-        self._heard_from(hub, keys[4])
+        self._received_from(listener, keys[4])
         self._queue_up(keys, args, me)
-        look = LONGEST_LOOK_MS
+        recheck = LONGEST_RECHECK_MS
         if left >= 0:
-            look = min(look, left + 2)
+            recheck = min(recheck, left + 2)
         if its_number is None:
-            look = min(look, FOREIGN_LOOK_MS)
+            recheck = min(recheck, FOREIGN_RECHECK_MS)
         queue = self.sorted_set(keys[3])
         if queue[0][1] != me:
-            look += ACCEPT_MS
+            recheck += ACCEPT_MS
         ticket = next(score for score, member in queue if member == me)
-        return [b"queued", _text_of(ticket), look, owner or b""]
+        return [b"queued", _text_of(ticket), recheck, owner or b""]
 
     def _take(self, keys: Sequence[str], args: Sequence[bytes], me: bytes) -> Reply:
         if args[5] != b"":
-            self._heard_from(args[5], keys[4])
+            self._received_from(args[5], keys[4])
             self.zrem(keys[3], me)
         return self._mint(keys, args)
 
@@ -264,7 +264,7 @@ class SimulatedRedis:
     def _release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         if args[1] != b"":
             self.zrem(keys[2], args[1] + b" " + args[0])
-            self._heard_from(args[1], keys[3])
+            self._received_from(args[1], keys[3])
         if self.get(keys[0]) != args[0]:
             return [b"gone"]
         self._hand_over(keys[0], keys[1], keys[2], keys[3], None)
@@ -282,20 +282,20 @@ class SimulatedRedis:
 
     # queue.lua
 
-    def _heard_from(self, hub: bytes, offered_key: str) -> None:
-        if hub != b"":
-            self.srem(offered_key, hub)
+    def _received_from(self, listener: bytes, offered_key: str) -> None:
+        if listener != b"":
+            self.srem(offered_key, listener)
 
-    def _tell_next(self, lock_key: str, queue_key: str, offered_key: str, grantee: bytes) -> None:
-        told = {grantee}
+    def _notify_next(self, lock_key: str, queue_key: str, offered_key: str, grantee: bytes) -> None:
+        notified = {grantee}
         after = ACCEPT_MS + 2
         for _, entry in self.sorted_set(queue_key)[:MOST_SEARCHED]:
             match = _FIRST_WORD.match(entry)
-            hub = match[0] if match else b""
-            if hub not in told:
-                told.add(hub)
+            listener = match[0] if match else b""
+            if listener not in notified:
+                notified.add(listener)
                 text = b"recheck %d %b" % (after, lock_key.encode())
-                if hub not in self.smembers(offered_key) and self.publish(hub, text) > 0:
+                if listener not in self.smembers(offered_key) and self.publish(listener, text) > 0:
                     if after > ACCEPT_MS + 2:
                         return
                     after += SPREAD_MS
@@ -311,19 +311,19 @@ class SimulatedRedis:
             if first == me:
                 return me
             match = _ENTRY.fullmatch(first)
-            hub, token = match.groups() if match else (None, b"")
+            listener, token = match.groups() if match else (None, b"")
             receivers = 0
-            if hub is not None and hub in self.smembers(offered_key):
-                self.publish(hub, b"passed %b %b" % (token, lock_key.encode()))
-            elif hub is not None:
+            if listener is not None and listener in self.smembers(offered_key):
+                self.publish(listener, b"passed %b %b" % (token, lock_key.encode()))
+            elif listener is not None:
                 self.set(lock_key, token, px=ACCEPT_MS)
-                receivers = self.publish(hub, b"grant %b %b" % (token, lock_key.encode()))
+                receivers = self.publish(listener, b"grant %b %b" % (token, lock_key.encode()))
             self.zrem(queue_key, first)
-            if hub is not None and receivers > 0:
+            if listener is not None and receivers > 0:
                 self.delete(holder_key)
-                self.sadd(offered_key, hub)
+                self.sadd(offered_key, listener)
                 self.pexpire(offered_key, OFFERED_MS)
-                self._tell_next(lock_key, queue_key, offered_key, hub)
+                self._notify_next(lock_key, queue_key, offered_key, listener)
                 return first
         self.delete(lock_key, holder_key)
         return None

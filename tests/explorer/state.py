@@ -53,8 +53,8 @@ class Faults(NamedTuple):
     ``lost``: replies lost, of what was done. ``late``: requests to Redis, and claims, that hang, and land at any later
     time or never; ``late_writes``: the same of writes. ``slow``: claims whose answer outlasts the lease. ``gave_up``:
     acquirers whose time is up. ``polls``: acquirers told that the lock is taken; the others just wait. ``takeovers``
-    are counted, and have no bound here. ``freezes``: clients that stop for ever, and whose hub listens on; ``cuts``:
-    connections of hubs that break, with what was under way.
+    are counted, and have no bound here. ``freezes``: clients that stop for ever, while their listener
+    goes on; ``cuts``: connections of listeners that break, with what was under way.
     """
 
     expiries: int = 0
@@ -91,7 +91,7 @@ class State(NamedTuple):
     faults: Faults = Faults()
     hanging: tuple[Hanging, ...] = ()
     acknowledged: Value = frozenset()
-    inbox: tuple[tuple[int, bytes], ...] = ()  # what hubs are told, under way
+    inbox: tuple[tuple[int, bytes], ...] = ()  # what listeners are told, under way
     newest: Mark | None = None  # of all claims ever admitted, the last: what the storage's mark should be
 
 
@@ -127,7 +127,8 @@ class Scenario:
 
 def allowed(scenario: Scenario, state: State, fault: str) -> bool:
     """Whether one more of these faults lies within the bounds."""
-    return bool(getattr(state.faults, fault) < getattr(scenario.bounds, fault))
+    most: int = getattr(scenario.bounds, fault)
+    return most > 0 and getattr(state.faults, fault) < most
 
 
 def counted(state: State, fault: str) -> State:

@@ -12,7 +12,7 @@ from fencing.kernel.fence import Fence
 from storage_guards import MemoryGuard
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES, Rule
-from tests.explorer.scenarios import SAFE
+from tests.explorer.scenarios import SAFE, explored
 from tests.explorer.search import explore
 from tests.explorer.sqlite_storage import SQLiteBackend
 from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, REPAIR, STALE_READ, Bounds, Scenario
@@ -22,7 +22,7 @@ Say = Callable[[object], None]
 
 @pytest.mark.parametrize("scenario", SAFE.values(), ids=str)
 def test_all_rules_on(scenario: Scenario, say: Say) -> None:
-    result = explore(scenario)
+    result = explored(scenario.name)
     say(result)
     assert not result.violations, "\n".join(map(str, result.violations.values()))
     assert result.exhausted
@@ -46,7 +46,7 @@ def test_the_traces_are_the_words_of_the_safety_page() -> None:
     )
 
 
-def test_the_rules_that_were_off_hold_when_they_are_on() -> None:
+def test_nothing_is_found_with_the_same_rules_on() -> None:
     """The same programs and faults as without the rule; what is found is due to the rule alone."""
     grant = Program(writes=2, order=True)
     for scenario in (
@@ -88,7 +88,7 @@ def test_sqlite_does_what_the_memory_guard_does(scenario: Scenario, tmp_path: Pa
     say(f"on SQLite, {on_sqlite}")
     assert on_sqlite.exhausted
     assert not on_sqlite.violations, "\n".join(map(str, on_sqlite.violations.values()))
-    in_memory = explore(scenario)
+    in_memory = explored(scenario.name) if scenario.name in SAFE else explore(scenario)
     assert (on_sqlite.states, on_sqlite.steps) == (in_memory.states, in_memory.steps)
     assert on_sqlite.world is not None
     assert in_memory.world is not None

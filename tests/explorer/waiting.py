@@ -1,7 +1,7 @@
-"""Waiting in the queue: what a hub is told, and when; looks; and the time that passes while all wait.
+"""Waiting in the queue: messages to listeners, rechecks, and the time that passes while all wait.
 
-Each client has a hub of its own. What is published to it is under way until it is delivered, in order; anything else
-may happen meanwhile. Time passes only when nothing else can happen: up to the next look.
+Each client has a listener of its own. A message to it is under way until it is delivered, in order; anything else may
+happen meanwhile. Time passes only when nothing else can happen: up to the next recheck.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.explorer.state import (
 )
 from tests.explorer.storage import RESOURCE
 
-__all__ = ["Waiting", "hub_of"]
+__all__ = ["Waiting", "listener_of"]
 
 MOST_MS = 2 * (ACCEPT_MS + SPREAD_MS)
-"""How long a lock may be free, or held by nobody, before somebody who waits looks."""
+"""How long a lock may be free, or held by nobody, before a waiter rechecks."""
 
 
-def hub_of(client: int) -> bytes:
+def listener_of(client: int) -> bytes:
     return NAMES[client].encode()
 
 
@@ -46,30 +46,32 @@ class Waiting:
         self.programs: Sequence[Program] = scenario.programs
 
     def listens(self, state: State, call: Call) -> State:
-        """Whoever asks with a hub listens there."""
+        """A client that asks with a listener listens there."""
         if call.script.name != "acquire" or not call.args[5]:
             return state
         listening = state.redis.listening | {str(call.args[5]).encode()}
         return state._replace(redis=state.redis._replace(listening=listening))
 
-    def told(self, state: State, published: Sequence[tuple[bytes, bytes]]) -> State:
-        """What was published is under way; to those who are no more, it does not matter."""
-        alive = {hub_of(client): client for client, local in enumerate(state.clients) if local.phase != "crashed"}
-        inbox = [(alive[hub], text) for hub, text in published if hub in alive]
+    def notified(self, state: State, published: Sequence[tuple[bytes, bytes]]) -> State:
+        """Put the messages under way; a crashed client receives none."""
+        alive = {listener_of(client): client for client, local in enumerate(state.clients) if local.phase != "crashed"}
+        inbox = [(alive[listener], text) for listener, text in published if listener in alive]
         return state._replace(inbox=(*state.inbox, *inbox))
 
     def settled(self, state: State, client: int) -> State:
-        """Somebody who begins to wait and has been rung meanwhile asks at once; another one notes when to look."""
+        """A client that begins to wait asks at once if it was woken meanwhile; otherwise it notes when to recheck."""
         while isinstance(effect := self._effect(state, client), Wait):
             local = state.clients[client]
-            if not local.rung:
-                look_at = state.redis.clock_us // 1000 + round(effect.recheck * 1000)
-                return with_client(state, client, local._replace(look_at=look_at))
-            answered = clients.answered(client, self.programs[client], local._replace(rung=False, look_at=0), Woken())
+            if not local.woken:
+                recheck_at = state.redis.clock_us // 1000 + round(effect.recheck * 1000)
+                return with_client(state, client, local._replace(recheck_at=recheck_at))
+            answered = clients.answered(
+                client, self.programs[client], local._replace(woken=False, recheck_at=0), Woken()
+            )
             state = with_client(state, client, answered)
         local = state.clients[client]
         gone = local.phase != "acquire"
-        return with_client(state, client, local._replace(look_at=0, rung=local.rung and not gone))
+        return with_client(state, client, local._replace(recheck_at=0, woken=local.woken and not gone))
 
     def steps(self, state: State) -> Iterator[Step]:
         """Messages arrive; connections break."""
@@ -81,32 +83,32 @@ class Waiting:
                 yield Step(f"{NAMES[client]} is told: {text.split()[0].decode()}", self._delivered(left, client, text))
         if allowed(self.scenario, state, "cuts"):
             for client in range(len(self.programs)):
-                if hub_of(client) in state.redis.listening and self._token(state, client) is not None:
+                if listener_of(client) in state.redis.listening and self._token(state, client) is not None:
                     broken = self.silenced(state, client)
-                    after = self._ring(broken, client) if self.programs[client].stirs else broken
+                    after = self._wake(broken, client) if self.programs[client].wakes else broken
                     yield Step(f"{NAMES[client]}'s connection breaks", counted(after, "cuts"))
 
     def gives_up(self, state: State, client: int) -> Iterator[Step]:
         timeout = self.programs[client].timeout
         if allowed(self.scenario, state, "gave_up") and timeout < float("inf"):
-            local = state.clients[client]._replace(rung=False, look_at=0)
+            local = state.clients[client]._replace(woken=False, recheck_at=0)
             after = clients.answered(client, self.programs[client], local, Woken(timeout))
             yield Step(f"{NAMES[client]} gives up", counted(with_client(state, client, after), "gave_up"))
 
     def silenced(self, state: State, client: int) -> State:
-        """Its hub listens no more; what was under way is lost."""
-        redis = state.redis._replace(listening=state.redis.listening - {hub_of(client)})
+        """Its listener listens no more; what was under way is lost."""
+        redis = state.redis._replace(listening=state.redis.listening - {listener_of(client)})
         return state._replace(redis=redis, inbox=tuple(each for each in state.inbox if each[0] != client))
 
     def time_passes(self, state: State) -> Iterator[Step]:
-        """Nothing is under way, and who can go on waits: until somebody looks."""
-        looks = [local.look_at for client, local in enumerate(state.clients) if self._waits(state, client)]
-        if not looks:
+        """Nothing is under way, and every client waits: until the next recheck."""
+        rechecks = [local.recheck_at for client, local in enumerate(state.clients) if self._waits(state, client)]
+        if not rechecks:
             return
         now = state.redis.clock_us // 1000
         lock = next((entry for entry in state.redis.entries if entry.key == KEYS.lock), None)
         free_at = now if lock is None else lock.expires_ms
-        look = max(min(looks), now)
+        recheck = max(min(rechecks), now)
         violated: tuple[str, ...] = ()
         faults = state.faults
         if lock is None and not (faults.expiries or faults.resets or faults.late):
@@ -114,15 +116,15 @@ class Waiting:
         offered = lock is not None and not any(entry.key == KEYS.holder for entry in state.redis.entries)
         if offered and (free_at is None or free_at - now > MOST_MS):
             violated += (UNNOTICED,)  # if it is not accepted, nobody else has it for so long
-        if free_at is not None and look > free_at:
+        if free_at is not None and recheck > free_at:
             if not (faults.crashes or faults.freezes or faults.expiries or faults.resets or faults.late):
                 violated += (STUCK,)  # a lease, or an offer, of somebody who is there has run out
-            if look - free_at > MOST_MS and not (faults.expiries or faults.resets):
+            if recheck - free_at > MOST_MS and not (faults.expiries or faults.resets):
                 violated += (UNNOTICED,)
         for client in range(len(self.programs)):
-            if self._waits(state, client) and state.clients[client].look_at <= look:
-                later = state._replace(redis=state.redis._replace(clock_us=look * 1000))
-                yield Step(f"{look - now} ms pass, {NAMES[client]} looks", self._ring(later, client), violated)
+            if self._waits(state, client) and state.clients[client].recheck_at <= recheck:
+                later = state._replace(redis=state.redis._replace(clock_us=recheck * 1000))
+                yield Step(f"{recheck - now} ms pass, {NAMES[client]} looks", self._wake(later, client), violated)
 
     def _waits(self, state: State, client: int) -> bool:
         return isinstance(self._effect(state, client), Wait)
@@ -131,7 +133,7 @@ class Waiting:
         return clients.effect_of(client, self.programs[client], state.clients[client])
 
     def _token(self, state: State, client: int) -> str | None:
-        """With which it waits, or asks; None: its hub knows of nobody."""
+        """Return the token with which it waits or asks; None where its listener has no waiter."""
         effect = self._effect(state, client)
         if isinstance(effect, Wait):
             return effect.waiter.token
@@ -139,18 +141,18 @@ class Waiting:
             return str(effect.args[0])
         return None
 
-    def _ring(self, state: State, client: int) -> State:
-        return self.settled(with_client(state, client, state.clients[client]._replace(rung=True)), client)
+    def _wake(self, state: State, client: int) -> State:
+        return self.settled(with_client(state, client, state.clients[client]._replace(woken=True)), client)
 
     def _delivered(self, state: State, client: int, text: bytes) -> State:
         kind, what, _ = text.decode().split(" ", 2)
         if kind == "recheck":
             local = state.clients[client]
             if self._waits(state, client):
-                local = local._replace(look_at=state.redis.clock_us // 1000 + int(what))
+                local = local._replace(recheck_at=state.redis.clock_us // 1000 + int(what))
             return with_client(state, client, local)
         if what == self._token(state, client):
-            return self._ring(state, client)
+            return self._wake(state, client)
         if kind != "grant":
             return state
         declined = Hanging(client, (release_call(RESOURCE, what, NAMES[client]),))

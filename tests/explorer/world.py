@@ -137,14 +137,14 @@ class World:
         said = _said(name, call, reply)
         if call.script.name == "force_release":
             state = counted(state, "takeovers")
-        done = self.waiting.told(state._replace(redis=redis), published)
+        done = self.waiting.notified(state._replace(redis=redis), published)
         after = answer(done, answer=Answered(reply))
         yield Step(said, after, self._same_fences(state, after, client))
         if allowed(self.scenario, state, "lost"):
             withdrawn = ""
             if call.last_attempt and call.compensation is not None:
-                _, undone, told = self._redis(redis, call.compensation)
-                done = self.waiting.told(done._replace(redis=undone), told)
+                _, undone, notified = self._redis(redis, call.compensation)
+                done = self.waiting.notified(done._replace(redis=undone), notified)
                 withdrawn = " and it is withdrawn"
             after = answer(done, answer=Lost(call.timeout))
             yield Step(f"{said}, the reply is lost{withdrawn}", counted(after, "lost"))
@@ -249,7 +249,7 @@ class World:
         if isinstance(request, Call):
             reply, redis, published = self._redis(state.redis, request)
             said = reply[0].decode() if isinstance(reply[0], bytes) else ""
-            state = self.waiting.told(state._replace(redis=redis), published)
+            state = self.waiting.notified(state._replace(redis=redis), published)
             return Step(f"{name}'s {request.script.name} lands: {said}", state)
         storage, verdict = self._storage(state.storage, request)
         if not isinstance(verdict, Accepted):

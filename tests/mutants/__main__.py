@@ -99,10 +99,10 @@ def run(mutant: Mutant, copy: Path) -> Result:
         ended = pytest_in(copy, ["-x", "-n", "0", *mutant.killed_by], LONGEST_SECONDS)
     finally:
         file.write_text(text, "utf-8")
-    return judge(ended)
+    return assess(ended)
 
 
-def judge(ended: Ended) -> Result:
+def assess(ended: Ended) -> Result:
     """What a run with a fault says of it."""
     if ended.code is None:
         return Result("killed", f"out of time, after {LONGEST_SECONDS:.0f} s")

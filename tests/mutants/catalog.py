@@ -289,7 +289,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/objects/plans.py",
         "if answer is not False or not may_still_land(writes, error, seen.pointer):",
         "if answer is not False or seen.pointer is not None:",
-        ("tests/objects/test_outcomes.py::test_what_did_not_land_never_will",),
+        ("tests/objects/test_outcomes.py::test_a_write_that_did_not_land_never_will",),
     ),
     # What all guards share
     Mutant(

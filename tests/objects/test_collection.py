@@ -8,23 +8,15 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleRead
 from storage_guards.objects import collect as object_collect
 from storage_guards.objects.requests import PAGE, List
-from tests.objects.test_publications import A, B, C, Desk, R, failing
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
 
-
-@pytest.fixture
-def desk(side: Side) -> Desk:
-    return Desk(side, MemoryStore())
-
-
-@pytest.fixture
-def http(side: Side, object_server: ObjectServer) -> Desk:
-    return Desk(side, object_server.store())
+R = "orders:1"
+A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 
 
 def test_history_and_collection(http: Desk) -> None:
@@ -33,7 +25,7 @@ def test_history_and_collection(http: Desk) -> None:
         http.call(http.guard.claim, fence)
         for number in range(count):
             http.publish(fence, {name: b"%d" % number, "more": b"12345"})
-    http.refused(ZeroDivisionError, B, {"left": b"behind", "x": failing(0)})
+    http.refused(ZeroDivisionError, B, {"left": b"behind", "x": (1 // 0 for _ in range(1))})
     history = http.call(http.guard.history, R)
     assert [each.number for each in history] == [1, 1, 2, 2]
     assert [each.current for each in history].count(True) == 1
@@ -57,7 +49,7 @@ def test_history_and_collection(http: Desk) -> None:
     http.side.expect(TypeError, http.guard.collect, C, keep=1.5)
 
 
-def test_deleting_what_is_gone_already_is_fine(http: Desk) -> None:
+def test_deleting_twice_is_allowed(http: Desk) -> None:
     for _ in range(3):
         http.publish(A, {"x": b"1", "y": b"2"}, claim=True)
     http.call(http.guard.claim, B)
@@ -73,7 +65,7 @@ def test_deleting_what_is_gone_already_is_fine(http: Desk) -> None:
     assert [each.current for each in http.call(http.guard.history, R)] == [True]
 
 
-def test_what_is_current_in_part_is_collected_in_part(desk: Desk) -> None:
+def test_a_partly_current_publication_is_partly_collected(desk: Desk) -> None:
     desk.publish(A, {"kept": b"1", "dropped": b"12", "more": b"123"}, claim=True)
     current = desk.call(desk.guard.read, R)
     desk.publish(A, {"kept": current["kept"], "new": b"1234"})
@@ -85,7 +77,7 @@ def test_what_is_current_in_part_is_collected_in_part(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("number", [404, 405])
-def test_what_was_not_deleted_is_not_said_to_be(side: Side, number: int) -> None:
+def test_a_failed_deletion_is_reported(side: Side, number: int) -> None:
     """Whatever the text of the error looks like: its keys have numbers in them, and names."""
 
     class Keeps(FaultyStore):
@@ -100,7 +92,7 @@ def test_what_was_not_deleted_is_not_said_to_be(side: Side, number: int) -> None
     assert len(desk.call(desk.guard.history, R)) == 1
 
 
-def test_a_collection_is_bounded_and_goes_on_next_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collection_is_bounded_and_the_next_call_continues_it(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_collect, "MOST_LISTED", 3)
     monkeypatch.setattr(object_collect, "BATCH", 2)
     for number in range(5):

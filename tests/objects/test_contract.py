@@ -15,6 +15,7 @@ from storage_guards.objects.keys import Layout, new_id
 from storage_guards.objects.pointer import Entry, encode, with_publication
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.testing import GuardContract
+from tests.support.object_guards import report_on
 
 
 class _Objects(GuardContract):
@@ -38,7 +39,7 @@ class _Objects(GuardContract):
         self.guard.publish(fence, {"value": b"%d" % value}, **options)
 
     def write_unguarded(self, resource: str, value: int) -> None:
-        """Puts data and pointer, as a program would that knows no conditions."""
+        """Put data and pointer without any condition."""
         directory = Layout("fencing/").directory(resource)
         mine = Fence(resource, 1, "u" * 22)
         key = directory.data_key(mine, new_id(), "value")
@@ -62,35 +63,35 @@ class _AsyncObjects(_Objects):
         await self.guard.publish(fence, {"value": b"%d" % value}, **options)
 
 
-class TestMemoryStore(_Objects):
-    @pytest.fixture(autouse=True)
-    def _store(self) -> None:
-        self.store = MemoryStore()
-
-
-class TestAsyncMemoryStore(_AsyncObjects):
-    @pytest.fixture(autouse=True)
-    def _store(self) -> None:
-        self.store = MemoryStore()
-
-
-def _tried_out(server: ObjectServer, known: dict[str, tuple[Any, ProbeReport]] = {}) -> tuple[Any, ProbeReport]:  # noqa: B006
-    """One bucket for all tests of a server, whose names are their own; tried out once, for they are many."""
+def shared_store(server: ObjectServer | None, known: dict[str, Any] = {}) -> Any:  # noqa: B006
+    """One bucket for all tests of a server: each test has resource names of its own."""
+    if server is None:
+        return MemoryStore()
     if server.url not in known:
-        store = server.store()
-        known[server.url] = store, ObjectStoreGuard(store).verify()
+        known[server.url] = server.store()
     return known[server.url]
 
 
-class TestObjectStore(_Objects):
-    """Each real server."""
+def contract(name: str, base: type[_Objects], server: str | None, *marks: pytest.MarkDecorator) -> type[_Objects]:
+    """Return the contract of one guard on one store, as a class of that name."""
 
     @pytest.fixture(autouse=True)
-    def _store(self, object_server: ObjectServer) -> None:
-        self.store, self.report = _tried_out(object_server)
+    def use_store(self: _Objects, request: pytest.FixtureRequest) -> None:
+        running: ObjectServer | None = request.getfixturevalue(f"{server}_server") if server else None
+        self.store, self.report = shared_store(running), report_on(running)
+
+    return type(name, (base,), {"use_store": use_store, "pytestmark": list(marks), "__module__": __name__})
 
 
-class TestAsyncObjectStore(_AsyncObjects):
-    @pytest.fixture(autouse=True)
-    def _store(self, object_server: ObjectServer) -> None:
-        self.store, self.report = _tried_out(object_server)
+# Each guard in memory and on one real server; the thorough run adds every other pair.
+TABLE: list[tuple[Any, ...]] = [
+    ("TestMemoryStore", _Objects, None),
+    ("TestAsyncMemoryStore", _AsyncObjects, None),
+    ("TestS3", _Objects, "s3"),
+    ("TestAsyncGCS", _AsyncObjects, "gcs"),
+    ("TestAsyncS3", _AsyncObjects, "s3", pytest.mark.thorough),
+    ("TestGCS", _Objects, "gcs", pytest.mark.thorough),
+    ("TestAzure", _Objects, "azure", pytest.mark.thorough),
+    ("TestAsyncAzure", _AsyncObjects, "azure", pytest.mark.thorough),
+]
+globals().update({row[0]: contract(*row) for row in TABLE})

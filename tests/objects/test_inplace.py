@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from examples.servers.objects import ObjectServer
 from fencing import Fence, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards import AsyncObjectStoreGuard
 from storage_guards.objects.in_place import MOST_IN_PLACE
+from tests.support import object_guards
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import Place
 from tests.support.sides import Side
 
 R, KEY = "orders:1", "reports/today.csv"
 A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 
 
-class Desk:
-    def __init__(self, side: Side, store: Any, **options: Any) -> None:
-        self.side, self.store = side, store
-        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-        self.guard = kind(store, **options)
-        self.beside = ObjectStoreGuard(getattr(store, "inner", store))
-
-    def call(self, method: Any, *args: Any, **options: Any) -> Any:
-        return self.side.call(method, *args, **options)
+class Desk(object_guards.Desk):
+    """A guard that writes the object ``KEY`` in place."""
 
     def write(self, fence: Fence, body: bytes, **options: Any) -> Any:
         return self.call(self.guard.write, fence, KEY, body, **options)
@@ -45,11 +40,11 @@ class Desk:
 
 
 @pytest.fixture
-def http(side: Side, object_server: ObjectServer) -> Desk:
-    return Desk(side, object_server.store())
+def http(place: Place) -> Desk:
+    return Desk(place.side, place.server.store(), place.server)
 
 
-def test_who_writes_is_checked(http: Desk) -> None:
+def test_each_writer_is_checked(http: Desk) -> None:
     assert http.data is None
     http.refused(UnclaimedFence, A)
     http.call(http.guard.claim, A)
@@ -81,7 +76,7 @@ def test_replacing_what_was_read(http: Desk) -> None:
     http.refused(StaleRead, A, replacing=http.beside.get(KEY) or written)
 
 
-def test_what_was_read_before_somebody_wrote_past_the_guard(http: Desk) -> None:
+def test_a_write_past_the_guard_makes_reads_stale(http: Desk) -> None:
     http.call(http.guard.claim, A)
     http.store.put(KEY, b"by hand")
     read = http.call(http.guard.get, KEY)
@@ -119,7 +114,7 @@ def test_a_newer_write_in_the_object_stops_an_older_one_whose_check_is_old(side:
         async def get_async(self, path: str, **options: Any) -> Any:
             if path == KEY and Between.armed:
                 Between.armed = False
-                await AsyncObjectStoreGuard(store).write(B, KEY, b"by B", claim=True)
+                await object_guards.probed(AsyncObjectStoreGuard(store)).write(B, KEY, b"by B", claim=True)
             return await super().get_async(path, **options)
 
     store = Between()
@@ -165,7 +160,6 @@ def unknown(desk: Desk, fault: str, **options: Any) -> OutcomeUnknown:
 @pytest.fixture
 def faulty(side: Side) -> Desk:
     desk = Desk(side, FaultyStore(), timeout=0.5)
-    desk.call(desk.guard.verify)
     desk.beside.claim(A)
     desk.beside.write(A, KEY, b"old")
     return desk
@@ -173,13 +167,14 @@ def faulty(side: Side) -> Desk:
 
 @pytest.mark.parametrize("fault", ["reply lost", "refused though done", "silent though done"])
 def test_one_lost_reply_is_found_out(faulty: Desk, fault: str) -> None:
+    faulty.guard._timeout = 2.0  # time to try again
     faulty.store.about = KEY
     faulty.store.faults.append(fault)
     faulty.write(A, b"new", replacing=faulty.beside.get(KEY))
     assert faulty.data == b"new"
 
 
-def test_who_goes_on_from_a_write_that_was_written_over_reads_again(http: Desk) -> None:
+def test_the_result_of_an_overwritten_write_is_a_stale_read(http: Desk, place: Place) -> None:
     """Its reply was lost, and by the time the object was looked at somebody had written again."""
 
     class Between:
@@ -190,7 +185,9 @@ def test_who_goes_on_from_a_write_that_was_written_over_reads_again(http: Desk) 
             result = await http.store.put_async(path, file, **options)
             if path == KEY and armed:
                 armed.clear()
-                await AsyncObjectStoreGuard(http.store).write(B, KEY, b"by B", claim=True)
+                await object_guards.probed(AsyncObjectStoreGuard(http.store), place.server).write(
+                    B, KEY, b"by B", claim=True
+                )
                 raise GenericError("the reply was lost")
             return result
 
@@ -224,7 +221,7 @@ def test_it_landed(faulty: Desk) -> None:
     assert faulty.call(faulty.guard.landed, error) is True
 
 
-def test_whether_it_will_land_is_not_known_until_somebody_writes(faulty: Desk) -> None:
+def test_the_outcome_is_unknown_until_another_write(faulty: Desk) -> None:
     error = unknown(faulty, "late")
     assert faulty.call(faulty.guard.landed, error) is None
     faulty.beside.write(A, KEY, b"newer")
@@ -239,9 +236,8 @@ def test_it_lands_late(faulty: Desk) -> None:
     assert faulty.call(faulty.guard.landed, error) is True
 
 
-def test_where_versions_return_landed_never_says_no(faulty: Desk) -> None:
+def test_landed_is_never_false_where_versions_return(faulty: Desk) -> None:
     error = unknown(faulty, "late")
     faulty.beside.write(A, KEY, b"newer")
-    report = faulty.call(faulty.guard.verify)
-    object.__setattr__(report, "versions_return", True)
+    faulty.guard._report = replace(faulty.guard._report, versions_return=True)
     assert faulty.call(faulty.guard.landed, error) is None

@@ -14,6 +14,8 @@ from fencing import Fence, FencingError, OutcomeUnknown
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects.requests import Close, Next
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import probed
+from tests.support.sides import Side
 
 R, KEY = "orders:1", "reports/today.csv"
 OLD, MINE = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
@@ -56,7 +58,7 @@ class World:
 
     def __init__(self, kind: Any, way: Way, fault: str, at: int, done: bool, interrupt: Callable[[], None]) -> None:
         self.store = FaultyStore()
-        self.beside = ObjectStoreGuard(self.store.inner)
+        self.beside = probed(ObjectStoreGuard(self.store.inner))
         self.beside.publish(OLD, {"x": b"old"}, claim=True)
         self.beside.write(OLD, KEY, b"old")
         if way.claimed:
@@ -64,9 +66,9 @@ class World:
         self.store.about = way.about
         self.store.faults.extend([fault] if fault else [])
         self.way, self.at, self.done, self.interrupt = way, at, done, interrupt
-        self.guard = kind(self.store, timeout=TIMEOUT)
-        self.guard._report = self.beside.verify()
+        self.guard = probed(kind(self.store, timeout=TIMEOUT))
         self.asked = 0
+        self.side = Side(True)
         self._perform = self.guard._perform
         self.guard._perform = self.perform_async if kind is AsyncObjectStoreGuard else self.perform
 
@@ -103,23 +105,25 @@ class World:
     def check(self, cause: BaseException | None, late_first: bool, happened_or_never_begun: bool) -> None:
         """What the interruption said is so, whether a late request arrives before that is asked, or after it."""
         if late_first:
-            asyncio.run(self.store.land())
+            self.side.call(self.store.land)
         if isinstance(cause, OutcomeUnknown):
             answer = self.beside.landed(cause)
-            asyncio.run(self.store.land())
+            self.side.call(self.store.land)
             assert self.way.happened(self.beside) is answer or (answer is None and cause.key)
         else:
             before = self.way.happened(self.beside)
-            assert True not in asyncio.run(self.store.land())
+            assert True not in self.side.call(self.store.land)
             assert happened_or_never_begun or not before, "it happened, and there is nothing to ask landed about"
             assert not (before and isinstance(cause, FencingError))
         self.beside.publish(MINE, {"x": b"again"}, claim=True)
 
 
-@pytest.mark.parametrize("fault", ["", "late", "reply lost", "refused though done"])
+@pytest.mark.parametrize(
+    ("fault", "late_first"),
+    [("", False), ("late", False), ("late", True), ("reply lost", False), ("refused though done", False)],
+)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("done", [False, True])
-@pytest.mark.parametrize("late_first", [False, True])
 def test_ctrl_c_at_each_request(way: str, fault: str, done: bool, late_first: bool) -> None:
     def interrupt() -> None:
         raise KeyboardInterrupt
@@ -144,33 +148,35 @@ def test_ctrl_c_at_each_request(way: str, fault: str, done: bool, late_first: bo
 def test_a_cancellation_at_each_request(way: str, fault: str, done: bool, all_tasks: bool) -> None:
     """Of the task that writes; and of all tasks, as when a loop ends, the one that carries the put too."""
 
-    async def interrupted(at: int) -> World:
-        task: asyncio.Task[Any]
+    tasks: list[asyncio.Task[Any]] = []
 
-        def interrupt() -> None:
-            for each in asyncio.all_tasks() - {main} if all_tasks else {task}:
-                each.cancel()
+    def interrupt() -> None:
+        for each in asyncio.all_tasks() - {tasks[0]} if all_tasks else {tasks[1]}:
+            each.cancel()
 
+    async def write(world: World, causes: list[BaseException | None]) -> None:
+        try:
+            await world.way.write(world.guard)
+        except asyncio.CancelledError as error:
+            causes.append(error.__cause__)
+        except OutcomeUnknown as error:
+            causes.append(error)
+
+    async def causes_in(world: World) -> list[BaseException | None]:
+        """Write; return the cause of the interruption, if there was one."""
+        causes: list[BaseException | None] = []
         main = asyncio.current_task()
-        world = await asyncio.to_thread(World, AsyncObjectStoreGuard, WAYS[way], fault, at, done, interrupt)
-        cause: list[BaseException | None] = []
+        assert main is not None
+        tasks[:] = [main, asyncio.ensure_future(write(world, causes))]
+        await asyncio.wait([tasks[1]])
+        tasks[1].result()
+        return causes
 
-        async def write() -> None:
-            try:
-                await world.way.write(world.guard)
-            except asyncio.CancelledError as error:
-                cause.append(error.__cause__)
-            except OutcomeUnknown as error:
-                cause.append(error)
-
-        task = asyncio.ensure_future(write())
-        await asyncio.wait([task])
-        task.result()
-        if cause:
-            await asyncio.to_thread(world.check, cause[0], False, True)
-        return world
-
-    for at in count(1):
-        if not asyncio.run(interrupted(at)).interrupted:
-            break
+    with asyncio.Runner() as runner:
+        for at in count(1):
+            world = World(AsyncObjectStoreGuard, WAYS[way], fault, at, done, interrupt)
+            for cause in runner.run(causes_in(world)):
+                world.check(cause, False, True)
+            if not world.interrupted:
+                break
     assert at >= 3

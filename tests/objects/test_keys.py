@@ -54,7 +54,7 @@ def test_random_names_come_back() -> None:
         assert unescape_path(escape_path(name)) == name
 
 
-def test_what_is_readable_stays_readable() -> None:
+def test_readable_names_stay_readable() -> None:
     assert Layout("fencing/").directory("orders:42").pointer == "fencing/orders=3A42/pointer.json"
     assert escape_path("reports/2026-01.csv") == "reports/2026-01.csv"
 
@@ -74,7 +74,7 @@ DATA = "data/0000000000000007." + "a" * 22 + "/" + "u" * 16
     ["", "pointer.json", "data/7.token/u/x", "data/../x", "/data/x", DATA, f"/{DATA}", f"{DATA}".replace("7", "0")],
 )
 @pytest.mark.parametrize("end", ["", "/", "/..", "/a//b", "/a/", "/.a", "/a b", "/a/../../b"])
-def test_what_is_no_key_of_ours_is_told_apart(key: str, end: str) -> None:
+def test_foreign_keys_are_not_parsed(key: str, end: str) -> None:
     assert DataKey.parse(key + end) is None
 
 

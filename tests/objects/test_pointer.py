@@ -50,13 +50,13 @@ def example() -> Pointer:
     return write(write(None, MINE, 1, {"x": entry(), "a/b.txt": entry("a/b.txt", 0)}), MINE, 2, {"ä": entry("ä")})
 
 
-def test_it_survives_its_bytes() -> None:
+def test_a_pointer_survives_encoding() -> None:
     pointer = example()
     for state in (pointer, write(pointer, NEWER, 3), with_claim(pointer, NEWER, Mark(9, NEWER.token), "x" * 8, NOW)):
         assert decode(encode(state), "orders:1") == state
 
 
-def test_its_bytes_are_for_other_tools_too() -> None:
+def test_other_tools_can_read_it() -> None:
     assert json.loads(encode(example())) == {
         "format": "fencing-pointer/1",
         "resource": "orders:1",
@@ -167,7 +167,7 @@ def broken(change: Any) -> bytes:
         broken(lambda it: it.pop("deleted")),
     ],
 )  # fmt: skip
-def test_what_it_does_not_understand_is_refused(data: bytes) -> None:
+def test_unknown_content_is_refused(data: bytes) -> None:
     with pytest.raises(GuardNotEnforceable, match="fencing-pointer/1"):
         decode(data, "orders:1")
 
@@ -217,7 +217,7 @@ def test_the_verdict_against_random_histories() -> None:
             assert may_still_land(wanted.recent_writes, unknown(wanted), state), seed
 
 
-def test_of_writes_in_place() -> None:
+def test_the_verdict_on_writes_in_place() -> None:
     mine = ("m" * 16, "b" * 16, "*" + "a" * 16)
     assert verdict_in_place(mine, mine, True) is True
     assert verdict_in_place(mine, ("x" * 16, *mine), True) is True

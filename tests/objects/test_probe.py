@@ -13,16 +13,12 @@ from obstore.store import LocalStore, MemoryStore
 
 from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards import ObjectStoreGuard
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import Place, guard_on, probed
 from tests.support.sides import Side
 
 A = Fence("orders:1", 1, "a" * 22)
-
-
-def guard_on(side: Side, store: Any, **options: Any) -> Any:
-    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-    return kind(store, **options)
 
 
 def keys_in(store: Any) -> list[str]:
@@ -121,7 +117,7 @@ def test_a_store_that_breaks_one_promise_is_refused(side: Side, how: str, said: 
 
 
 @pytest.mark.parametrize("how", ["wants no quotes", "loses replies", ""])
-def test_a_store_that_is_merely_odd_is_not(side: Side, how: str) -> None:
+def test_an_odd_store_is_accepted(side: Side, how: str) -> None:
     store = Bent(how)
     guard = guard_on(side, store)
     report = side.call(guard.verify)
@@ -133,11 +129,11 @@ def test_a_store_that_is_merely_odd_is_not(side: Side, how: str) -> None:
     assert side.call(guard.verify) is report
 
 
-def test_real_servers_pass(side: Side, object_server: ObjectServer) -> None:
-    store = object_server.store()
-    report = side.call(guard_on(side, store).verify)
+def test_real_servers_pass(place: Place) -> None:
+    store = place.server.store()
+    report = place.side.call(guard_on(place.side, store).verify)
     assert report.races == 6
-    assert report.versions_return == ("moto" in object_server.source)
+    assert report.versions_return == ("moto" in place.server.source)
     assert keys_in(store) == []
 
 
@@ -156,12 +152,12 @@ def test_files_are_refused(side: Side, tmp_path: Path) -> None:
     assert "cannot do it" in str(error)
 
 
-def test_a_bucket_that_is_not_there(side: Side, object_server: ObjectServer) -> None:
-    guard = guard_on(side, object_server.store(bucket="no-such-bucket"))
-    assert "bucket" in str(side.expect(GuardNotEnforceable, guard.claim, A))
+def test_a_bucket_that_is_not_there(place: Place) -> None:
+    guard = guard_on(place.side, place.server.store(bucket="no-such-bucket"))
+    assert "bucket" in str(place.side.expect(GuardNotEnforceable, guard.claim, A))
 
 
-def test_what_is_no_store_is_refused() -> None:
+def test_other_objects_than_stores_are_refused() -> None:
     for no_store in (None, "s3://bucket", MemoryStore, object()):
         with pytest.raises(TypeError, match="obstore store"):
             ObjectStoreGuard(no_store)
@@ -171,7 +167,7 @@ def test_what_is_no_store_is_refused() -> None:
         ObjectStoreGuard(MemoryStore(), upload_timeout=float("inf"))
 
 
-def test_it_is_tried_out_once_for_many(side: Side) -> None:
+def test_concurrent_claims_share_one_probe(side: Side) -> None:
     store = FaultyStore()
     guard = guard_on(side, store)
     fences = [Fence(f"orders:{number}", 1, "a" * 22) for number in range(5)]
@@ -179,7 +175,7 @@ def test_it_is_tried_out_once_for_many(side: Side) -> None:
     assert len({key.split("/")[2] for key in store.puts if "=probe/" in key}) == 1
 
 
-def test_that_nobody_answered_is_not_remembered(side: Side) -> None:
+def test_a_probe_without_answer_is_repeated(side: Side) -> None:
     store = FaultyStore()
     guard = guard_on(side, store)
     store.deaf = True
@@ -191,7 +187,7 @@ def test_that_nobody_answered_is_not_remembered(side: Side) -> None:
 def test_reading_needs_no_probe(side: Side) -> None:
     """A reader may have no permission to write."""
     store = FaultyStore()
-    ObjectStoreGuard(store.inner).publish(A, {"x": b"1"}, claim=True)
+    probed(ObjectStoreGuard(store.inner)).publish(A, {"x": b"1"}, claim=True)
     guard = guard_on(side, store)
     assert side.call(side.call(guard.read, "orders:1").read, "x") == b"1"
     assert side.call(guard.mark, "orders:1").number == 1
@@ -212,7 +208,7 @@ def test_a_store_that_ceases_to_give_versions_is_refused(side: Side) -> None:
     assert side.call(side.call(guard.read, "orders:1").read, "x") == b"1"
 
 
-def test_the_bound_of_a_claim_is_for_all_of_it(side: Side) -> None:
+def test_the_timeout_of_a_claim_covers_all_its_fences(side: Side) -> None:
     class Slow(FaultyStore):
         async def get_async(self, path: str, **options: Any) -> Any:
             reads.append(path)
@@ -220,15 +216,14 @@ def test_the_bound_of_a_claim_is_for_all_of_it(side: Side) -> None:
             return await super().get_async(path, **options)
 
     reads: list[str] = []
-    guard = guard_on(side, Slow(), timeout=30.0)
-    side.call(guard.verify)
+    guard = probed(guard_on(side, Slow(), timeout=30.0))
     fences = [Fence(f"orders:{number}", 1, "a" * 22) for number in range(20)]
     del reads[:]
     side.expect(GuardUnavailable, lambda: side.call(guard.claim, *fences, timeout=0.2))
     assert len(reads) <= 3, "it had no time for more"
 
 
-def test_who_may_not_delete_may_still_publish(side: Side) -> None:
+def test_publishing_needs_no_permission_to_delete(side: Side) -> None:
     class Keeps(FaultyStore):
         async def delete_async(self, paths: Any) -> None:
             raise GenericError("not allowed")
@@ -264,7 +259,7 @@ def test_a_cancelled_waiter_leaves_the_probe_to_the_others(side: Side) -> None:
 
 
 @pytest.mark.parametrize("side", ["sync"], indirect=True)
-def test_a_thread_waits_for_another_ones_probe_only_so_long(side: Side) -> None:
+def test_waiting_for_the_probe_of_another_thread_is_bounded(side: Side) -> None:
     store = FaultyStore()
     store.about = "=probe/"
     store.faults.append("silent though done")

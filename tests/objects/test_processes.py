@@ -62,7 +62,7 @@ def test_a_forked_process_uses_a_guard_that_was_not_used_before() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_process_is_told_at_once_that_it_cannot_use_one_that_was() -> None:
+def test_a_forked_process_cannot_use_a_guard_that_was_used_before() -> None:
     """obstore's threads do not live on in it, so its requests would never be answered."""
     assert run('guard.publish(mine, {"x": b"before"}, claim=True)' + FORK) == "8 b'parent'"
 

@@ -16,54 +16,17 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from examples.servers.objects import ObjectServer
 from fencing import Fence, GuardUnavailable, StaleFence, StaleRead
-from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects.plans import ANYTHING, SMALL
 from storage_guards.objects.requests import Get, Next, OpenBody
 from tests.support.object_faults import FaultyStore
+from tests.support.object_guards import Place
+from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
 
 R = "orders:1"
 A, B, C = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22), Fence(R, 3, "c" * 22)
 MIB = 2**20
-
-
-class Desk:
-    """A guard, sync or async, and short forms."""
-
-    def __init__(self, side: Side, store: Any, **options: Any) -> None:
-        self.side, self.store = side, store
-        kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-        self.guard = kind(store, **options)
-        self.beside = ObjectStoreGuard(store, **options)
-
-    def call(self, method: Any, *args: Any, **options: Any) -> Any:
-        return self.side.call(method, *args, **options)
-
-    def publish(self, fence: Fence, objects: Any, **options: Any) -> Any:
-        return self.call(self.guard.publish, fence, objects, **options)
-
-    def refused(self, error: type[Exception], fence: Fence, objects: Any, **options: Any) -> str:
-        before = self.beside.mark(fence.resource)
-        text = str(self.side.expect(error, lambda: self.publish(fence, objects, **options)))
-        assert self.beside.mark(fence.resource) == before
-        return text
-
-    @property
-    def current(self) -> dict[str, bytes] | None:
-        read = self.call(self.guard.read, R)
-        return None if read is None else {name: self.call(read.read, name) for name in read}
-
-
-@pytest.fixture
-def desk(side: Side) -> Desk:
-    return Desk(side, MemoryStore())
-
-
-@pytest.fixture
-def http(side: Side, object_server: ObjectServer) -> Desk:
-    return Desk(side, object_server.store())
 
 
 def test_a_publication_is_all_of_its_objects(http: Desk, tmp_path: Path) -> None:
@@ -175,7 +138,7 @@ def test_a_stream_reads_as_a_file_does(desk: Desk) -> None:
         desk.side.expect(KeyError, desk.guard.open, resource, name)
 
 
-def test_data_that_were_changed_past_the_guard_do_not_pass_for_whole(desk: Desk) -> None:
+def test_data_changed_past_the_guard_are_refused(desk: Desk) -> None:
     published = desk.publish(A, {"x": b"0123456789"}, claim=True)
     key = "fencing/orders=3A1/" + published["x"].key
     for other in (b"012345678", b"01234567890", b""):
@@ -184,7 +147,7 @@ def test_data_that_were_changed_past_the_guard_do_not_pass_for_whole(desk: Desk)
 
 
 @pytest.mark.parametrize("error", [GenericError, KeyboardInterrupt, asyncio.CancelledError])
-def test_a_stream_that_was_interrupted_does_not_go_on(side: Side, error: type[BaseException]) -> None:
+def test_an_interrupted_stream_does_not_continue(side: Side, error: type[BaseException]) -> None:
     """What had come by then is lost, so an end without an error would be one of less than all."""
     desk = Desk(side, MemoryStore())
     desk.publish(A, {"x": b"12345"}, claim=True)
@@ -221,7 +184,7 @@ def test_progress_that_raises_publishes_nothing(desk: Desk) -> None:
     assert desk.current == {"x": b"old"}
 
 
-def test_what_cannot_be_published_is_refused_before_anything_is_sent(side: Side) -> None:
+def test_bad_arguments_are_refused_before_anything_is_sent(side: Side) -> None:
     store = FaultyStore()
     desk = Desk(side, store)
     desk.publish(A, {"x": b"old"}, claim=True)
@@ -318,7 +281,7 @@ def test_of_a_big_body_only_a_few_parts_are_in_memory(side: Side) -> None:
     assert max(ahead) <= SMALL + 3 * MIB
 
 
-def test_a_publication_that_is_thrown_away_ends_in_silence(desk: Desk) -> None:
+def test_a_discarded_publication_ends_silently(desk: Desk) -> None:
     """As when a loop is closed with it in there."""
     _, plan = desk.guard._plan_publish(A, {"x": iter([b"1"])}, True, ANYTHING)
     assert isinstance(next(plan), Get)
@@ -350,7 +313,7 @@ def test_an_upload_without_progress_is_given_up(side: Side, takes: bool) -> None
     started = time.monotonic()
     said = desk.refused(GuardUnavailable, A, {"x": [bytes(MIB)] * 20})
     assert ("did not end" if takes else "no progress") in said
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50, "the default is a minute"
     assert Stuck.cancelled == 1
     assert desk.current is None
 
@@ -434,23 +397,24 @@ def test_threads_that_share_a_fence(desk: Desk) -> None:
     assert desk.side.race([lambda n=n: replace_it(n) for n in range(6)]).count(True) == 1  # type: ignore[misc]
 
 
-def test_a_store_with_a_prefix_of_its_own(side: Side, object_server: ObjectServer) -> None:
-    bucket = object_server.new_bucket()
-    inside = Desk(side, object_server.store(bucket=bucket, prefix="team/a"), prefix="guard/")
+def test_a_store_with_a_prefix_of_its_own(place: Place) -> None:
+    side, server = place
+    bucket = server.new_bucket()
+    inside = Desk(side, server.store(bucket=bucket, prefix="team/a"), server, prefix="guard/")
     inside.publish(A, {"x": b"1"}, claim=True)
     inside.publish(B, {"x": b"2"}, claim=True)
     inside.call(inside.guard.claim, C)
     assert [each.number for each in inside.call(inside.guard.collect, C)] == [1]
     assert inside.current == {"x": b"2"}
-    outside = Desk(side, object_server.store(bucket=bucket), prefix="team/a/guard/")
+    outside = Desk(side, server.store(bucket=bucket), server, prefix="team/a/guard/")
     assert outside.current == {"x": b"2"}
-    assert Desk(side, object_server.store(bucket=bucket)).current is None
+    assert Desk(side, server.store(bucket=bucket), server).current is None
 
 
 # Readers of what was collected
 
 
-def test_a_reader_of_collected_data_is_told_to_read_again(http: Desk) -> None:
+def test_reading_collected_data_is_a_stale_read(http: Desk) -> None:
     old = http.publish(A, {"x": b"old"}, claim=True)
     http.publish(B, {"x": b"new"}, claim=True)
     http.call(http.guard.collect, B)
@@ -473,8 +437,8 @@ def test_open_resolves_again_when_data_were_collected_in_between(side: Side) -> 
 
     hold: list[Fence] = []
     inner = Collected()
-    beside = ObjectStoreGuard(inner)
     desk = Desk(side, inner)
+    beside = desk.beside
     desk.publish(A, {"x": b"old"}, claim=True)
     reader: Any = _BesideLoop(inner)
     desk.guard._io.store = reader

@@ -28,7 +28,7 @@ def types_in(hint: Any) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("data", DATA)
-def test_no_field_is_for_code(data: type) -> None:
+def test_no_field_holds_code(data: type) -> None:
     """Neither by its type, nor by one that could be anything without saying so."""
     hints = get_type_hints(data)
     for field in fields(data):

@@ -213,7 +213,7 @@ def test_a_collector_has_claimed(world: World) -> None:
     assert world.value == b"current"
 
 
-def test_what_is_collected_cannot_be_carried_over(world: World) -> None:
+def test_collected_objects_cannot_be_carried_over(world: World) -> None:
     """An entry of a former publication may be deleted at any time."""
     old = world.publish(A, b"old", claim=True)
     world.publish(A, b"new")
@@ -221,7 +221,7 @@ def test_what_is_collected_cannot_be_carried_over(world: World) -> None:
     assert world.value == b"new"
 
 
-def test_what_is_carried_over_is_still_current_when_it_is_published(world: World) -> None:
+def test_carried_over_objects_are_still_current_at_publication(world: World) -> None:
     """Another thread under the same fence replaces it while the rest is uploaded."""
     old = world.publish(A, b"old", claim=True)
     sync = ObjectStoreGuard(world.store)

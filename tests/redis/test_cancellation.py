@@ -17,8 +17,8 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.redis.scripts import ACQUIRE, RELEASE
-from tests.conftest import ProxyFactory
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
 from tests.support.loops import until
 from tests.support.redis_requests import asks_for
 from tests.support.waiters import Queue

@@ -22,8 +22,8 @@ from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, L
 from fencing.redis.calls import release_call
 from fencing.redis.client import MAX_CONNECTIONS, Connections
 from fencing.redis.client_async import _Request
-from tests.conftest import RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
 
 

@@ -13,8 +13,8 @@ import pytest
 from examples.servers import RedisServer, freeze
 from fencing.redis import quirks
 from fencing.redis.listener import Heartbeat
-from tests.conftest import ProxyFactory, RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.forks import in_child
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process

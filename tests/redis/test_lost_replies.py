@@ -13,8 +13,8 @@ from fencing.kernel.effects import run, run_async
 from fencing.locks import plans
 from fencing.redis import client as redis_connections
 from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW
-from tests.conftest import ProxyFactory
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
 from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 

@@ -16,8 +16,8 @@ from fencing import AsyncRedisCoordinator, CoordinatorUnavailable
 from fencing.kernel.effects import run_async
 from fencing.redis import client_async as redis_multiplex
 from fencing.redis.scripts import ACQUIRE, RELEASE
-from tests.conftest import ProxyFactory
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
 from tests.support.loops import until
 
 each_way = pytest.mark.usefixtures("way_to_redis")

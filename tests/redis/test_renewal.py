@@ -14,8 +14,8 @@ import pytest
 from examples.servers import RedisServer
 from fencing import LeaseLost, RedisCoordinator
 from fencing.redis.scripts import RENEW
-from tests.conftest import ProxyFactory, RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 

@@ -16,8 +16,8 @@ from redis.sentinel import Sentinel
 
 from examples.servers import RedisServer, find_redis_binaries
 from examples.servers.local import free_port
-from tests.conftest import RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import RedisFactory
 from tests.support.sides import Account, Side
 from tests.support.waiters import Queue, Waiter
 

@@ -17,8 +17,8 @@ from fencing.redis import listener, listener_async
 from fencing.redis.calls import release_call
 from fencing.redis.listener import Heartbeat
 from fencing.redis.scripts import ACQUIRE
-from tests.conftest import ProxyFactory, RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process

@@ -14,6 +14,7 @@ from tests.support.object_checks import content, version
 from tests.support.servers import AzureServer, find_azurite, npm, start_azure
 
 
+@pytest.mark.thorough
 def test_the_same_bytes_have_a_new_etag(azure_server: AzureServer) -> None:
     store = azure_server.store()
     first = version(obstore.put(store, "key", b"same"))
@@ -22,7 +23,8 @@ def test_the_same_bytes_have_a_new_etag(azure_server: AzureServer) -> None:
         obstore.put(store, "key", b"new", mode=first)
 
 
-def test_what_is_not_signed_may_be_changed(azure_server: AzureServer) -> None:
+@pytest.mark.thorough
+def test_unsigned_requests_may_be_changed(azure_server: AzureServer) -> None:
     bucket = azure_server.new_bucket()
     store = azure_server.store(bucket=bucket, **azure_server.unsigned)
     first = version(obstore.put(store, "key", b"first", mode="create"))
@@ -32,6 +34,7 @@ def test_what_is_not_signed_may_be_changed(azure_server: AzureServer) -> None:
     assert content(azure_server.store(bucket=bucket), "key") == b"second"
 
 
+@pytest.mark.thorough
 def test_nothing_is_left(azure_server: AzureServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with start_azure() as server:

@@ -176,7 +176,7 @@ def test_names_of_all_kinds(bucket: Bucket) -> None:
     assert "&lt;&amp;&gt;" in bucket("GET", "").body.decode()
 
 
-def test_a_client_that_stops_in_mid_upload_holds_up_nobody(bucket: Bucket) -> None:
+def test_a_stopped_upload_blocks_no_other_client(bucket: Bucket) -> None:
     head = f"PUT /{bucket.name}/half HTTP/1.1\r\nHost: gcs\r\nContent-Length: 10\r\n\r\n"
     with socket.create_connection((bucket.server.host, bucket.server.port), timeout=5) as client:
         client.sendall(f"{head}half".encode())

@@ -29,7 +29,7 @@ def _query(url: str, statement: str) -> object:
 @pytest.fixture
 def local() -> MariaDBServer:
     try:
-        return start_mariadb(own=True, local=True)
+        return start_mariadb(own=True, local=True, settings={"max-connections": "17"})
     except ServerError as error:
         if error.log:
             raise
@@ -54,8 +54,9 @@ def test_it_serves_the_version_it_says(mariadb_server: MariaDBServer) -> None:
     assert str(said).startswith(".".join(map(str, mariadb_server.version)))
 
 
-def test_stop_crash_and_restart(local: MariaDBServer) -> None:
+def test_settings_stop_crash_and_restart(local: MariaDBServer) -> None:
     with local as server:
+        assert _query(server.url, "SELECT @@max_connections") == 17
         url = server.create_database()
         server.execute(f"CREATE TABLE {url.rpartition('/')[2]}.kept (n INT)")
         server.kill()
@@ -69,20 +70,7 @@ def test_stop_crash_and_restart(local: MariaDBServer) -> None:
             _query(url, "SELECT 1")
 
 
-def test_settings() -> None:
-    try:
-        server = start_mariadb(local=True, settings={"max-connections": "17"})
-    except ServerError as error:
-        if error.log:
-            raise
-        pytest.skip(str(error))
-    with server:
-        assert _query(server.url, "SELECT @@max_connections") == 17
-
-
-def test_an_external_server_is_not_ours_to_handle(
-    mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_external_server_cannot_be_stopped(mariadb_server: MariaDBServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCING_MYSQL_URL", mariadb_server.url)
     with start_mariadb() as server:
         assert server.url == mariadb_server.url
@@ -92,7 +80,7 @@ def test_an_external_server_is_not_ours_to_handle(
                 handle()
 
 
-def test_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_binary_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mariadb, "find_mariadb_binary", lambda: None)
     with pytest.raises(ServerError, match="FENCING_MYSQL_URL"):
         start_mariadb(own=True, local=True)

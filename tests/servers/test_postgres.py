@@ -53,9 +53,7 @@ def test_settings_stop_crash_and_restart() -> None:
             _query(server.dsn, "SELECT 1")
 
 
-def test_an_external_server_is_not_ours_to_handle(
-    postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_external_server_cannot_be_stopped(postgres_server: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCING_POSTGRES_URL", postgres_server.url)
     with start_postgres() as server:
         assert server.url == postgres_server.url

@@ -10,8 +10,8 @@ import pytest
 import redis
 
 from examples.servers import RedisServer, ServerError, start_redis
-from tests.conftest import RedisFactory
 from tests.support import wait_until
+from tests.support.fixtures import RedisFactory
 
 
 def _gone(pid: int) -> bool:
@@ -37,11 +37,11 @@ def test_each_version_serves_and_starts_empty(redis_server: RedisServer) -> None
 
 def test_freeze_and_thaw(fresh_redis: RedisFactory) -> None:
     server = fresh_redis()
-    with server.client(socket_timeout=0.1, retry=None) as client:
+    with server.client() as client, server.client(socket_timeout=0.1, retry=None) as hasty:
         client.set("key", "value")
         server.freeze()
         with pytest.raises(redis.TimeoutError):
-            client.get("key")
+            hasty.get("key")
         server.thaw()
         assert client.get("key") == b"value"
 
@@ -84,7 +84,7 @@ def test_a_failed_start_carries_the_log_and_leaves_nothing(monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_external_server_is_not_ours_to_handle(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_external_server_cannot_be_stopped(any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FENCING_REDIS_URL", any_redis.url)
     with start_redis() as server:
         assert server.url == any_redis.url

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tests.conftest import RedisFactory
 from tests.stress.queue import run
+from tests.support.fixtures import RedisFactory
 
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
 

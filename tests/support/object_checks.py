@@ -34,7 +34,7 @@ def at_once(work: Callable[[int], None]) -> None:
 
     def run(number: int) -> None:
         try:
-            together.wait(10)
+            together.wait(60)
             work(number)
         except BaseException as error:  # noqa: BLE001 - raised below
             errors.append(error)
@@ -43,6 +43,7 @@ def at_once(work: Callable[[int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
+        assert not thread.is_alive(), "it hangs"
     if errors:
         raise errors[0]

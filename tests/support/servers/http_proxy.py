@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tests.support.servers.http_rules import CONDITIONS, Exchange, Hold, Predicate, Reply, Request, Rule
 
 _TIMEOUT = 30.0
-_CONTROL_TIMEOUT = 5.0
+_CONTROL_TIMEOUT = 30.0
 _OF_THE_CONNECTION = ("connection", "keep-alive", "transfer-encoding")
 
 Form = Literal["quoted", "unquoted"]

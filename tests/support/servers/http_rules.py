@@ -75,7 +75,7 @@ class Hold(Rule):
     """Requests that wait in the proxy, whether their clients still do or not. `fired`: how many have come."""
 
     def __init__(self, predicate: Predicate, times: int | None) -> None:
-        super().__init__(predicate, self._keep, times)
+        super().__init__(predicate, self._hold, times)
         self._released = threading.Event()
         self.statuses: list[int] = []
         """What the server said to those that were passed on, in the end."""
@@ -90,7 +90,7 @@ class Hold(Rule):
         with self._happened:
             return self._happened.wait_for(lambda: len(self.statuses) >= times, timeout)
 
-    def _keep(self, _: Rule, exchange: "Exchange") -> None:
+    def _hold(self, _: Rule, exchange: "Exchange") -> None:
         self.fire()
         self._released.wait(_HELD)
         reply = exchange.forward()

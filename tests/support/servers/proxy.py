@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
-_CONTROL_TIMEOUT = 5.0
+_CONTROL_TIMEOUT = 30.0
 _CHUNK = 65_536
 
 T = TypeVar("T")
