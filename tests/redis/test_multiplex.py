@@ -124,11 +124,11 @@ def test_a_call_that_was_given_up_is_not_checked_again_and_again(
     freezable_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = []
-    look = redis_multiplex._Line._check
+    check = redis_multiplex._Line._check
 
     def counted(line: redis_multiplex._Line, **again: bool) -> None:
         checks.append(1)
-        look(line, **again)
+        check(line, **again)
 
     monkeypatch.setattr(redis_multiplex._Line, "_check", counted)
 
