@@ -167,7 +167,9 @@ def test_a_stale_fence_of_another_resource_does_not_end_this_lease(side: MemoryS
             lease._lose_if_stale(error)
         lease.ensure_held()
 
-    in_block(side, side.coordinator(), body)
+    lease = in_block(side, side.coordinator(), body)
+    assert lease.ended == "released"
+    assert not lease.lost.is_set()
 
 
 def test_a_lease_that_was_detached_in_the_block_is_not_released(side: MemorySide) -> None:

@@ -28,11 +28,11 @@ class Book:
         self.calls: list[tuple[float, Callable[[], object]]] = []
         self.waiters = Waiters(lambda: self.now, lambda when, call, wanted: self.calls.append((when, call)))
 
-    def add(self, token: str, resource: str = "r", *, look: float | None = None) -> Woken:
+    def add(self, token: str, resource: str = "r", *, recheck: float | None = None) -> Woken:
         waiter = Woken("hub", resource, token)
         self.waiters.add(waiter)
-        if look is not None:
-            self.waiters.schedule_recheck(waiter, look)
+        if recheck is not None:
+            self.waiters.schedule_recheck(waiter, recheck)
         return waiter
 
     def pass_time(self, seconds: float) -> None:
@@ -49,13 +49,13 @@ def book() -> Book:
 
 
 def test_an_offer_wakes_its_waiter_only(book: Book) -> None:
-    first, second = book.add("a", look=10), book.add("b", look=10)
+    first, second = book.add("a", recheck=10), book.add("b", recheck=10)
     assert book.waiters.on_message(b"grant b r") is None
     assert (first.wakes, second.wakes) == (0, 1)
 
 
 def test_an_offer_for_nobody_is_to_be_declined(book: Book) -> None:
-    waiter = book.add("a", look=10)
+    waiter = book.add("a", recheck=10)
     assert book.waiters.on_message(b"grant b r") == ("r", "b")
     assert book.waiters.on_message(b"grant a other name") == ("other name", "a")
     book.waiters.remove(waiter, None)
@@ -63,7 +63,7 @@ def test_an_offer_for_nobody_is_to_be_declined(book: Book) -> None:
 
 
 def test_a_collected_waiter_is_forgotten(book: Book) -> None:
-    gone = weakref.ref(book.add("a", look=10))
+    gone = weakref.ref(book.add("a", recheck=10))
     gc.collect()
     assert gone() is None
     assert not book.waiters
@@ -71,14 +71,14 @@ def test_a_collected_waiter_is_forgotten(book: Book) -> None:
 
 
 def test_a_waiter_that_was_passed_over_asks_again(book: Book) -> None:
-    waiter = book.add("a", look=10)
+    waiter = book.add("a", recheck=10)
     assert book.waiters.on_message(b"passed a r") is None
     assert waiter.wakes == 1
     assert book.waiters.on_message(b"passed b r") is None, "there is nothing to decline"
 
 
 def test_only_the_first_waiter_rechecks_and_at_its_moment(book: Book) -> None:
-    first, second = book.add("a", look=3), book.add("b", look=1)
+    first, second = book.add("a", recheck=3), book.add("b", recheck=1)
     book.pass_time(2.9)
     assert (first.wakes, second.wakes) == (0, 0)
     book.pass_time(0.1)
@@ -86,14 +86,14 @@ def test_only_the_first_waiter_rechecks_and_at_its_moment(book: Book) -> None:
 
 
 def test_a_recheck_without_a_request_is_repeated(book: Book) -> None:
-    waiter = book.add("a", look=1)
+    waiter = book.add("a", recheck=1)
     book.pass_time(1)
     book.pass_time(LONGEST_RECHECK_SECONDS)
     assert waiter.wakes == 2
 
 
 def test_the_next_waiter_rechecks_when_the_first_has_left(book: Book) -> None:
-    first, second = book.add("a", look=3), book.add("b", look=3)
+    first, second = book.add("a", recheck=3), book.add("b", recheck=3)
     book.waiters.remove(first, None)
     book.pass_time(3)
     assert second.wakes == 1
@@ -101,7 +101,7 @@ def test_the_next_waiter_rechecks_when_the_first_has_left(book: Book) -> None:
 
 @pytest.mark.parametrize(("lasts", "after"), [(1.0, 1.0 + SLACK_SECONDS), (60.0, LONGEST_RECHECK_SECONDS)])
 def test_a_grant_moves_the_recheck_to_the_end_of_its_lease(book: Book, lasts: float, after: float) -> None:
-    first, second = book.add("a", look=5), book.add("b", look=5)
+    first, second = book.add("a", recheck=5), book.add("b", recheck=5)
     book.waiters.remove(first, book.now + lasts)
     book.pass_time(after - 0.001)
     assert second.wakes == 0
@@ -110,7 +110,7 @@ def test_a_grant_moves_the_recheck_to_the_end_of_its_lease(book: Book, lasts: fl
 
 
 def test_a_message_moves_the_recheck(book: Book) -> None:
-    waiter = book.add("a", look=10)
+    waiter = book.add("a", recheck=10)
     assert book.waiters.on_message(b"recheck 252 r") is None
     assert book.waiters.on_message(b"recheck 252 of nobody") is None
     book.pass_time(0.252)
@@ -131,7 +131,7 @@ def test_a_message_that_overtakes_the_answer_counts(book: Book) -> None:
 
 def test_an_old_call_of_the_timer_does_not_remove_a_waiter_that_is_asking(book: Book) -> None:
     """The last waiter has left, and the next one has not begun to wait, when the timer calls for the former."""
-    old = book.add("a", look=1)
+    old = book.add("a", recheck=1)
     book.waiters.remove(old, None)
     new = book.add("b")
     book.pass_time(1)
@@ -144,13 +144,13 @@ def test_an_old_call_of_the_timer_does_not_remove_a_waiter_that_is_asking(book: 
 
 def test_many_grants_leave_few_calls_behind(book: Book) -> None:
     for number in range(1000):
-        waiter = book.add(str(number), look=10)
+        waiter = book.add(str(number), recheck=10)
         book.pass_time(0.001)
         book.waiters.remove(waiter, book.now + 10)
     assert len(book.calls) < 5
 
 
 def test_all_waiters_ask_when_the_connection_breaks(book: Book) -> None:
-    waiters = [book.add("a", look=10), book.add("b"), book.add("a", "other", look=10)]
+    waiters = [book.add("a", recheck=10), book.add("b"), book.add("a", "other", recheck=10)]
     book.waiters.wake_all()
     assert [waiter.wakes for waiter in waiters] == [1, 1, 1]
