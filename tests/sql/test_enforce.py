@@ -68,7 +68,7 @@ def test_a_role_that_could_get_round_it(roles: Roles, right: str) -> None:
         for statement in right.split("; "):
             admin.execute(SQL(statement).format(**names))
         try:
-            refuses(roles, RIGHTS[right], by=roles.admin_url)  # a superuser: who else could, here and there
+            refuses(roles, RIGHTS[right], by=roles.admin_url)  # a superuser, to find what others could do
         finally:
             for statement in ("ALTER ROLE {app} NOSUPERUSER", "REVOKE {owner} FROM {app}"):
                 admin.execute(SQL(statement).format(**names))

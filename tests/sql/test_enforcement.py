@@ -1,4 +1,4 @@
-"""A database that enforces, and everybody who tries to write past the check, with the application's role."""
+"""A database that enforces, and every attempt to write past the check with the application's role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADD = "UPDATE orders SET total = total + 1 WHERE id = 1"
 
 
 def check(fence: Fence) -> tuple[str, tuple[str, int, str]]:
-    """What a guard sends, as whoever uses psql would write it."""
+    """Return what a guard sends, as a user of psql would write it."""
     return CHECK, (fence.resource, fence.number, fence.token)
 
 
@@ -313,7 +313,7 @@ def test_a_foreign_key_cascades(roles: Roles, app: psycopg.Connection[Any]) -> N
 
 
 def test_a_writable_view(roles: Roles, app: psycopg.Connection[Any]) -> None:
-    """Of whoever: the owner's, which writes with its owner's rights, too."""
+    """Also one of the owner's, which writes with its owner's rights."""
     with roles.as_owner() as owner:
         owner.execute("CREATE VIEW some_orders AS SELECT id AS number, total FROM orders")
     refused(app, "UPDATE some_orders SET total = 1 WHERE number = 1")
