@@ -261,18 +261,19 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
                     real.client.pexpire(entry.key, 60_000)  # so that nothing expires between two calls
                     simulated.pexpire(entry.key, 60_000)
     print(replies, received)
-    assert set(received) >= {b"grant", b"recheck"}
-    assert set(replies) >= {
-        b"granted",
-        b"taken",
-        b"queued",
-        b"implausible",
-        b"renewed",
-        b"released",
-        b"gone",
-        b"held",
-        b"free",
-    }
+    if calls >= 3000:  # in fewer, something may be missing by chance
+        assert set(received) >= {b"grant", b"recheck"}
+        assert set(replies) >= {
+            b"granted",
+            b"taken",
+            b"queued",
+            b"implausible",
+            b"renewed",
+            b"released",
+            b"gone",
+            b"held",
+            b"free",
+        }
 
 
 def _at(

@@ -62,7 +62,7 @@ def test_an_engine_is_for_the_other_guard() -> None:
         PsycopgGuard(Engine())  # type: ignore[arg-type]
 
 
-def test_the_other_colour_is_refused() -> None:
+def test_async_sources_are_refused_by_the_sync_guard_and_the_reverse() -> None:
     pools: list[Any] = [ConnectionPool(NOWHERE, open=False), AsyncConnectionPool(NOWHERE, open=False)]
     PsycopgGuard(pools[0])
     AsyncPsycopgGuard(pools[1])

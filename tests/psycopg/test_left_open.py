@@ -14,7 +14,7 @@ from fencing import GuardNotEnforceable
 from tests.support.psycopg_database import MINE, Database
 from tests.support.sides import Side
 
-SECONDS = 0.3
+SECONDS = 1.0
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def database(side: Side, postgres_url: str) -> Iterator[Database]:
 
 
 async def leave_open(what: str, connection: Any, kept: list[Any]) -> None:
-    """For both colours; what is kept is not closed by its end."""
+    """Leave it open, sync or async; what is kept is not closed by its end."""
     cursor = connection.cursor()
     if what == "stream":
         rows = cursor.stream("INSERT INTO done VALUES (1), (2) RETURNING id")

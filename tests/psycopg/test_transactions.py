@@ -412,7 +412,7 @@ def test_bounds_end_with_the_transaction(orders: Orders, autocommit: bool) -> No
 
 
 def test_a_block_without_a_bound_for_statements_has_one_for_locks(orders: Orders) -> None:
-    guard, other = PsycopgGuard(orders.connect(), timeout=0.3), orders.connect(autocommit=False)
+    guard, other = PsycopgGuard(orders.connect(), timeout=1.0), orders.connect(autocommit=False)
     guard.claim(MINE)
     other.execute("SELECT total FROM orders FOR UPDATE")
     with pytest.raises(psycopg.errors.LockNotAvailable), guard.begin(MINE) as inside:

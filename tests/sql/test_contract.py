@@ -51,7 +51,7 @@ class Row(NamedTuple):
     """The statement with which an event begins SQLite's transactions; the driver does where it is empty."""
     settings: dict[str, Any] = {}  # noqa: RUF012 - of a psycopg connection; nobody changes it
     second: str = ""
-    """Who the second guard on the same storage is, if it is of another kind."""
+    """The second guard on the same storage, if it is of another kind."""
 
     @property
     def is_psycopg(self) -> bool:

@@ -37,7 +37,9 @@ def roles(postgres_url: str) -> Iterator[Roles]:
         yield roles
 
 
-def refuses(roles: Roles, why: str, table: str = "orders", resource: str = RESOURCE, by: str | None = None) -> None:
+def assert_refused(
+    roles: Roles, why: str, table: str = "orders", resource: str = RESOURCE, by: str | None = None
+) -> None:
     guard = PsycopgGuard(dsn(by or roles.owner_url))
     with pytest.raises(GuardNotEnforceable, match=why):
         guard.enforce(table, resource=resource, role=roles.app)
@@ -68,7 +70,7 @@ def test_a_role_that_could_get_round_it(roles: Roles, right: str) -> None:
         for statement in right.split("; "):
             admin.execute(SQL(statement).format(**names))
         try:
-            refuses(roles, RIGHTS[right], by=roles.admin_url)  # a superuser: who else could, here and there
+            assert_refused(roles, RIGHTS[right], by=roles.admin_url)  # a superuser, to find what others could do
         finally:
             for statement in ("ALTER ROLE {app} NOSUPERUSER", "REVOKE {owner} FROM {app}"):
                 admin.execute(SQL(statement).format(**names))
@@ -82,7 +84,7 @@ def test_a_role_that_can_make_itself_a_member(roles: Roles) -> None:
         if admin.info.server_version >= 160000:
             pytest.skip("since PostgreSQL 16 it needs the ADMIN option for that")
         admin.execute(SQL("ALTER ROLE {} CREATEROLE").format(Identifier(roles.app)))
-        refuses(roles, "has CREATEROLE")
+        assert_refused(roles, "has CREATEROLE")
 
 
 EXPRESSIONS = {
@@ -100,7 +102,7 @@ EXPRESSIONS = {
 def test_what_is_no_resource(roles: Roles, expression: str) -> None:
     with roles.as_owner() as owner:
         owner.execute("CREATE FUNCTION name_of(integer) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
-    refuses(roles, EXPRESSIONS[expression], resource=expression)
+    assert_refused(roles, EXPRESSIONS[expression], resource=expression)
 
 
 def test_a_virtual_generated_column(roles: Roles) -> None:
@@ -109,7 +111,7 @@ def test_a_virtual_generated_column(roles: Roles) -> None:
         if owner.info.server_version < 180000:
             pytest.skip("since PostgreSQL 18")
         owner.execute("ALTER TABLE orders ADD name TEXT GENERATED ALWAYS AS ('orders:' || id) VIRTUAL")
-    refuses(roles, "virtual generated columns are not supported", resource="COALESCE(name, 'orders:0')")
+    assert_refused(roles, "virtual generated columns are not supported", resource="COALESCE(name, 'orders:0')")
     roles.owners_guard().enforce("orders", resource=RESOURCE, role=roles.app)
 
 
@@ -119,7 +121,7 @@ def test_an_expression_with_a_function(roles: Roles) -> None:
         owner.execute("CREATE FUNCTION name_of(integer) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT $1::text'")
     with roles.as_admin() as admin:
         admin.execute(SQL("ALTER FUNCTION name_of OWNER TO {}").format(Identifier(roles.app)))
-        refuses(roles, r"owns the function name_of\(integer\)", resource="public.name_of(id)")
+        assert_refused(roles, r"owns the function name_of\(integer\)", resource="public.name_of(id)")
         admin.execute(SQL("ALTER FUNCTION name_of OWNER TO {}").format(Identifier(roles.owner)))
     roles.owners_guard().enforce("orders", resource="public.name_of(id)", role=roles.app)
     with roles.as_app() as app, pytest.raises(InsufficientPrivilege, match="the resource '1'"):
@@ -130,10 +132,10 @@ def test_what_is_no_table(roles: Roles) -> None:
     with roles.as_owner() as owner:
         owner.execute("CREATE VIEW some_orders AS SELECT * FROM orders")
         owner.execute("CREATE TABLE late_orders () INHERITS (orders)")
-    refuses(roles, "there is no table nothing", "nothing")
-    refuses(roles, "some_orders is neither an ordinary table", "some_orders")
-    refuses(roles, "the check itself writes fencing_marks", "fencing_marks")
-    refuses(roles, "late_orders inherits from orders, and its rows would not be checked: enforce it first")
+    assert_refused(roles, "there is no table nothing", "nothing")
+    assert_refused(roles, "some_orders is neither an ordinary table", "some_orders")
+    assert_refused(roles, "the check itself writes fencing_marks", "fencing_marks")
+    assert_refused(roles, "late_orders inherits from orders, and its rows would not be checked: enforce it first")
     guard = roles.owners_guard()
     for table in ("late_orders", "orders"):
         guard.enforce(table, resource=RESOURCE, role=roles.app)

@@ -1,4 +1,4 @@
-"""A database that enforces, and everybody who tries to write past the check, with the application's role."""
+"""A database that enforces, and every attempt to write past the check with the application's role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ADD = "UPDATE orders SET total = total + 1 WHERE id = 1"
 
 
 def check(fence: Fence) -> tuple[str, tuple[str, int, str]]:
-    """What a guard sends, as whoever uses psql would write it."""
+    """Return what a guard sends, as a user of psql would write it."""
     return CHECK, (fence.resource, fence.number, fence.token)
 
 
@@ -250,11 +250,13 @@ def test_a_mark_from_another_server(roles: Roles, app: psycopg.Connection[Any]) 
                     [(mine,)] = app.execute("SELECT pg_current_xact_id()::text::bigint").fetchall()
                     app.execute(ADD)
             except InsufficientPrivilege:
-                if mine == now + 2:
-                    return
+                is_refused = True
             else:
-                pytest.fail("taken")
-    pytest.fail("no transaction got the id of the restored mark")
+                is_refused = False
+            assert is_refused, "the check of another server was taken for this transaction's"
+            if mine == now + 2:
+                break
+    assert mine == now + 2, "no transaction got the id of the restored mark"
 
 
 def test_the_functions_obey_the_rule(roles: Roles, app: psycopg.Connection[Any]) -> None:
@@ -313,7 +315,7 @@ def test_a_foreign_key_cascades(roles: Roles, app: psycopg.Connection[Any]) -> N
 
 
 def test_a_writable_view(roles: Roles, app: psycopg.Connection[Any]) -> None:
-    """Of whoever: the owner's, which writes with its owner's rights, too."""
+    """Also one of the owner's, which writes with its owner's rights."""
     with roles.as_owner() as owner:
         owner.execute("CREATE VIEW some_orders AS SELECT id AS number, total FROM orders")
     refused(app, "UPDATE some_orders SET total = 1 WHERE number = 1")
@@ -380,14 +382,14 @@ def test_partitions(roles: Roles, app: psycopg.Connection[Any]) -> None:
 
 
 def test_a_prepared_transaction(postgres_url: str) -> None:
-    """It keeps the mark locked until it is committed, by whomever; and what comes after it is another transaction."""
+    """It keeps the mark locked until it is committed, in any session. What comes after it is another transaction."""
     if not find_postgres_binaries():
         pytest.skip("needs a server of its own, with max_prepared_transactions")
     with start_postgres(settings={"max_prepared_transactions": "2"}, own=True, local=True) as server:
-        prepared(server)
+        assert_checked_when_prepared(server)
 
 
-def prepared(server: PostgresServer) -> None:
+def assert_checked_when_prepared(server: PostgresServer) -> None:
     with two_roles(server.create_database()) as roles:
         roles.owners_guard().create_tables()
         with roles.as_owner() as owner:

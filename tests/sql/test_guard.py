@@ -98,7 +98,7 @@ def test_the_table_refuses_impossible_numbers(engine: Engine, guard: SQLAlchemyG
 # Misuse
 
 
-def test_engines_of_the_other_colour_are_refused(engine: Engine, tmp_path: Path) -> None:
+def test_a_sync_engine_is_refused_by_the_async_guard_and_the_reverse(engine: Engine, tmp_path: Path) -> None:
     asynchronous = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/data.db")
     with pytest.raises(TypeError, match="AsyncSQLAlchemyGuard"):
         SQLAlchemyGuard(asynchronous)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def test_write_returns_the_row_count(engine: Engine, guard: SQLAlchemyGuard) -> 
     assert guard.write(fence(1), text("DELETE FROM orders WHERE id = :id"), {"id": 77}) == 0
 
 
-def test_advance_takes_connections_and_sessions_of_its_colour(engine: Engine, guard: SQLAlchemyGuard) -> None:
+def test_advance_takes_connections_and_sessions_of_its_own_side(engine: Engine, guard: SQLAlchemyGuard) -> None:
     with pytest.raises(TypeError, match="Engine"):
         guard.advance(engine, fence(1))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="at least one"), Session(engine) as session:

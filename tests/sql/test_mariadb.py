@@ -124,15 +124,16 @@ def test_the_levels_of_the_guards_transactions_and_of_others(shop: Shop, level: 
         "SELECT trx_isolation_level FROM information_schema.innodb_trx WHERE trx_mysql_thread_id=CONNECTION_ID()"
     )
 
-    def check(connection: Connection, expected: str) -> None:
+    def is_at(connection: Connection, expected: str) -> bool:
         connection.execute(ADD)
-        # What information_schema says here is old until it was left alone for a tenth of a second.
+        # information_schema tells nothing new until it was left alone for a tenth of a second.
         wait_until(lambda: connection.execute(now).scalar() == expected, 30, interval=0.15)
+        return True
 
     with guard.begin(MINE, claim=True) as connection:
-        check(connection, expected)
+        assert is_at(connection, expected)
     with engine.begin() as connection:
-        check(connection, level)
+        assert is_at(connection, level)
 
 
 def test_a_transaction_that_began_before_the_guards(shop: Shop) -> None:

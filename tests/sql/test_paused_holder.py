@@ -35,7 +35,7 @@ def test_its_late_write_is_refused_by_the_database(side: Side, any_redis: RedisS
             word, stale, newer = process.stdout.readline().split()
             assert word == "refused"
             assert int(stale) < int(newer) == lease.fence.number
-            assert process.stdout.readline() == "released False\n", "nor did it free the newer holder's lock"
+            assert process.stdout.readline() == "released False\n", "it did not free the newer holder's lock"
             assert account.balance == 10
             assert side.call(lease.release) is True
         finally:

@@ -487,7 +487,7 @@ def test_sessions_that_come_with_objects_are_refused(shop: Shop) -> None:
 @pytest.mark.parametrize("swallowed", [False, True], ids=["raised", "swallowed"])
 @pytest.mark.parametrize("way", ["binds", "get_bind", "bind_arguments"])
 def test_nothing_goes_to_another_engine(shop: Shop, way: str, swallowed: bool) -> None:
-    """It would be neither checked nor committed with the rest."""
+    """It would not be checked, and not be committed with the rest."""
     plain = getattr(shop.engine, "sync_engine", shop.engine)
     other: Any = (create_async_engine if shop.side.asynchronous else create_engine)(shop.engine.url)
     other_plain = getattr(other, "sync_engine", other)

@@ -250,6 +250,7 @@ def test_a_commit_that_the_database_refuses(way: Way) -> None:
 def test_a_frozen_session_that_holds_the_mark(way: Way) -> None:
     way.claim(MINE)
     guard = way.new_guard(timeout=0.3)
+    way.side.call(guard.mark, "orders:1")  # and is connected now
     with way.outside.connect() as frozen:
         frozen.execute(text("UPDATE fencing_marks SET seq = seq WHERE resource = 'orders:1'"))
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""A database that enforces: an owner who runs the migrations, an application that may only use it, and real roles."""
+"""A database that enforces: an owner that runs the migrations, an application that may only use it, and real roles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASSWORD = "fencing"
 
 
 class Roles(NamedTuple):
-    """URLs (SQLAlchemy's, with psycopg) of one database, by who connects."""
+    """URLs (SQLAlchemy's, with psycopg) of one database, one for each role."""
 
     admin_url: str
     owner_url: str

@@ -49,6 +49,7 @@ class Hammer:
         self.chance = random.Random(self.seed)
         self.ids = count(1)
         self.fence = Fence("orders:1", 1, "a" * 22)
+        way.outside.dispose()  # all sessions but one are killed
         way.beside.claim(self.fence)
         self.expected: dict[int, bool] = {}
         self.seen: Counter[Any] = Counter()
@@ -58,9 +59,10 @@ class Hammer:
         if not self.way.is_mariadb:
             self.way.sql(KILL)
             return
-        for (session,) in self.way.sql(SESSIONS):
-            with suppress(DBAPIError):  # it has gone by itself
-                self.way.sql(f"KILL {session}")
+        with self.way.outside.connect() as connection:
+            for session in connection.exec_driver_sql(SESSIONS).scalars().all():
+                with suppress(DBAPIError):  # it has gone by itself
+                    connection.exec_driver_sql(f"KILL {session}")
 
     def clear(self) -> None:
         """Take back a fault that is still armed."""

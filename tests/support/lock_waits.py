@@ -1,4 +1,4 @@
-"""Who waits for a lock in a database, as its server says."""
+"""Waiting until sessions wait for a lock in a database, as its server says."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WAITING = {
     "WHERE trx_state = 'LOCK WAIT' AND db = DATABASE()",
 }
 _INTERVALS = {"postgresql": 0.005, "mysql": 0.12}
-"""Who reads InnoDB's table again within 0.1 s is shown the same once more."""
+"""Seconds between questions. InnoDB shows its table anew only after 0.1 s in which nobody read it."""
 
 _SQLITE_SECONDS = 0.1
 

@@ -1,4 +1,4 @@
-"""A guard of either colour on psycopg, perhaps behind a proxy; and the database seen directly, without faults."""
+"""A psycopg guard, sync or async, perhaps behind a proxy; and the database seen directly, without faults."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
-from fencing import Fence, OutcomeUnknown
+from fencing import Fence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -24,14 +24,13 @@ def dsn_of(url: str) -> str:
 
 
 class Database:
-    """A guard whose next commit can lose its answer, and another guard beside it.
+    """A guard on a pool, and another guard beside it.
 
     Args:
-        side: the guard's colour.
+        side: whether the guard is sync or async.
         url: of the database.
         proxy: between the guard and it.
         size: of the guard's pool.
-        connects: the guard has no pool, and connects for each operation.
         guard_timeout: of the guard.
         settings: of the pool's connections.
     """
@@ -43,7 +42,6 @@ class Database:
         proxy: Proxy | None = None,
         *,
         size: int = 2,
-        connects: bool = False,
         guard_timeout: float = 10.0,
         **settings: Any,
     ) -> None:
@@ -57,31 +55,17 @@ class Database:
         options: dict[str, Any] = {"min_size": 1, "max_size": size, "open": False, "reconnect_timeout": 30}
         if side.asynchronous:
             self.pool: Any = AsyncConnectionPool(dsn, kwargs=settings, **options)
-            self.guard: Any = AsyncPsycopgGuard(dsn if connects else self.pool, timeout=guard_timeout)
+            self.guard: Any = AsyncPsycopgGuard(self.pool, timeout=guard_timeout)
         else:
             self.pool = ConnectionPool(dsn, kwargs=settings, **options)
-            self.guard = PsycopgGuard(dsn if connects else self.pool, timeout=guard_timeout)
-        if not connects:
-            side.call(self.pool.open)
-
-    def lose(self, what: str) -> None:
-        """The next commit's reply, or its request."""
-        assert self.proxy is not None
-        drop = self.proxy.drop_reply_when if what == "reply" else self.proxy.drop_request_when
-        drop(lambda request: b"COMMIT\0" in request)
-
-    def lost_write(self, what: str, id_: int, *, fence: Fence = MINE, **options: Any) -> OutcomeUnknown:
-        self.lose(what)
-        return self.side.expect(OutcomeUnknown, self.guard.write, fence, ADD, [id_], **options)
+            self.guard = PsycopgGuard(self.pool, timeout=guard_timeout)
+        side.call(self.pool.open)
 
     def write(self, id_: int, *, fence: Fence = MINE, **options: Any) -> int:
         return int(self.side.call(self.guard.write, fence, ADD, [id_], **options))
 
-    def landed(self, error: OutcomeUnknown) -> Any:
-        return self.side.call(self.guard.landed, error)
-
     def block(self, *fences: Fence, body: Callable[[Any], Any], **options: Any) -> Callable[[], Any]:
-        """A guarded block of the guard's colour; ``body`` may return an awaitable, which is awaited in it."""
+        """Return a guarded block as a function; ``body`` may return an awaitable, which is awaited in it."""
 
         def run() -> None:
             with self.guard.begin(*fences, **options) as connection:
@@ -98,9 +82,6 @@ class Database:
     @property
     def done(self) -> set[int]:
         return {row[0] for row in self.direct.execute("SELECT id FROM done")}
-
-    def kill(self, pid: int) -> None:
-        self.direct.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
 
     def close(self) -> None:
         self.side.call(self.pool.close)
