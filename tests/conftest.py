@@ -4,7 +4,7 @@ A server that is nowhere to be found skips the tests that need it, unless FENCIN
 ("redis-6.2,redis-7,redis-8,postgres,s3,azure,s3rver"): then they fail.
 
 With FENCING_REDIS_URL, the database that the URL names is emptied (FLUSHDB)! The tests then run one after the other;
-otherwise several processes share them, each with servers of its own.
+otherwise several processes share the tests, each with servers of its own.
 """
 
 import os
@@ -63,7 +63,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What repeats other tests with further drivers and isolation levels has a run of its own."""
+    """Run the tests marked thorough alone, or all others."""
     thorough = config.getoption("--thorough")
     chosen = [item for item in items if (item.get_closest_marker("thorough") is not None) is thorough]
     if len(chosen) < len(items):
@@ -244,7 +244,7 @@ def proxy() -> Iterator[ProxyFactory]:
 
 @pytest.fixture
 def http_proxy() -> Iterator[HttpProxyFactory]:
-    """Makes HTTP proxies in front of object stores, that misbehave as told; `store(via=...)` goes through one."""
+    """Makes HTTP proxies in front of object stores, which misbehave on request; `store(via=...)` goes through one."""
     with ExitStack() as stack:
 
         def make(server: ObjectServer) -> HttpProxy:

@@ -103,7 +103,7 @@ def run(mutant: Mutant, copy: Path) -> Result:
 
 
 def assess(ended: Ended) -> Result:
-    """What a run with a fault says of it."""
+    """Return the verdict on a fault after a run with it."""
     if ended.code is None:
         return Result("killed", f"out of time, after {LONGEST_SECONDS:.0f} s")
     failed = [line for line in ended.output.splitlines() if line.startswith("FAILED ")]

@@ -1,4 +1,4 @@
-"""What lies in the store of former publications, and its collection."""
+"""The history of publications, and its collection."""
 
 from __future__ import annotations
 

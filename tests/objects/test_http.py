@@ -1,4 +1,4 @@
-"""What goes wrong on the way to a real object store, obstore's own repetitions and time-outs included."""
+"""Faults between a guard and a real object store, with obstore's own retries and time-outs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and cancellation at each request in turn: what is told of the outcome is so."""
+"""Ctrl-C and cancellation at each request in turn: the error says the truth about the outcome."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class World:
                 await asyncio.sleep(0)
 
     def check(self, cause: BaseException | None, late_first: bool, happened_or_never_begun: bool) -> None:
-        """What the interruption said is so, whether a late request arrives before that is asked, or after it."""
+        """Compare the error with the store. Late requests arrive before ``landed`` is asked, or after it."""
         if late_first:
             self.side.call(self.store.land)
         if isinstance(cause, OutcomeUnknown):

@@ -1,4 +1,4 @@
-"""Lost replies, refusals that were none, late requests, cancellations: what became of a publication."""
+"""The outcome of a publication after lost replies, false refusals, late requests and cancellations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MINE, NEWER = Fence(R, 1, "a" * 22), Fence(R, 2, "b" * 22)
 
 
 class Shop(Desk):
-    """A guard, sync or async, on a store that errs when told to, and another guard beside it that sees the truth."""
+    """A guard on a faulty store, and another one beside it that sees the store without faults."""
 
     def __init__(self, side: Side, timeout: float = 0.5) -> None:
         super().__init__(side, FaultyStore(), timeout=timeout)

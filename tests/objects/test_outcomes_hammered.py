@@ -1,6 +1,6 @@
-"""``landed`` under a hammer, on object stores: each answer compared with everything that ever came to the store.
+"""Random faults on object stores: each answer of ``landed`` is compared with all that ever arrived at the store.
 
-Also what was acknowledged must have come, and what was refused must not, late requests included. One seed a run is
+Acknowledged publications must have arrived, and refused ones must not, late requests included. One seed a run is
 printed when it fails; FENCING_SEED replays its choices (threads and time still do as they please).
 """
 
@@ -60,14 +60,14 @@ class Hostile(FaultyStore):
                 self.faults.append(self.chance.choice([*FAULTS, *["late"] * 6]))
                 self.deaf_until[path] = time.monotonic() + self.chance.choice([0, 2 * TIMEOUT])
             elif self._is_deaf(path):
-                raise GenericError("nobody is there")
+                raise GenericError("no answer")
             if self.late and self.chance.random() < 0.05:
                 await self.land()
         return await super().put_async(path, file, **options)
 
     async def get_async(self, path: str, **options: Any) -> Any:
         if not self.calm and (self._is_deaf(path) or self.chance.random() < 0.05):
-            raise GenericError("nobody is there")
+            raise GenericError("no answer")
         return await super().get_async(path, **options)
 
     def _is_deaf(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""What the tests of object stores share."""
+"""Short forms for tests of object stores."""
 
 import threading
 from collections.abc import Callable
@@ -14,7 +14,7 @@ CLIENTS = 8
 
 
 def version(of: "PutResult | ObjectMeta") -> "UpdateVersion":
-    """What a put can be conditional on; obstore takes no None."""
+    """Return the version that a put can be conditional on; obstore takes no None."""
     known: UpdateVersion = {}
     if of["e_tag"] is not None:
         known["e_tag"] = of["e_tag"]
@@ -28,7 +28,7 @@ def content(store: "ObjectStore", key: str) -> bytes:
 
 
 def at_once(work: Callable[[int], None]) -> None:
-    """Run `work` in CLIENTS threads that start together; raises what the first of them raised."""
+    """Run `work` in CLIENTS threads that start together; raises the first error."""
     together = threading.Barrier(CLIENTS)
     errors: list[BaseException] = []
 

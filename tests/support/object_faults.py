@@ -1,4 +1,4 @@
-"""An object store in memory that loses requests and replies when told to, for tests."""
+"""An object store in memory that loses requests and replies on request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ FAULTS = ("request lost", "reply lost", "refused though done", "late", "silent",
 
 
 class FaultyStore:
-    """As much of an obstore store as the guard uses.
+    """The part of an obstore store that guards use.
 
     Attributes:
-        faults: what happens to the next puts of pointers, or of keys that contain ``about``; then all is well again.
+        faults: one for each of the next puts of pointers, or of keys that contain ``about``.
         old_reads: what the next reads of pointers show, once no fault is left.
-        deaf: whether nothing is answered at all, reads included.
-        late: puts that were sent and have not arrived yet; :meth:`land` has them arrive.
+        deaf: whether every request fails, reads included.
+        late: puts that were sent and have not arrived yet; :meth:`land` makes them arrive.
         entered: set when a fault begins.
     """
 
@@ -41,7 +41,7 @@ class FaultyStore:
         if fault:
             self.deaf = self.deaf_after_fault
         elif self.deaf:
-            raise GenericError("nobody is there")
+            raise GenericError("no answer")
         if fault == "request lost":
             raise GenericError("the connection broke")
         if fault == "refused":
@@ -70,7 +70,7 @@ class FaultyStore:
             self.in_flight -= 1
 
     async def land(self) -> list[bool]:
-        """What was late arrives; whether its condition held."""
+        """Let the late puts arrive; return for each whether its condition held."""
         landed = []
         for path, data, options in self.late:
             try:
@@ -83,14 +83,14 @@ class FaultyStore:
 
     async def get_async(self, path: str, **options: Any) -> Any:
         if self.deaf:
-            raise GenericError("nobody is there")
+            raise GenericError("no answer")
         if self.old_reads and path.endswith("pointer.json") and not self.faults:
             return self.old_reads.popleft()
         return await self.inner.get_async(path, **options)
 
     async def delete_async(self, paths: Any) -> None:
         if self.deaf:
-            raise GenericError("nobody is there")
+            raise GenericError("no answer")
         await self.inner.delete_async(paths)
 
     def list(self, prefix: str | None = None, **options: Any) -> AsyncIterator[Any]:

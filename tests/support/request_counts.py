@@ -1,4 +1,4 @@
-"""What a client asks of an object store, counted on the way."""
+"""Counts of the requests that a client sends to an object store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.servers import HttpProxy, Request
 
 
 class RequestCounts:
-    """Counts what goes through a proxy to an S3, which passes all of it on."""
+    """A count of the requests through a proxy to an S3. The proxy passes on all of them."""
 
     def __init__(self, proxy: HttpProxy) -> None:
         self._seen: list[Request] = []
@@ -20,7 +20,7 @@ class RequestCounts:
         return False
 
     def during(self, action: Callable[[], object]) -> Counter[str]:
-        """What an action asks for: puts, gets, heads, lists, deletes, and what begins and ends an upload."""
+        """Return the requests of an action by kind: put, get, head, list, delete, upload (its begin and end)."""
         self._seen.clear()
         action()
         return Counter(map(_kind, self._seen))
