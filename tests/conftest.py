@@ -55,7 +55,7 @@ from tests.support.servers import (
     start_s3rver,
 )
 from tests.support.sides import Account, Side, with_python_parser
-from tests.support.sql_ways import Lender, SharedWays
+from tests.support.sql_ways import SharedWays, WayLender
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -226,9 +226,9 @@ def sqlite_ways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedWays
 
 
 @pytest.fixture
-def sql_ways(request: pytest.FixtureRequest) -> Lender:
+def sql_ways(request: pytest.FixtureRequest) -> WayLender:
     """Lends ways to guarded SQL databases, with their tables as new."""
-    return Lender(request)
+    return WayLender(request)
 
 
 @pytest.fixture

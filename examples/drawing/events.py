@@ -84,12 +84,12 @@ class Recorder:
     ) -> Event:
         """Record a moment; `at`: its time, by default now."""
         start = time.monotonic() if at is None else at
-        return self._keep(Event(lane, kind, text, start, because=because, act=self.act, data=data))
+        return self._record(Event(lane, kind, text, start, because=because, act=self.act, data=data))
 
     def open(self, lane: str, kind: str, text: str, *, at: float | None = None, **data: Any) -> Event:
         """Record the start of something that lasts."""
         start = time.monotonic() if at is None else at
-        return self._keep(Event(lane, kind, text, start, lasting=True, act=self.act, data=data))
+        return self._record(Event(lane, kind, text, start, lasting=True, act=self.act, data=data))
 
     def close(self, event: Event, text: str, *, at: float | None = None) -> Event:
         """Record its end."""
@@ -107,7 +107,7 @@ class Recorder:
             for event in self.events:
                 print(json.dumps({**asdict(event), "wall": self._wall + event.start}), file=file)
 
-    def _keep(self, event: Event) -> Event:
+    def _record(self, event: Event) -> Event:
         self.events.append(event)
         self._listener(event)
         return event

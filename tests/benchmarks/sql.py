@@ -111,7 +111,7 @@ def _psycopg_kinds(source: Any, plain: Callable[[], object]) -> Kinds:
         with guard.begin(MINE) as connection:
             connection.execute(ADD_PSYCOPG, (1, 1))
 
-    others = _others()
+    others = _newer_fences()
     return {
         PLAIN: plain,
         "guard.write": lambda: guard.write(MINE, ADD_PSYCOPG, (1, 1)),
@@ -171,7 +171,7 @@ def _kinds(engine: Engine) -> Kinds:
         with guard.begin(MINE) as connection:
             connection.execute(ADD, more)
 
-    others = _others()
+    others = _newer_fences()
     return {
         PLAIN: plain,
         "guard.write": lambda: guard.write(MINE, ADD, more),
@@ -180,7 +180,7 @@ def _kinds(engine: Engine) -> Kinds:
     }
 
 
-def _others() -> Iterator[Fence]:
+def _newer_fences() -> Iterator[Fence]:
     """Ever newer holders of something else."""
     return (Fence("orders:2", number, f"{number:022d}") for number in itertools.count(1))
 

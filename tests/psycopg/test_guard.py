@@ -194,14 +194,14 @@ def test_a_silent_plan_gives_up_and_news_postpone_that() -> None:
         for _ in range(50):
             quiet.send(0)
             time.sleep(0.005)  # time passes in silence
-    heard: Any = limit_silence(plan(), 0.05)
-    next(heard)
+    chatty: Any = limit_silence(plan(), 0.05)
+    next(chatty)
     for _ in range(30):
-        heard.send(0)
-        heard.send(1)
+        chatty.send(0)
+        chatty.send(1)
         time.sleep(0.005)  # more of it in all
     with pytest.raises(StopIteration) as raised:
-        heard.send(2)
+        chatty.send(2)
     assert raised.value.value == "answered"
 
 

@@ -8,13 +8,13 @@ import psycopg
 import pytest
 
 from fencing import GuardUnavailable, OutcomeUnknown
-from tests.support.sql_ways import DONE, MINE, Lender, Way
+from tests.support.sql_ways import DONE, MINE, Way, WayLender
 
 DRIVER = tuple(map(int, psycopg.__version__.split(".")[:2]))
 
 
 @pytest.fixture(params=["PsycopgGuard", "AsyncPsycopgGuard"])
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         yield way
 

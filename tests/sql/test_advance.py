@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from tests.support.sql_ways import Lender, Way, asyncio_url
+from tests.support.sql_ways import Way, WayLender, asyncio_url
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -30,7 +30,7 @@ class Order(Base):
 
 
 @pytest.fixture(params=["psycopg", "pymysql", "sqlite"])
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         yield way
 

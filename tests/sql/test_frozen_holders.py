@@ -13,7 +13,7 @@ import pytest
 from examples.servers import freeze
 from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
-from tests.support.sql_ways import ADD, NEWER, TO_SERVERS, Lender, Way
+from tests.support.sql_ways import ADD, NEWER, TO_SERVERS, Way, WayLender
 
 ROOT = Path(__file__).resolve().parents[2]
 LATEST = 40.0
@@ -44,7 +44,7 @@ CASES = [
 
 
 @pytest.fixture
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     if not hasattr(os, "waitid"):
         pytest.skip("no waitid on this system, to see a process stop")
     with sql_ways.lend(request.param) as way:

@@ -13,14 +13,14 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing import Fence, GuardUnavailable
 from tests.support import wait_until
-from tests.support.sql_ways import ADD, MINE, OVER_A_NETWORK, Lender, Way, is_commit, ways
+from tests.support.sql_ways import ADD, MINE, OVER_A_NETWORK, Way, WayLender, is_commit, ways
 
 ERRORS = (DBAPIError, psycopg.Error)
 """What drivers raise."""
 
 
 @pytest.fixture(params=ways("psycopg", "aiomysql", "PsycopgGuard", "AsyncPsycopgGuard", of=OVER_A_NETWORK))
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         if way.name == "asyncpg":
             way.spoil()  # what its connections have prepared is not seen on the wire any more

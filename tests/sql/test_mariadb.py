@@ -24,7 +24,7 @@ from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 from tests.support.sql_ways import ADD as ADD_SQL
-from tests.support.sql_ways import MINE, NEWER, OTHER, Lender, Way
+from tests.support.sql_ways import MINE, NEWER, OTHER, Way, WayLender
 from tests.support.sql_ways import READ as READ_SQL
 
 READ, ADD = text(READ_SQL), text(ADD_SQL)
@@ -47,7 +47,7 @@ class Shop:
 
 
 @pytest.fixture
-def shop(sql_ways: Lender) -> Iterator[Shop]:
+def shop(sql_ways: WayLender) -> Iterator[Shop]:
     with sql_ways.lend("pymysql") as way:
         yield Shop(way)
 

@@ -15,7 +15,7 @@ from sqlalchemy.orm import sessionmaker
 
 from fencing import Fence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard
-from tests.support.sql_ways import SYNC, Lender, Way, asyncio_url, ways
+from tests.support.sql_ways import SYNC, Way, WayLender, asyncio_url, ways
 
 MINE, OTHER, NEWER = Fence("r", 7, "t" * 22), Fence("other", 7, "t" * 22), Fence("other", 8, "u" * 22)
 STATEMENT = "UPDATE orders SET total = total + 1"
@@ -24,7 +24,7 @@ AT_ONCE = 50.0
 
 
 @pytest.fixture(params=ways("PsycopgGuard", "pymysql", "sqlite", of=SYNC))
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         way.beside.claim(MINE, OTHER)
         yield way

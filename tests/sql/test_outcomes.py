@@ -34,14 +34,14 @@ from tests.support.sql_ways import (
     OTHER,
     TO_POSTGRES,
     FlakyCommit,
-    Lender,
     Way,
+    WayLender,
     ways,
 )
 
 
 @pytest.fixture(params=ways(*EACH_DATABASE))
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         yield way
 
@@ -301,7 +301,7 @@ def test_a_crashed_server_gives_the_transaction_id_to_another() -> None:
 # Interrupted commits
 
 
-def test_an_interrupted_commit_of_sqlalchemy_tells_its_outcome(sql_ways: Lender) -> None:
+def test_an_interrupted_commit_of_sqlalchemy_tells_its_outcome(sql_ways: WayLender) -> None:
     with sql_ways.lend("sqlite") as way:
         way.beside.claim(MINE)
         FlakyCommit.fault = "interrupt"
@@ -314,7 +314,9 @@ def test_an_interrupted_commit_of_sqlalchemy_tells_its_outcome(sql_ways: Lender)
         assert raised.value.__cause__ is None
 
 
-def test_an_interrupted_commit_of_psycopg_tells_its_outcome(sql_ways: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_commit_of_psycopg_tells_its_outcome(
+    sql_ways: WayLender, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wait = psycopg.Connection.wait
     plans: list[Any] = []
 

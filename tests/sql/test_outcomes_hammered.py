@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.landed_hammer import Hammer
-from tests.support.sql_ways import EACH_DATABASE, Lender, Way, ways
+from tests.support.sql_ways import EACH_DATABASE, Way, WayLender, ways
 
 
 @pytest.fixture(params=ways(*EACH_DATABASE))
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         way.spoil()  # its sessions are killed
         yield way

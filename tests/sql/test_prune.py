@@ -21,7 +21,7 @@ from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.outcome import FLOOR
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.psycopg_database import dsn_of
-from tests.support.sql_ways import OVER_A_NETWORK, TO_SERVERS, Lender, Way, ways
+from tests.support.sql_ways import OVER_A_NETWORK, TO_SERVERS, Way, WayLender, ways
 
 DAY = 86400.0
 ADD = "UPDATE orders SET total = total + 1"
@@ -65,7 +65,7 @@ OFTEN = ("psycopg", "aiosqlite", "AsyncPsycopgGuard")
 
 
 @pytest.fixture(params=ways(*OFTEN))
-def shop(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Shop]:
+def shop(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Shop]:
     with sql_ways.lend(request.param) as way:
         yield Shop(way)
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 
 from fencing import Fence, GuardUnavailable, LeaseLost, OutcomeUnknown, StaleFence
 from tests.support.lock_waits import until_locks_are_waited_for
-from tests.support.sql_ways import ADD, MINE, NEWER, OTHER, READ, TO_SERVERS, Lender, Way, is_commit, ways
+from tests.support.sql_ways import ADD, MINE, NEWER, OTHER, READ, TO_SERVERS, Way, WayLender, is_commit, ways
 
 RAISE = {
     "postgres": "DO $$ BEGIN RAISE EXCEPTION 'undone' USING ERRCODE = '{}'; END $$",
@@ -73,7 +73,7 @@ class Shop:
 
 
 @pytest.fixture(params=ways("psycopg", "aiomysql", of=TO_SERVERS))
-def shop(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Shop]:
+def shop(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Shop]:
     with sql_ways.lend(request.param) as way:
         yield Shop(way)
 

@@ -29,7 +29,7 @@ from sqlalchemy.orm.exc import DetachedInstanceError
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import SQLAlchemyGuard
-from tests.support.sql_ways import MINE, NEWER, THROUGH_SQLALCHEMY, TO_SERVERS, Lender, Way, ways
+from tests.support.sql_ways import MINE, NEWER, THROUGH_SQLALCHEMY, TO_SERVERS, Way, WayLender, ways
 
 
 class Base(DeclarativeBase):
@@ -97,7 +97,7 @@ class Shop:
 
 
 @pytest.fixture(params=ways("psycopg", "psycopg-async", of=THROUGH_SQLALCHEMY))
-def shop(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Shop]:
+def shop(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Shop]:
     with sql_ways.lend(request.param) as way:
         yield Shop(way)
         way.sql("DELETE FROM line")

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from fencing import GuardNotEnforceable, GuardUnavailable
 from storage_guards import SQLAlchemyGuard
 from tests.support.guarded_block import Block
-from tests.support.sql_ways import ADD, MINE, NEWER, READ, THROUGH_SQLALCHEMY, TO_POSTGRES, Lender, Way, ways
+from tests.support.sql_ways import ADD, MINE, NEWER, READ, THROUGH_SQLALCHEMY, TO_POSTGRES, Way, WayLender, ways
 
 LONG_SECONDS = 60.0
 FORMS = ["driver default", "BEGIN", "BEGIN IMMEDIATE"]
@@ -36,7 +36,7 @@ def in_sync(way: Way, block: Block, function: Callable[[Connection], Any]) -> An
 
 
 @pytest.fixture(params=ways("psycopg", "aiomysql", "sqlite", of=THROUGH_SQLALCHEMY))
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         yield way
 

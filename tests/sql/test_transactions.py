@@ -31,8 +31,8 @@ from tests.support.sql_ways import (
     READ,
     SYNC,
     TO_POSTGRES,
-    Lender,
     Way,
+    WayLender,
     ways,
 )
 
@@ -43,7 +43,7 @@ LONG_SECONDS = 60.0
 
 
 @pytest.fixture(params=ways(*EACH_DATABASE))
-def way(request: pytest.FixtureRequest, sql_ways: Lender) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
     with sql_ways.lend(request.param) as way:
         yield way
 
@@ -110,21 +110,21 @@ def test_two_fences_in_either_order_do_not_deadlock(way: Way) -> None:
 # What it refuses
 
 
-@pytest.mark.parametrize("goes_on", [False, True], ids=["at its end", "and went on"])
+@pytest.mark.parametrize("continues", [False, True], ids=["at its end", "and went on"])
 @pytest.mark.parametrize("end", ["COMMIT", "ROLLBACK"])
 @each_driver
-def test_a_transaction_that_the_block_ended_in_sql(way: Way, end: str, goes_on: bool) -> None:
+def test_a_transaction_that_the_block_ended_in_sql(way: Way, end: str, continues: bool) -> None:
     """What was read before is old by the time it is written: the lost update is refused."""
     way.claim(MINE)
     with pytest.raises(GuardNotEnforceable, match="not sound"), way.begin(MINE) as block:
         total = block.scalar(READ)
         block.execute(end)
-        if goes_on:
+        if continues:
             way.beside.claim(NEWER)
             way.write_beside(NEWER, ADD)
             block.execute("UPDATE orders SET total = :total WHERE id = 1", total=total + 10)
-    assert way.total == (1 if goes_on else 0), "the lost update was not refused"
-    assert way.write(NEWER if goes_on else MINE, ADD) == 1
+    assert way.total == (1 if continues else 0), "the lost update was not refused"
+    assert way.write(NEWER if continues else MINE, ADD) == 1
 
 
 @pytest.mark.parametrize("end", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN"])

@@ -42,7 +42,7 @@ def test_no_file_imports_a_test_or_a_conftest() -> None:
 
 def test_it_finds_imports_of_every_form() -> None:
     for code in (
-        "from tests.support.fixtures import RedisFactory",
+        "from tests.conftest import RedisFactory",
         "from tests.redis.test_waiting import until",
         "from tests.redis import test_waiting",
         "import tests.redis.test_waiting as it",

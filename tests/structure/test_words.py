@@ -24,7 +24,6 @@ IN_PARTS = {
     "hub": "listener",
     "insist": "retry",
     "judge": "assess",
-    "lender": "connection_source",
     "look": "recheck, inspect, read",
     "nobody": "a positive predicate",
     "rang": "woke",
@@ -62,7 +61,7 @@ WHOLE = {
 }
 """No function, class, parameter or private attribute is called so, with an underscore before it or without."""
 
-DRAWINGS = ("examples/stage/", "tests/demos/")
+DRAWINGS = ("examples/stage/", "tests/demos/", "tests/docs/test_pictures.py")
 EXCEPTIONS = {
     # Colours that one sees, and how a drawing looks.
     "colour": (*DRAWINGS, "examples/drawing/", "tests/benchmarks/"),

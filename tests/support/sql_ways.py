@@ -370,7 +370,7 @@ class SharedWays:
             stack.close()
 
 
-class Lender:
+class WayLender:
     """Lends shared ways to every database; starts only the servers that are asked for."""
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
