@@ -83,7 +83,7 @@ def test_a_cancelled_waiter_leaves_no_key_behind(any_redis: RedisServer) -> None
         task = asyncio.create_task(coordinator.acquire("r"))
         await until(lambda: len(queue) == 1)
         await cancel(task)
-        assert len(queue) == 0
+        await until(lambda: len(queue) == 0)  # at once, or, if the request was under way, when its reply is here
         await holder.release()
         assert not queue.left_behind()
 

@@ -73,7 +73,7 @@ def test_a_fork_while_every_connection_is_in_use(any_redis: RedisServer) -> None
 
 def test_a_child_with_an_event_loop_does_not_disturb_the_loop_of_its_parent(any_redis: RedisServer) -> None:
     """Both processes share the selector of the parent's loop, an epoll on Linux."""
-    admin = any_redis.client()
+    admin, queue = any_redis.client(), Queue(any_redis)  # both stay connected to the end
 
     def connected() -> set[str]:
         return {each["id"] for kind in ("normal", "pubsub") for each in admin.client_list(_type=kind)}
@@ -82,7 +82,7 @@ def test_a_child_with_an_event_loop_does_not_disturb_the_loop_of_its_parent(any_
         async with AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=60) as coordinator:
             holder = await coordinator.acquire("r")
             waiting = asyncio.ensure_future(coordinator.acquire("r"))
-            await asyncio.to_thread(Queue(any_redis).has, 1)
+            await asyncio.to_thread(queue.has, 1)
             before = connected()
 
             async def job() -> None:
