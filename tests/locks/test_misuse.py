@@ -31,7 +31,7 @@ SIDES = [(RedisCoordinator, FencedLock, CLIENT), (AsyncRedisCoordinator, AsyncFe
 both = pytest.mark.parametrize(("coordinator", "lock", "client"), SIDES, ids=["sync", "async"])
 
 
-def refused(error: type[Exception], says: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+def assert_refused(error: type[Exception], says: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
     with pytest.raises(error) as caught:
         function(*args, **kwargs)
     text = str(caught.value)
@@ -73,15 +73,15 @@ def refused(error: type[Exception], says: str, function: Callable[..., Any], *ar
 def test_settings(
     coordinator: Any, lock: Any, client: Any, settings: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    refused(error, says, coordinator, client, **settings)
-    refused(error, says, lock, client, "r", **settings)
+    assert_refused(error, says, coordinator, client, **settings)
+    assert_refused(error, says, lock, client, "r", **settings)
 
 
 @both
 def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: Any, client: Any) -> None:
-    refused(TypeError, "clock_floor must be True or False", coordinator, client, clock_floor=1)
-    refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
-    refused(
+    assert_refused(TypeError, "clock_floor must be True or False", coordinator, client, clock_floor=1)
+    assert_refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
+    assert_refused(
         TypeError, f"{coordinator.__name__}; the options are clock_floor, ttl", coordinator, client, clock_flor=True
     )
 
@@ -106,34 +106,36 @@ def test_resource_names(coordinator: Any, lock: Any, client: Any, resource: Any)
     ],
 )
 def test_timeouts(timeout: Any, error: type[Exception], says: str) -> None:
-    refused(error, says, FencedLock(CLIENT, "r").acquire, timeout)
+    assert_refused(error, says, FencedLock(CLIENT, "r").acquire, timeout)
 
 
 def test_wrong_types_of_resource_names() -> None:
-    refused(TypeError, "not bytes; decode it first", FencedLock, CLIENT, b"r")
-    refused(TypeError, "not int; name what is protected, such as 'orders:42'", FencedLock, CLIENT, 42)
+    assert_refused(TypeError, "not bytes; decode it first", FencedLock, CLIENT, b"r")
+    assert_refused(TypeError, "not int; name what is protected, such as 'orders:42'", FencedLock, CLIENT, 42)
 
 
 def test_wrong_holders_at_a_guard() -> None:
     claim = MemoryGuard().claim
     fence = Fence("r", 1, "a" * 22)
-    refused(TypeError, "Fence.parse first", claim, str(fence))
-    refused(TypeError, "not list; pass several as separate arguments", claim, [fence])
-    refused(TypeError, "not FencedLock; acquire the lock, and pass the lease", claim, FencedLock(CLIENT, "r"))
+    assert_refused(TypeError, "Fence.parse first", claim, str(fence))
+    assert_refused(TypeError, "not list; pass several as separate arguments", claim, [fence])
+    assert_refused(TypeError, "not FencedLock; acquire the lock, and pass the lease", claim, FencedLock(CLIENT, "r"))
 
 
 def test_clients_of_the_wrong_kind() -> None:
-    refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
-    refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
-    refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
-    refused(TypeError, "takes a redis.Redis, not", RedisCoordinator, None)
-    refused(TypeError, "takes a client, such as a redis.Redis, or a coordinator, not NoneType", FencedLock, None, "r")
-    refused(TypeError, "takes an async coordinator", AsyncFencedLock, RedisCoordinator(CLIENT), "r")
-    refused(TypeError, "takes a sync coordinator", FencedLock, AsyncRedisCoordinator(ASYNC_CLIENT), "r")
+    assert_refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
+    assert_refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
+    assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
+    assert_refused(TypeError, "takes a redis.Redis, not", RedisCoordinator, None)
+    assert_refused(
+        TypeError, "takes a client, such as a redis.Redis, or a coordinator, not NoneType", FencedLock, None, "r"
+    )
+    assert_refused(TypeError, "takes an async coordinator", AsyncFencedLock, RedisCoordinator(CLIENT), "r")
+    assert_refused(TypeError, "takes a sync coordinator", FencedLock, AsyncRedisCoordinator(ASYNC_CLIENT), "r")
 
 
 def test_sync_guards_in_async_locks_and_async_guards_in_sync_locks() -> None:
-    refused(
+    assert_refused(
         TypeError,
         "is a sync guard, but this is an async lock",
         AsyncFencedLock,
@@ -141,7 +143,7 @@ def test_sync_guards_in_async_locks_and_async_guards_in_sync_locks() -> None:
         "r",
         guards=[MemoryGuard()],
     )
-    refused(
+    assert_refused(
         TypeError, "is an async guard, but this is a sync lock", FencedLock, CLIENT, "r", guards=[AsyncMemoryGuard()]
     )
 
@@ -154,37 +156,37 @@ def test_an_async_guard_in_disguise() -> None:
     def plan() -> Any:
         yield Claim(Disguised(), Fence("r", 1, "a" * 22), 1.0)  # type: ignore[arg-type]
 
-    refused(TypeError, "is an async guard, but this is a sync lock", run, plan(), None)
+    assert_refused(TypeError, "is an async guard, but this is a sync lock", run, plan(), None)
 
 
 def test_fences_that_a_lock_cannot_adopt() -> None:
     lock = FencedLock(CLIENT, "r")
-    refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
-    refused(
+    assert_refused(TypeError, "Fence.parse", lock.adopt, "7." + "a" * 22 + ".r")
+    assert_refused(
         ValueError,
         "the fence is of 'other'; adopt it with that lock",
         lock.adopt,
         Fence("other", 1, "a" * 22),
     )
     with MemoryCoordinator().hold("r") as lease:
-        refused(TypeError, "pass what its detach() returns", lock.adopt, lease)
+        assert_refused(TypeError, "pass what its detach() returns", lock.adopt, lease)
 
 
 @pytest.mark.parametrize("kind", [MemoryCoordinator, AsyncMemoryCoordinator])
 def test_wrong_options_of_memory_coordinators(kind: Any) -> None:
-    refused(TypeError, "table must be a LockTable, not list", kind, [MemoryGuard()])
-    refused(TypeError, "clock must be a function that returns seconds", kind, clock=5)
-    refused(TypeError, "such as ManualClock()", kind, clock=ManualClock)
-    refused(TypeError, "did you mean 'clock'?", kind, clok=ManualClock())
-    refused(TypeError, "a number of seconds, not str", ManualClock().advance, "1")
+    assert_refused(TypeError, "table must be a LockTable, not list", kind, [MemoryGuard()])
+    assert_refused(TypeError, "clock must be a function that returns seconds", kind, clock=5)
+    assert_refused(TypeError, "such as ManualClock()", kind, clock=ManualClock)
+    assert_refused(TypeError, "did you mean 'clock'?", kind, clok=ManualClock())
+    assert_refused(TypeError, "a number of seconds, not str", ManualClock().advance, "1")
 
 
 def test_wrong_callbacks_of_a_lease() -> None:
     async def called(error: Any) -> None: ...
 
     with MemoryCoordinator().hold("r") as lease:
-        refused(TypeError, "on_lost takes a function, not NoneType", lease.on_lost, None)
-        refused(TypeError, "on_lost takes a function, not an async function", lease.on_lost, called)
+        assert_refused(TypeError, "on_lost takes a function, not NoneType", lease.on_lost, None)
+        assert_refused(TypeError, "on_lost takes a function, not an async function", lease.on_lost, called)
 
 
 def test_a_released_lease_is_not_entered_again() -> None:

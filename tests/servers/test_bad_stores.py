@@ -236,8 +236,8 @@ def test_s3rver_ignores_every_condition(s3rver_server: S3Server) -> None:
     obstore.put(store, "key", b"third", mode=old)
     obstore.put(store, "other", b"fourth", mode=old)
     # Nor is a put over when it is answered: its bytes may be there a little later.
-    wait_until(lambda: content(store, "key") == b"third")
-    wait_until(lambda: content(store, "other") == b"fourth")
+    wait_until(lambda: (content(store, "key"), content(store, "other")) == (b"third", b"fourth"))
+    assert content(store, "key") == b"third"
 
 
 def test_closing_ends_the_threads_and_what_is_held(gcs_server: GCSServer) -> None:

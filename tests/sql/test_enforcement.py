@@ -48,7 +48,7 @@ def app(roles: Roles) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def refused(
+def assert_refused(
     connection: psycopg.Connection[Any], *statements: Any, resource: str = "orders:1", table: str = "orders"
 ) -> None:
     """In one transaction: all but the last are fine, and the last is refused, with the whole story."""
@@ -70,7 +70,7 @@ def run(connection: psycopg.Connection[Any], statement: Any) -> psycopg.Cursor[A
     return connection.execute(text, values)
 
 
-def taken(connection: psycopg.Connection[Any], *statements: Any) -> None:
+def assert_accepted(connection: psycopg.Connection[Any], *statements: Any) -> None:
     with connection.transaction():
         for statement in statements:
             run(connection, statement)
@@ -91,7 +91,7 @@ WRITES = {
 def test_raw_sql(roles: Roles, app: psycopg.Connection[Any]) -> None:
     """An old worker, psql, an ORM that forgot: none of the ways to write gets through unchecked."""
     for write, statement in WRITES.items():
-        refused(app, statement, resource="orders:3" if write == "INSERT" else "orders:1")
+        assert_refused(app, statement, resource="orders:3" if write == "INSERT" else "orders:1")
     for write, statement in WRITES.items():
         if write == "INSERT":
             continue
@@ -111,7 +111,7 @@ def test_copy(app: psycopg.Connection[Any]) -> None:
 
 def test_truncate(roles: Roles, app: psycopg.Connection[Any]) -> None:
     with pytest.raises(InsufficientPrivilege, match="TRUNCATE is of no single resource"):
-        taken(app, check(MINE), "TRUNCATE orders")
+        assert_accepted(app, check(MINE), "TRUNCATE orders")
 
 
 def test_what_the_database_refuses_a_guard_does(roles: Roles) -> None:
@@ -124,50 +124,50 @@ def test_what_the_database_refuses_a_guard_does(roles: Roles) -> None:
 
 
 def test_several_resources_in_one_statement(app: psycopg.Connection[Any]) -> None:
-    refused(app, check(MINE), "UPDATE orders SET total = 1", resource="orders:2")
-    refused(app, check(OTHER), "UPDATE orders SET total = 1")
-    taken(app, check(MINE), check(OTHER), "UPDATE orders SET total = 1")
+    assert_refused(app, check(MINE), "UPDATE orders SET total = 1", resource="orders:2")
+    assert_refused(app, check(OTHER), "UPDATE orders SET total = 1")
+    assert_accepted(app, check(MINE), check(OTHER), "UPDATE orders SET total = 1")
 
 
 def test_an_update_that_changes_the_resource_needs_both(app: psycopg.Connection[Any]) -> None:
     three = Fence("orders:3", 5, "c" * 22)
     move = "UPDATE orders SET id = 3 WHERE id = 1"
     first_claim = ("SELECT * FROM fencing_first_claim(%s, %s, %s, 'w', 1)", check(three)[1])
-    refused(app, check(MINE), move, resource="orders:3")
-    refused(app, first_claim, move, resource="orders:1")
-    taken(app, check(MINE), first_claim, move)
+    assert_refused(app, check(MINE), move, resource="orders:3")
+    assert_refused(app, first_claim, move, resource="orders:1")
+    assert_accepted(app, check(MINE), first_claim, move)
 
 
 def test_a_check_elsewhere_is_none(roles: Roles, app: psycopg.Connection[Any]) -> None:
     """In the transaction before, in another session's, of another resource, or with a fence that is not the mark's."""
-    taken(app, check(MINE))
-    refused(app, ADD)
+    assert_accepted(app, check(MINE))
+    assert_refused(app, ADD)
     with roles.as_app() as another, another.transaction():
         run(another, check(OTHER))
-        refused(app, "UPDATE orders SET total = 1 WHERE id = 2", resource="orders:2")
+        assert_refused(app, "UPDATE orders SET total = 1 WHERE id = 2", resource="orders:2")
     with app.transaction():  # this transaction is older than that check, which it sees
         app.execute("SELECT pg_current_xact_id()")
         with roles.as_app() as another:
-            taken(another, check(MINE))
-        refused(app, ADD)
-    refused(app, check(OTHER), ADD)
-    refused(app, check(Fence("orders:1", 4, "a" * 22)), ADD)
-    refused(app, check(Fence("orders:1", 5, "x" * 22)), ADD)
+            assert_accepted(another, check(MINE))
+        assert_refused(app, ADD)
+    assert_refused(app, check(OTHER), ADD)
+    assert_refused(app, check(Fence("orders:1", 4, "a" * 22)), ADD)
+    assert_refused(app, check(Fence("orders:1", 5, "x" * 22)), ADD)
 
 
 def test_a_check_that_was_rolled_back_to_a_savepoint(app: psycopg.Connection[Any]) -> None:
-    refused(app, "SAVEPOINT before", check(MINE), ADD, "ROLLBACK TO SAVEPOINT before", ADD)
-    taken(app, "SAVEPOINT before", check(MINE), "RELEASE SAVEPOINT before", ADD)
-    taken(app, check(MINE), "SAVEPOINT after", "ROLLBACK TO SAVEPOINT after", ADD)
+    assert_refused(app, "SAVEPOINT before", check(MINE), ADD, "ROLLBACK TO SAVEPOINT before", ADD)
+    assert_accepted(app, "SAVEPOINT before", check(MINE), "RELEASE SAVEPOINT before", ADD)
+    assert_accepted(app, check(MINE), "SAVEPOINT after", "ROLLBACK TO SAVEPOINT after", ADD)
 
 
 def test_a_check_in_the_statement_that_writes(app: psycopg.Connection[Any]) -> None:
     """What that statement read is older than the wait for the mark: the update in between would be lost."""
     call = "fencing_check('orders:1', 5, 'aaaaaaaaaaaaaaaaaaaaaa', 'w')"
-    refused(
+    assert_refused(
         app, f"WITH checked AS (SELECT * FROM {call}) UPDATE orders SET total = total + 1 FROM checked WHERE id = 1"
     )
-    refused(app, f"UPDATE orders SET total = total + 1 WHERE id = 1 AND EXISTS (SELECT * FROM {call})")
+    assert_refused(app, f"UPDATE orders SET total = total + 1 WHERE id = 1 AND EXISTS (SELECT * FROM {call})")
 
 
 FORBIDDEN = [
@@ -196,7 +196,7 @@ def test_what_the_role_may_not(app: psycopg.Connection[Any]) -> None:
 
 
 def test_a_setting_by_hand(app: psycopg.Connection[Any]) -> None:
-    refused(
+    assert_refused(
         app,
         "SET LOCAL fencing.checked = 'orders:1'",
         "SELECT set_config('fencing.xact', pg_current_xact_id()::text, true)",
@@ -211,7 +211,7 @@ def test_the_session_as_a_replica(roles: Roles, app: psycopg.Connection[Any]) ->
             pytest.skip("only superusers may, before PostgreSQL 15")
         admin.execute(SQL("GRANT SET ON PARAMETER session_replication_role TO {}").format(Identifier(roles.app)))
         try:
-            refused(app, "SET LOCAL session_replication_role = replica", ADD)
+            assert_refused(app, "SET LOCAL session_replication_role = replica", ADD)
         finally:
             admin.execute(SQL("REVOKE SET ON PARAMETER session_replication_role FROM {}").format(Identifier(roles.app)))
 
@@ -234,9 +234,9 @@ def test_names_earlier_in_the_path(roles: Roles, app: psycopg.Connection[Any]) -
         app.execute(statement)
     forged = "UPDATE fencing_marks SET xact = pg_catalog.pg_current_xact_id()"
     assert app.execute("SELECT 'orders:' || 1").fetchone() == ("orders:2",), "the operator is found first, indeed"
-    refused(app, forged, "UPDATE pg_temp.fencing_marks SET xact = pg_catalog.pg_current_xact_id()", ADD)
-    refused(app, check(OTHER), ADD)
-    taken(app, check(MINE), ADD)
+    assert_refused(app, forged, "UPDATE pg_temp.fencing_marks SET xact = pg_catalog.pg_current_xact_id()", ADD)
+    assert_refused(app, check(OTHER), ADD)
+    assert_accepted(app, check(MINE), ADD)
 
 
 def test_a_mark_from_another_server(roles: Roles, app: psycopg.Connection[Any]) -> None:
@@ -291,7 +291,7 @@ def test_nobody_else_may_call_them(roles: Roles) -> None:
             enforce(roles)  # what others may is taken from them, too
             for statement in ("UPDATE fencing_marks SET seq = seq", "SELECT * FROM fencing_lock_floor()"):
                 with pytest.raises(InsufficientPrivilege, match="permission denied"):
-                    taken(admin, SQL("SET LOCAL ROLE {}").format(stranger), statement)
+                    assert_accepted(admin, SQL("SET LOCAL ROLE {}").format(stranger), statement)
         finally:
             admin.execute(SQL("DROP OWNED BY {}").format(stranger))
             admin.execute(SQL("DROP ROLE {}").format(stranger))
@@ -307,19 +307,19 @@ def test_a_foreign_key_cascades(roles: Roles, app: psycopg.Connection[Any]) -> N
         )
     roles.past_the_trigger("orders", "UPDATE orders SET customer = 7 WHERE id = 1")
     for statement in ("DELETE FROM customers", "UPDATE customers SET id = 8"):
-        refused(app, statement)
-        taken(app, check(MINE), statement)
+        assert_refused(app, statement)
+        assert_accepted(app, check(MINE), statement)
         if statement.startswith("DELETE"):
             app.execute("INSERT INTO customers VALUES (7)")
-            taken(app, check(MINE), "INSERT INTO orders (id, customer) VALUES (1, 7)")
+            assert_accepted(app, check(MINE), "INSERT INTO orders (id, customer) VALUES (1, 7)")
 
 
 def test_a_writable_view(roles: Roles, app: psycopg.Connection[Any]) -> None:
     """Also one of the owner's, which writes with its owner's rights."""
     with roles.as_owner() as owner:
         owner.execute("CREATE VIEW some_orders AS SELECT id AS number, total FROM orders")
-    refused(app, "UPDATE some_orders SET total = 1 WHERE number = 1")
-    taken(app, check(MINE), "UPDATE some_orders SET total = 1 WHERE number = 1")
+    assert_refused(app, "UPDATE some_orders SET total = 1 WHERE number = 1")
+    assert_accepted(app, check(MINE), "UPDATE some_orders SET total = 1 WHERE number = 1")
 
 
 def test_a_trigger_that_changes_the_row(roles: Roles, app: psycopg.Connection[Any]) -> None:
@@ -333,13 +333,13 @@ def test_a_trigger_that_changes_the_row(roles: Roles, app: psycopg.Connection[An
         owner.execute("DELETE FROM orders WHERE id = 2")
         owner.execute("ALTER TABLE orders ADD name TEXT GENERATED ALWAYS AS ('orders:' || id) STORED")
     enforce(roles, resource="name")
-    refused(app, check(MINE), ADD, resource="orders:2")
-    taken(app, check(MINE), check(OTHER), ADD)
+    assert_refused(app, check(MINE), ADD, resource="orders:2")
+    assert_accepted(app, check(MINE), check(OTHER), ADD)
 
 
 def test_a_row_without_a_resource(roles: Roles, app: psycopg.Connection[Any]) -> None:
     enforce(roles, resource="CASE WHEN id < 3 THEN 'orders:' || id END")
-    taken(app, check(MINE), ADD)
+    assert_accepted(app, check(MINE), ADD)
     with pytest.raises(InsufficientPrivilege, match="the resource of a row that was written is NULL"):
         app.execute("INSERT INTO orders VALUES (3)")
 
@@ -359,17 +359,17 @@ def test_partitions(roles: Roles, app: psycopg.Connection[Any]) -> None:
         enforce(roles, "parts")
         owner.execute("CREATE TABLE parts_c PARTITION OF parts FOR VALUES IN ('c')")
     for table in ("parts_a", "parts"):
-        refused(app, f"UPDATE {table} SET total = 1 WHERE id = 1", table="parts_a")
+        assert_refused(app, f"UPDATE {table} SET total = 1 WHERE id = 1", table="parts_a")
     for table in ("parts_b", "parts"):
-        refused(app, check(MINE), f"DELETE FROM {table} WHERE id = 2", resource="orders:2", table="parts_b")
+        assert_refused(app, check(MINE), f"DELETE FROM {table} WHERE id = 2", resource="orders:2", table="parts_b")
     move = "UPDATE parts SET region = 'b' WHERE id = 1"
-    refused(app, move, table="parts_a")
-    taken(app, check(MINE), move)
-    refused(
+    assert_refused(app, move, table="parts_a")
+    assert_accepted(app, check(MINE), move)
+    assert_refused(
         app, check(MINE), "UPDATE parts SET region = 'c', id = 2 WHERE id = 1", resource="orders:2", table="parts_c"
     )
-    refused(app, "INSERT INTO parts_c VALUES (1, 0, 'c')", table="parts_c")
-    taken(app, check(MINE), "INSERT INTO parts_c VALUES (1, 0, 'c')")
+    assert_refused(app, "INSERT INTO parts_c VALUES (1, 0, 'c')", table="parts_c")
+    assert_accepted(app, check(MINE), "INSERT INTO parts_c VALUES (1, 0, 'c')")
     for table in ("parts", "parts_a"):
         with pytest.raises(InsufficientPrivilege, match="TRUNCATE is of no single resource"):
             app.execute(f"TRUNCATE {table}")
@@ -405,5 +405,5 @@ def assert_checked_when_prepared(server: PostgresServer) -> None:
             with pytest.raises(Exception, match="stayed locked"):
                 guard.claim(Fence("orders:1", 6, "b" * 22))
             app.execute("COMMIT PREPARED 'first'")
-            refused(app, ADD)
+            assert_refused(app, ADD)
             guard.claim(Fence("orders:1", 6, "b" * 22))

@@ -77,7 +77,9 @@ class Shop:
 
         return self.side.call(run_async if self.side.asynchronous else run)
 
-    def refused(self, error: type[BaseException], match: str, story: Callable[[Session], Any], **options: Any) -> None:
+    def assert_refused(
+        self, error: type[BaseException], match: str, story: Callable[[Session], Any], **options: Any
+    ) -> None:
         with pytest.raises(error, match=match or None):
             self.block(story, **options)
 
@@ -116,13 +118,13 @@ def add_one(session: Session) -> None:
 
 
 def test_it_checks_flushes_and_commits(shop: Shop) -> None:
-    shop.refused(UnclaimedFence, "", add_one, claim=False)
+    shop.assert_refused(UnclaimedFence, "", add_one, claim=False)
     shop.block(add_one)
     shop.block(add_one, claim=False)
     assert shop.total == 2
     assert shop.side.call(shop.guard.mark, "orders:1").seq == 2
     shop.side.call(shop.guard.claim, NEWER)
-    shop.refused(StaleFence, "", add_one, claim=False)
+    shop.assert_refused(StaleFence, "", add_one, claim=False)
     assert shop.total == 2
 
 
@@ -132,7 +134,7 @@ def test_an_exception_undoes_it(shop: Shop) -> None:
         session.flush()
         raise ZeroDivisionError
 
-    shop.refused(ZeroDivisionError, "", story)
+    shop.assert_refused(ZeroDivisionError, "", story)
     assert shop.total == 0
 
 
@@ -165,7 +167,7 @@ def test_bulk_statements_go_the_same_way(shop: Shop) -> None:
         story(session)
         raise ZeroDivisionError
 
-    shop.refused(ZeroDivisionError, "", undone)
+    shop.assert_refused(ZeroDivisionError, "", undone)
     shop.block(story)
     with shop.direct.connect() as connection:
         rows = connection.execute(text("SELECT id, total FROM orders ORDER BY id")).all()
@@ -220,7 +222,7 @@ def test_an_object_with_changes_from_before_is_refused(shop: Shop, way: str) -> 
         else:
             session.delete(order)
 
-    shop.refused(ValueError, "changed since", story)
+    shop.assert_refused(ValueError, "changed since", story)
     assert shop.total == 10
 
     def swallowed(session: Session) -> None:
@@ -251,7 +253,7 @@ def test_what_would_copy_old_values_is_refused(shop: Shop, way: str) -> None:
             order.total += 1
             session.bulk_save_objects([order])
 
-    shop.refused(ValueError, "Get it anew|get the objects? anew", story)
+    shop.assert_refused(ValueError, "Get it anew|get the objects? anew", story)
     assert shop.total == 10
 
 
@@ -286,7 +288,7 @@ def test_objects_of_a_block_that_failed_carry_nothing_into_the_next(shop: Shop) 
         session.flush()
         raise ZeroDivisionError
 
-    shop.refused(ZeroDivisionError, "", story)
+    shop.assert_refused(ZeroDivisionError, "", story)
     shop.add_elsewhere(10)
 
     def again(session: Session) -> None:
@@ -306,7 +308,7 @@ def test_the_block_does_not_end_its_session(shop: Shop, end: str) -> None:
         add_one(session)
         getattr(session, end)()
 
-    shop.refused(GuardNotEnforceable, "leaves commit", story)
+    shop.assert_refused(GuardNotEnforceable, "leaves commit", story)
     assert shop.total == 0
 
     def swallowed(session: Session) -> None:
@@ -333,7 +335,7 @@ def test_nor_by_a_way_round(shop: Shop, end: str) -> None:
             assert transaction is not None
             getattr(transaction, end)()
 
-    shop.refused((GuardNotEnforceable, InvalidRequestError), "", story)  # type: ignore[arg-type]
+    shop.assert_refused((GuardNotEnforceable, InvalidRequestError), "", story)  # type: ignore[arg-type]
     assert shop.total == 0
 
 
@@ -343,7 +345,7 @@ def test_nor_in_sql(shop: Shop, statement: str) -> None:
         session.flush()
         session.connection().exec_driver_sql(statement)
 
-    shop.refused(GuardNotEnforceable, "not sound", story)
+    shop.assert_refused(GuardNotEnforceable, "not sound", story)
     assert shop.total == 0
 
 
@@ -372,7 +374,7 @@ def test_a_failed_flush_that_was_swallowed(shop: Shop) -> None:
         with pytest.raises(IntegrityError):
             session.flush()
 
-    shop.refused(PendingRollbackError, "", story)
+    shop.assert_refused(PendingRollbackError, "", story)
     assert shop.total == 0
 
 
@@ -430,7 +432,7 @@ def test_a_sessionmaker_keeps_options_class_and_events(shop: Shop) -> None:
     assert happened == ["before_commit", "after_commit 1"]
     with shop.direct.connect() as connection:
         assert connection.execute(select(Order.total).where(Order.id == 2)).scalar_one() == 9
-    shop.refused(ZeroDivisionError, "", lambda session: [session.get(Order, 1), 1 / 0], factory=maker)
+    shop.assert_refused(ZeroDivisionError, "", lambda session: [session.get(Order, 1), 1 / 0], factory=maker)
     assert happened[2:] == ["after_rollback"]
 
 
@@ -443,7 +445,7 @@ def test_a_hook_that_commits_is_noticed(shop: Shop, hook: str) -> None:
 
     event.listen(Mine, hook, lambda session, *_: session.connection().exec_driver_sql("COMMIT"))
     options: dict[str, Any] = {"sync_session_class" if shop.side.asynchronous else "class_": Mine}
-    shop.refused(GuardNotEnforceable, "not sound", add_one, factory=shop.maker(**options))
+    shop.assert_refused(GuardNotEnforceable, "not sound", add_one, factory=shop.maker(**options))
 
 
 def test_sessions_that_begin_by_hand(shop: Shop) -> None:
@@ -454,18 +456,18 @@ def test_sessions_that_begin_by_hand(shop: Shop) -> None:
 def test_sessions_of_another_engine_are_refused(shop: Shop) -> None:
     create: Any = create_async_engine if shop.side.asynchronous else create_engine
     other = create(shop.engine.url)
-    shop.refused(ValueError, "this guard's marks are in", add_one, factory=shop.maker(bind=other))
-    shop.refused(TypeError, "factory is a", add_one, factory=Session)
+    shop.assert_refused(ValueError, "this guard's marks are in", add_one, factory=shop.maker(bind=other))
+    shop.assert_refused(TypeError, "factory is a", add_one, factory=Session)
     wrong: Any = sessionmaker() if shop.side.asynchronous else async_sessionmaker()
-    shop.refused(TypeError, "this is an? a?sync guard", add_one, factory=wrong)
+    shop.assert_refused(TypeError, "this is an? a?sync guard", add_one, factory=wrong)
     assert shop.total == 0
 
 
 def test_two_phase_sessions_are_refused(shop: Shop) -> None:
     maker = shop.maker(twophase=True)
-    shop.refused(ValueError, "two-phase", add_one, factory=maker)
+    shop.assert_refused(ValueError, "two-phase", add_one, factory=maker)
     scope: Any = async_scoped_session(maker, lambda: 1) if shop.side.asynchronous else scoped_session(maker)
-    shop.refused(ValueError, "two-phase", add_one, factory=scope)
+    shop.assert_refused(ValueError, "two-phase", add_one, factory=scope)
     assert not scope.registry.has()
     assert shop.total == 0
 
@@ -480,7 +482,7 @@ def test_sessions_that_come_with_objects_are_refused(shop: Shop) -> None:
             self.add(order)
 
     options: dict[str, Any] = {"sync_session_class" if shop.side.asynchronous else "class_": Mine}
-    shop.refused(ValueError, "are not new", add_one, factory=shop.maker(**options))
+    shop.assert_refused(ValueError, "are not new", add_one, factory=shop.maker(**options))
     assert shop.total == 10
 
 
@@ -513,7 +515,7 @@ def test_nothing_goes_to_another_engine(shop: Shop, way: str, swallowed: bool) -
                 if not swallowed:
                     raise
 
-    shop.refused(GuardNotEnforceable, "another engine", story, factory=shop.maker(**options))
+    shop.assert_refused(GuardNotEnforceable, "another engine", story, factory=shop.maker(**options))
     assert shop.total == 0
     with shop.direct.connect() as connection:
         assert connection.execute(select(Line.price)).scalar_one() == 3
@@ -541,10 +543,10 @@ def test_a_scoped_session_is_the_guarded_one_inside(shop: Shop) -> None:
     shop.block(story, factory=scope)
     assert shop.total == 1
     assert not scope.registry.has()
-    shop.refused(ZeroDivisionError, "", lambda _: 1 / 0, factory=scope)
+    shop.assert_refused(ZeroDivisionError, "", lambda _: 1 / 0, factory=scope)
     assert not scope.registry.has()
     scope()
-    shop.refused(ValueError, "has a session already", add_one, factory=scope)
+    shop.assert_refused(ValueError, "has a session already", add_one, factory=scope)
     assert scope.registry.has()
     shop.side.call(scope.remove)
 
@@ -581,7 +583,7 @@ def test_a_commit_that_is_refused(shop: Shop) -> None:
         add_one(session)
         session.execute(insert(Line).values(id=2, price=1, order_id=7))
 
-    shop.refused(IntegrityError, "line_order_id_fkey", story)
+    shop.assert_refused(IntegrityError, "line_order_id_fkey", story)
     assert shop.total == 0
 
 
@@ -619,7 +621,7 @@ def test_the_blocks_own_error_where_the_connection_breaks(shop: Shop) -> None:
             connection.execute(text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid})
         raise Cancelled
 
-    shop.refused(Cancelled, "", story)
+    shop.assert_refused(Cancelled, "", story)
     shop.block(add_one)
     assert shop.total == 1
 
