@@ -6,6 +6,7 @@ import asyncio
 import gc
 import pickle
 import sqlite3
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,7 @@ from storage_guards import AsyncSQLAlchemyGuard, MemoryGuard, PsycopgGuard, SQLA
 from storage_guards.sql.outcome import FLOOR
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.loops import until
 from tests.support.psycopg_database import dsn_of
 from tests.support.sql_ways import (
     ALL,
@@ -398,6 +400,8 @@ def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
             beside.claim(MINE)  # refused, after its 10 s, where a lock was left
         assert cancelled > 100
         await engine.dispose()
+        # A connection that is closed in a cancelled task has a thread that still answers to this loop.
+        await until(lambda: not [each for each in threading.enumerate() if "_connection_worker" in each.name])
 
     gc.disable()
     try:
