@@ -218,15 +218,14 @@ class _Picture:
         else:
             left, first = self._layout.texts, row.y + 4.5
         if style.chip:
-            lines = [_boxed(entry.lines, left, first, "chip", "boxed", bold=style.tone in ("good", "bad"))]
+            lines = [_boxed(entry.lines, left, first, "chip", bold=style.tone in ("good", "bad"))]
         else:
             lines = [
                 element("text", text(line), x=left, y=first + number * LINE) for number, line in enumerate(entry.lines)
             ]
         if entry.flag:
-            lines.append(
-                _boxed([entry.flag], left, first + len(entry.lines) * LINE, "flag-box", "boxed flag", bold=True)
-            )
+            y = first + len(entry.lines) * LINE
+            lines.append(_boxed([entry.flag], left, y, "flag-box", bold=True, kind="flag"))
         return element(
             "g",
             element("title", text(_details(event))),
@@ -238,14 +237,21 @@ class _Picture:
         )
 
 
-def _boxed(lines: Sequence[str], x: float, first: float, box: str, kind: str, *, bold: bool) -> str:
+def _boxed(
+    lines: Sequence[str], x: float, first: float, box: str, *, bold: bool = False, kind: str | None = None
+) -> str:
     """Draw lines in the middle of a box. So in a narrower font, both sides of the box have the same space."""
     if not lines:
         return ""
     width = max(usual_width(line, bold=bold) for line in lines) + 12
-    return element("rect", class_=box, x=x, y=first - 12, width=width, height=len(lines) * LINE - 1, rx=3) + "".join(
-        element("text", text(line), class_=kind, x=x + width / 2, y=first + number * LINE)
-        for number, line in enumerate(lines)
+    return element(
+        "g",
+        element("rect", class_=box, x=x, y=first - 12, width=width, height=len(lines) * LINE - 1, rx=3),
+        *(
+            element("text", text(line), class_=kind, x=x + width / 2, y=first + number * LINE)
+            for number, line in enumerate(lines)
+        ),
+        class_="boxed",
     )
 
 

@@ -152,7 +152,7 @@ def test_a_narrow_picture_has_all_texts_in_one_column() -> None:
         assert text in written
     assert "lock: expires after 1.000\N{NO-BREAK SPACE}s" in " ".join(written)
     events = by_class(root, "event")
-    columns = {text.get("x") for event in events for text in event.iter(f"{SVG}text") if not text.get("class")}
+    columns = {text.get("x") for event in events for text in event.findall(f"{SVG}text")}
     boxes = {box.get("x") for event in events for box in event.iter(f"{SVG}rect")}
     assert len(columns) == 1
     assert boxes == columns
