@@ -1,6 +1,8 @@
-# Only a Python (3.11 or later, with venv) is needed; everything else goes into .venv, once.
+# Only a Python (3.11 or later, with venv) is needed; everything else goes into .venv, once: 190 MB for a demo, 700 MB for
+# tests and tools.
 #
-#   make demo                 a paused lock holder writes late: ten seconds, a real Redis and a real PostgreSQL
+#   make demo                 a paused lock holder writes late: ten seconds, a real Redis and a real PostgreSQL; prints
+#                             the path of a page with pictures                ARGS="--html PATH --act 2"
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
@@ -10,7 +12,8 @@
 #   make mutants              faults put into the code, and whether the tests find them
 #   make bench                this library and others, ten minutes        ARGS="pair contended --quick"
 #   make wheel                build the wheel, install it elsewhere, test it there
-#   make node                 more object stores for the tests (needs npm)
+#   make node                 for the tests (needs npm): Azurite (Azure's Blob Storage) and s3rver (an S3 that ignores
+#                             conditions), into .node
 #   make clean                remove all that make made
 #   make PYTHON=python3.12 test    with another Python
 

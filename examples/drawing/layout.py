@@ -55,6 +55,25 @@ def _advance(letter: str) -> float:
     return 0.84 if letter.isupper() else 0.73
 
 
+def usual_width(text: str, *, bold: bool = False) -> float:
+    """Return about the pixels that a text takes in these fonts; others are up to a fifth narrower."""
+    return sum(_usual_advance(letter) for letter in text) * FONT * (1.13 if bold else 1)
+
+
+def _usual_advance(letter: str) -> float:
+    if unicodedata.east_asian_width(letter) in "WF":
+        return 1.0
+    if letter in "ijlIJ .,:;'|":
+        return 0.31
+    if letter in "frt()[]-!":
+        return 0.39
+    if letter in "mMW@%":
+        return 0.97
+    if letter in "+<=>≠#w":
+        return 0.83
+    return 0.71 if letter.isupper() else 0.62
+
+
 class Entry(NamedTuple):
     """An event in a row: its start, or its end."""
 

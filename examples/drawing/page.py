@@ -16,7 +16,7 @@ _STYLE = PICTURE_STYLE + Path(__file__).with_name("page.css").read_text(encoding
 
 HOW_TO_READ = (
     "Time runs downwards, with a row for each recorded moment and its seconds at the left. The rows are not to scale. "
-    "A zigzag stands for a longer time without events, which is written beside it."
+    "A zigzag stands for a longer time without events; beside it are the seconds that passed, with a plus."
 )
 
 

@@ -21,6 +21,7 @@ from examples.drawing.layout import (
     lay_out,
     lay_out_narrow,
     text_width,
+    usual_width,
 )
 from examples.drawing.markup import element, text
 
@@ -167,7 +168,7 @@ class _Picture:
             "g",
             element("polyline", class_="gap", points=points),
             *(element("polyline", class_="zigzag", points=points, transform=f"translate(0 {d})") for d in (-4, 4)),
-            element("text", text(f"{row.silence:.2f} s"), class_="time long", x=left - 6, y=y + 4),
+            element("text", text(f"+ {row.silence:.2f} s"), class_="time long", x=left - 6, y=y + 4),
             class_="break",
         )
 
@@ -216,20 +217,19 @@ class _Picture:
             left, first = x + INDENT, row.y - entry.height + LINE - 7
         else:
             left, first = self._layout.texts, row.y + 4.5
-        lines = [
-            element("text", text(line), x=left + (6 if style.chip else 0), y=first + number * LINE)
-            for number, line in enumerate(entry.lines)
-        ]
-        box = _box(entry.lines, left, first, "chip") if style.chip else ""
+        if style.chip:
+            lines = [_boxed(entry.lines, left, first, "chip", bold=style.tone in ("good", "bad"))]
+        else:
+            lines = [
+                element("text", text(line), x=left, y=first + number * LINE) for number, line in enumerate(entry.lines)
+            ]
         if entry.flag:
-            y = first + len(lines) * LINE
-            lines.append(_box([entry.flag], left, y, "flag-box"))
-            lines.append(element("text", text(entry.flag), class_="flag", x=left + 6, y=y))
+            y = first + len(entry.lines) * LINE
+            lines.append(_boxed([entry.flag], left, y, "flag-box", bold=True, kind="flag"))
         return element(
             "g",
             element("title", text(_details(event))),
             dot,
-            box,
             *lines,
             class_=f"event {'strong ' if style.hatched else ''}{tone}",
             data_kind=event.kind,
@@ -237,11 +237,22 @@ class _Picture:
         )
 
 
-def _box(lines: Sequence[str], x: float, first: float, kind: str) -> str:
+def _boxed(
+    lines: Sequence[str], x: float, first: float, box: str, *, bold: bool = False, kind: str | None = None
+) -> str:
+    """Draw lines in the middle of a box. So in a narrower font, both sides of the box have the same space."""
     if not lines:
         return ""
-    width = max(text_width(line) for line in lines) + 12
-    return element("rect", class_=kind, x=x, y=first - 12, width=width, height=len(lines) * LINE - 1, rx=3)
+    width = max(usual_width(line, bold=bold) for line in lines) + 12
+    return element(
+        "g",
+        element("rect", class_=box, x=x, y=first - 12, width=width, height=len(lines) * LINE - 1, rx=3),
+        *(
+            element("text", text(line), class_=kind, x=x + width / 2, y=first + number * LINE)
+            for number, line in enumerate(lines)
+        ),
+        class_="boxed",
+    )
 
 
 def _details(event: Event) -> str:

@@ -17,9 +17,9 @@ _ACTS = (
 )
 
 _SETTINGS = {
-    "1": "A is paused between its read and its write. It resumes after B has finished.",
-    "2": "Each grant of the lock has a higher number: #1, #2 ... "
-    "The row keeps the number of its last write and refuses writes with a lower one. "
+    "1": "A is paused between its read and its write. It resumes after B has finished. "
+    "Nothing checks the numbers here.",
+    "2": "Textbook fencing: the row keeps the number of its last write, and refuses writes with a lower one. "
     "This time A resumes when B has read, but not yet written.",
     "3a": "A process that takes the lock also claims the row: the database stores its number before the process reads. "
     "Only the last process that claimed may write. A resumes after B has finished.",
@@ -28,9 +28,10 @@ _SETTINGS = {
 
 # Shown only where the result is the expected one.
 _WHY = {
-    "1": "The database knows nothing of the lock. It accepts A's write like any other.",
+    "1": "The database knows nothing of the lock. It accepts A's write like any other. "
+    "Only at the end A learns that its lock was lost: it gets the error LeaseLost.",
     "2": "The check had nothing to refuse: #1 wrote before #2. But B had read before A wrote. "
-    "A learns only that its lock is lost; its write had been confirmed.",
+    "A gets the error LeaseLost: it learns only that its lock was lost. Its write had been confirmed.",
     "3a": "B had claimed the row, so A's write was refused. A started again, from B's balance.",
     "3b": "B had not written yet, but it had claimed the row. That is enough to refuse A. A started again.",
 }
@@ -47,9 +48,13 @@ class DepositStory(Story[Outcome]):
         deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
         right = OPENING + sum(AMOUNTS.values())
         return [
-            f"An account holds {OPENING}; {deposits}. The correct result is {right}.",
+            f"An account holds {OPENING}. Two deposits: {deposits}. The correct result is {right}.",
             "Each takes a lock in Redis, reads the balance from PostgreSQL and writes back the sum.",
-            f"But A is paused for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
+            "Each grant of the lock has a number: #1 for the first, #2 for the next.",
+            (
+                f"But A is paused for longer than its lock lives ({ttl:g} s), as in a long GC pause: "
+                "the signal SIGSTOP pauses it, and SIGCONT resumes it."
+            ),
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:

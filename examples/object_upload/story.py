@@ -21,8 +21,8 @@ _ACTS = (
 
 _SETTINGS = {
     "1": "The files have fixed names and are put one after the other. A is paused while it uploads the second file. "
-    "It resumes after B has finished.",
-    "2": "Each grant of the lock has a higher number: #1, #2 ... Each object carries the number of its writer. "
+    "It resumes after B has finished. Nothing checks the numbers here.",
+    "2": "Textbook fencing: each object carries the number of its writer. "
     "Before each put, A and B read the number in the store. They stop if it is higher than their own.",
     "3a": "A process that takes the lock also claims the dataset: the store keeps its number. Each upload has file "
     "names of its own. One conditional put of a small pointer makes all its files current at once. "
@@ -33,7 +33,8 @@ _SETTINGS = {
 # Shown only where the result is the expected one.
 _WHY = {
     "1": "The store knows nothing of the lock. It accepts A's late puts like any other. Nothing repairs the dataset. "
-    "Only A gets an error, after its last put. A reader between two puts of one uploader sees two days, too.",
+    "Only A gets an error, after its last put: LeaseLost, its lock was lost. "
+    "A reader between two puts of one uploader sees two days, too.",
     "2": "A checked before its put, and B wrote between the check and the put. "
     "The late put even set the number of the file back from #2 to #1.",
     "3a": "A's files are in the store, but no pointer leads to them; collect() deletes them.",
@@ -58,8 +59,12 @@ class UploadStory(Story[Outcome]):
                 f"On Sunday: {sums['Sunday']}."
             ),
             f"Process A uploads Monday's ({sums['Monday']}), then process B uploads Tuesday's ({sums['Tuesday']}).",
-            "Each takes a lock in Redis. A third process reads the files all the time.",
-            f"But A is paused during its upload for longer than its lock lives ({ttl:g} s), as in a long GC pause.",
+            "Each takes a lock in Redis. Each grant of the lock has a number: #1 for the first, #2 for the next.",
+            "A third process reads the files all the time. A read is torn if its files are from different days.",
+            (
+                f"But A is paused during its upload for longer than its lock lives ({ttl:g} s), as in a long GC pause: "
+                "the signal SIGSTOP pauses it, and SIGCONT resumes it."
+            ),
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:

@@ -26,8 +26,8 @@ HEAD = """# Benchmarks
 
 How long locks and guarded writes take, compared with other libraries and with unguarded writes.
 
-All numbers are **ratios**: x 0.50 means half as much, x 2.00 means twice as much. Absolute times depend on the machine.
-[All numbers](benchmarks/numbers.md) has the times, the spreads and the charts.
+Most numbers are **ratios**: x 0.50 means half as much, x 2.00 means twice as much. Other numbers have their unit.
+Absolute times depend on the machine. [All numbers](benchmarks/numbers.md) has the times, the spreads and the charts.
 """
 
 COMPARED = f"""## What was compared
@@ -324,7 +324,7 @@ def _size(figures: Figures) -> str:
         )
     )
     text = "Many processes, many locks, many leases."
-    return _section("Size", text, markdown([["", "compared with", "ratio"], *rows]) if rows else "", memory)
+    return _section("Scale", text, markdown([["", "compared with", "ratio"], *rows]) if rows else "", memory)
 
 
 def _targets(verdicts: Sequence[Verdict]) -> str:

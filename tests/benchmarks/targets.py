@@ -133,7 +133,7 @@ TARGETS = (
         (("redlock", "two of five frozen", OURS, "pair, ms"),),
         "ms",
     ),
-    _renewal("threads", 1, "threads", ""),
+    _renewal("threads, the timer of the process included", 1, "threads", ""),
     _renewal(
         f"CPU, compared with a thread for each lock at {THREADED:,}", 0.02, f"CPU x {AGAINST}, at {THREADED:,}", "x"
     ),

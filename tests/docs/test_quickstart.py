@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +37,11 @@ def test_the_steps_work(
     names["engine"].dispose()
 
     database = create_engine(postgres_url)
-    with database.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (id int PRIMARY KEY, total int)"))
-        connection.execute(text("INSERT INTO orders VALUES (42, 7)"))
     real_servers = real_servers.replace('"postgresql+psycopg://localhost/shop"', repr(postgres_url))
     real_servers = real_servers.replace("redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})")
     for step in (real_servers, write, refused):
         exec(step, names)
-    assert total(database) == 8
+    assert total(database) == 1
     assert capsys.readouterr().out.startswith("refused: fence")
     names["coordinator"].close()
     names["engine"].dispose()
@@ -51,3 +51,21 @@ def test_the_steps_work(
 def total(engine: Any) -> Any:
     with engine.connect() as connection:
         return connection.execute(text("SELECT total FROM orders")).scalar_one()
+
+
+def test_the_file_runs_and_runs_again(tmp_path: Path) -> None:
+    steps = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (tmp_path / "shop.py").write_text("\n".join(steps[:4]), "utf-8")
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "shop.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(PAGE.parents[2])},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        assert done.stdout.startswith("refused: fence")
+        assert not done.stderr
+    assert total(create_engine(f"sqlite:///{tmp_path}/shop.db")) == 2
