@@ -15,6 +15,7 @@ from fencing.kernel import process
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, StaleFence
 from fencing.kernel.fence import Fence
+from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
@@ -163,7 +164,7 @@ class Lease(LeaseBase):
         A lease is lost when the coordinator no longer has it, when its deadline has passed, or when a StaleFence of its
         fence leaves its block. After a pause the event is set late; a guard is never late.
         """
-        event: threading.Event = self.__dict__.setdefault("_event", threading.Event())  # atomic: one for all threads
+        event: threading.Event = self.__dict__.setdefault("_event", SafeEvent())  # atomic: one for all threads
         if self._holding.lost is not None:
             event.set()
         return event

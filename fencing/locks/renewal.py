@@ -17,6 +17,7 @@ from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.effects import run, run_async
+from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.holding import Grant, Holding
@@ -76,17 +77,20 @@ class _Renewal:
             moment = calendar.get(when)
             if moment is None:
                 created = _Moment()
+                # Before the next line: a moment in the calendar always has its call, even if this is interrupted.
+                self._call_at(when, self._on_moment, (calendar, when, created), partial(bool, created.holdings))
                 moment = calendar.setdefault(when, created)
-                if moment is created:
-                    self._call_at(when, self._on_moment, (calendar, when), partial(bool, created.holdings))
             holding.due_together = moment.holdings
             moment.holdings.add(holding)
             if moment.open:  # read after the line above: _on_moment closes the moment before it takes the holdings
                 return
+            if calendar.get(when) is moment:  # its call came before it was in the calendar
+                calendar.pop(when, None)
 
-    def _on_moment(self, calendar: dict[float, _Moment], when: float) -> None:
-        moment = calendar.pop(when)
+    def _on_moment(self, calendar: dict[float, _Moment], when: float, moment: _Moment) -> None:
         moment.open = False
+        if calendar.get(when) is moment:
+            calendar.pop(when, None)
         self._inspect(list(moment.holdings), when)
 
     def _inspect(self, holdings: list[Holding], when: float) -> None:
@@ -152,7 +156,8 @@ class Renewal(_Renewal):
     def _reset(self) -> None:
         self._entries: dict[float, _Moment] = {}
         self._queue: deque[Holding] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.RLock()
+        self._wake = Wake()
         self._thread: threading.Thread | None = None
         self._awake = False  # True: the thread will check the queue again without a notification
 
@@ -168,13 +173,13 @@ class Renewal(_Renewal):
         self._queue.extend(holdings)
         if self._awake:
             return
-        with self._changed:
+        with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name="fencing-renewal", daemon=True)
-                thread.start()
+                thread = DaemonThread(self._work, "fencing-renewal")
+                thread.start()  # interrupted, it may run all the same: two threads do no harm
                 self._thread = thread
             else:
-                self._changed.notify()
+                self._wake.set()
             self._awake = True
 
     def _work(self) -> None:
@@ -189,10 +194,10 @@ class Renewal(_Renewal):
 
     def _next_batch(self) -> list[Holding]:
         """Return all holdings that are due; empty: there was none for a while, and the thread ends."""
-        with self._changed:
-            self._awake = False
-            if not self._queue:  # read after the line above: a submit in between notifies
-                self._changed.wait(LINGER_SECONDS)
+        self._awake = False
+        if not self._queue:  # read after the line above: a submit in between wakes this thread
+            self._wake.wait(LINGER_SECONDS)
+        with self._lock:
             batch = [self._queue.popleft() for _ in range(len(self._queue))]
             self._awake = bool(batch)
             if not batch:
