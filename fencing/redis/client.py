@@ -37,6 +37,7 @@ from fencing.redis.connection_factory import (
     must_undo,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
+from fencing.redis.scripts import RELEASE
 
 MAX_CONNECTIONS = 16
 """Per coordinator. A call uses one for a round trip, so a few serve hundreds of threads; the others wait for one."""
@@ -163,7 +164,7 @@ class Connections:
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        if self.closed:
+        if self.closed and call.script is not RELEASE:  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
         started = time.monotonic()
         try:
@@ -297,7 +298,7 @@ class Connections:
             self._broken_at = time.monotonic()
 
     def close(self) -> None:
-        """Close all connections. Later calls raise RuntimeError."""
+        """Close all connections. Later calls raise RuntimeError, except releases."""
         self.closed = True
         while self._free:
             self._free.pop().close()
