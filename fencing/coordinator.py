@@ -5,19 +5,34 @@ A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and d
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, ForcedRelease, Holder, check_capabilities
+from fencing.locks.give_back import AsyncGiveBack, GiveBack
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.lock import AsyncFencedLock, FencedLock, check_adoptable
 from fencing.locks.renewal import AsyncRenewal, Renewal
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
+
+logger = logging.getLogger("fencing")
+
+
+def _log_unreleased(resources: list[str]) -> None:
+    if resources:
+        logger.warning(
+            "a coordinator was closed while %d locks were held that could not be released, such as %r; "
+            "each frees itself when its ttl is over",
+            len(resources),
+            resources[0],
+        )
 
 
 class Coordinator(Backend):
@@ -44,6 +59,7 @@ class Coordinator(Backend):
         settings = Settings().changed(options, asynchronous=False, coordinator=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = Renewal(self)
+        self._give_back = GiveBack(self)
 
     @abstractmethod
     def perform(self, effect: Any) -> Any:
@@ -153,10 +169,27 @@ class Coordinator(Backend):
         """Watch a grant, and renew it, until it ends."""
         return self._renewal.track(grant, settings)
 
+    def give_back_later(self, fence: Fence, settings: Settings) -> None:
+        """Release a grant that will not be used in the background, for at most an hour."""
+        self._give_back.later(fence, settings)
+
     def close(self) -> None:
-        """Close the connections, and stop renewal. A lock that is still held frees itself after its ttl. Idempotent."""
+        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
         self.closed = True
         self._renewal.close()
+        unreleased, closed_at = [], self.give_back_deadline(self.settings)
+        for holding in self._renewal.held():
+            lease = holding.lease()
+            if isinstance(lease, Lease):  # without one it is being claimed; its plan notices, and gives it back
+                try:
+                    lease.release_until(closed_at)
+                except FencingError:
+                    unreleased.append(holding.fence.resource)
+        _log_unreleased(unreleased)
 
     def __enter__(self) -> Self:
         return self
@@ -187,6 +220,7 @@ class AsyncCoordinator(Backend):
         settings = Settings().changed(options, asynchronous=True, coordinator=type(self))
         self.settings = check_capabilities(self, settings, settings.ttl)
         self._renewal = AsyncRenewal(self)
+        self._give_back = AsyncGiveBack(self)
 
     @abstractmethod
     async def perform(self, effect: Any) -> Any:
@@ -302,13 +336,27 @@ class AsyncCoordinator(Backend):
         """Watch a grant, and renew it, until it ends."""
         return self._renewal.track(grant, settings)
 
-    async def close(self) -> None:
-        """Close the connections of the running loop, and stop renewal.
+    def give_back_later(self, fence: Fence, settings: Settings) -> None:
+        """Release a grant that will not be used in the background, for at most an hour."""
+        self._give_back.later(fence, settings)
 
-        A lock that is still held frees itself after its ttl. Idempotent.
+    async def close(self) -> None:
+        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
         """
         self.closed = True
         self._renewal.close()
+        unreleased, closed_at = [], self.give_back_deadline(self.settings)
+        for holding in self._renewal.held():
+            lease = holding.lease()
+            if isinstance(lease, AsyncLease):  # without one it is being claimed; its plan notices, and gives it back
+                try:
+                    await lease.release_until(closed_at)
+                except FencingError:
+                    unreleased.append(holding.fence.resource)
+        _log_unreleased(unreleased)
 
     async def __aenter__(self) -> Self:
         return self

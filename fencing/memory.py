@@ -44,7 +44,7 @@ class LockTable:
         process.after_fork(self._remake_lock)
 
     def _remake_lock(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a destructor may release a lease at any moment
 
     def ask(self, request: _Request, now: float) -> Any:
         """Perform one request.

@@ -4,15 +4,16 @@ works."""
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from fencing.kernel import process
 from fencing.kernel.admission import admit_claim, admit_write, sorted_fences
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.waking import Turns, Wake
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 
 
@@ -67,7 +68,11 @@ class MemoryGuard(_Memory):
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         super().__init__(timeout=timeout)
-        self._lock = threading.Lock()
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._turns = Turns()
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence, all or none. A lock with ``guards=[guard]`` calls this when it is acquired.
@@ -140,12 +145,14 @@ class MemoryGuard(_Memory):
 
     @contextmanager
     def _exclusive(self, fences: list[Fence], seconds: float) -> Iterator[None]:
-        if not self._lock.acquire(timeout=seconds):
-            raise self._unavailable(fences, seconds)
+        turns, turn = self._turns, Wake()
         try:
+            if not turns.take(turn, seconds):
+                raise self._unavailable(fences, seconds)
             yield
         finally:
-            self._lock.release()
+            turns.queue.pop(turn, None)
+            turns.wake_first()
 
 
 class AsyncMemoryGuard(_Memory):
@@ -157,6 +164,10 @@ class AsyncMemoryGuard(_Memory):
 
     def __init__(self, *, timeout: float = 10.0) -> None:
         super().__init__(timeout=timeout)
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
         self._lock = asyncio.Lock()
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

@@ -48,9 +48,21 @@ class Shielded(NamedTuple):
 
 
 def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
-    """Run a plan in this thread, and return its value; ``perform`` does the effects that are not of this module."""
+    """Run a plan in this thread, and return its value; ``perform`` does the effects that are not of this module.
+
+    A signal handler may raise between any two steps. The plan is thrown that exception too.
+    """
+    try:
+        return _run(plan, perform, None)
+    except BaseException as raised:
+        if getattr(plan, "gi_frame", None) is None:  # the plan has ended with it
+            raise
+        between_effects = raised
+    return _run(plan, perform, between_effects)
+
+
+def _run(plan: Plan[T], perform: Callable[[Any], Any], error: BaseException | None) -> T:
     result: Any = None
-    error: BaseException | None = None
     while True:
         try:
             effect = plan.send(result) if error is None else plan.throw(error)

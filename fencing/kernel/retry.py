@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from fencing.kernel.effects import Plan, Shielded, Sleep
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.errors import FencingError
 
 _MOST_DOUBLINGS = 32
 
@@ -60,7 +62,8 @@ def retry(
     deadline: float,
     backoff: Backoff,
     give_up: Callable[[NoReply], Exception],
-    undo: Callable[[], Plan[None]] | None = None,
+    most_refusals: float = math.inf,
+    unanswered: Callable[[], object] | None = None,
 ) -> Plan[Answer]:
     """Perform an effect, and repeat it after each ``NoReply`` until the deadline.
 
@@ -74,30 +77,29 @@ def retry(
         backoff: the pauses.
         give_up: makes the error to raise after the last attempt, from the failure of the attempt that had the most
             time.
-        undo: makes a bounded plan that takes back what the effect may have done. It runs, shielded, if there is no
-            answer although an attempt may have run.
+        most_refusals: how many attempts that certainly did not run are repeated.
+        unanswered: called when there is no answer although an attempt may have run.
     """
-    failures, pause, repeated, under_way = 0, 0.0, False, False
+    failures, refusals, pause, repeated = 0, 0, 0.0, False
     longest, most_telling = 0.0, None
     try:
         while True:
             sent_at = clock()
             timeout = max(min(attempt_seconds, deadline - sent_at), 0.001)
-            under_way = True
+            last = sent_at + timeout + pause >= deadline
             try:
-                return Answer((yield attempt(timeout, sent_at + timeout + pause >= deadline)), sent_at, repeated)
+                return Answer((yield attempt(timeout, last)), sent_at, repeated)
             except NoReply as failure:
-                under_way, repeated = False, repeated or failure.may_have_run
+                repeated = repeated or failure.may_have_run
+                refusals += not failure.may_have_run
                 if most_telling is None or timeout >= longest:  # an attempt with very little time says very little
                     longest, most_telling = timeout, failure
-                if clock() + pause >= deadline:
+                if clock() + pause >= deadline or refusals > most_refusals:
                     raise give_up(most_telling) from most_telling.cause
             yield Sleep(pause)
             failures += 1
             pause = backoff.pause(failures)
-    except GeneratorExit:
-        raise
-    except BaseException:
-        if undo is not None and (under_way or repeated):
-            yield Shielded(undo())
+    except FencingError:
+        if repeated and unanswered is not None:
+            unanswered()
         raise

@@ -12,11 +12,12 @@ the lock is made.
 
 from __future__ import annotations
 
+import math
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fencing.kernel import process
@@ -28,6 +29,9 @@ from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 
 BACKOFF = Backoff(first=0.01, longest=0.25)
+
+MOST_REFUSALS = 2
+"""How often a call that tries once repeats a request that certainly did not run."""
 
 GIVE_BACK_SECONDS = 1.0
 """How long after the caller's time-out a lock may still be given back. After that its ttl frees it."""
@@ -180,8 +184,8 @@ class Backend(ABC):
             about: the resource, or another subject of the request, for the error message.
             settings: the lock's.
             deadline: the moment of ``clock`` after which no attempt begins.
-            may_take: the token of a lock on ``about`` that the effect may take. If it is interrupted, or ends without
-                an answer although it may have run, the lock is given back first, within a second.
+            may_take: the token of a lock on ``about`` that the effect may take. If there is no answer although it may
+                have run, the lock is given back in the background.
 
         Raises:
             CoordinatorUnavailable: there was no answer in time.
@@ -195,6 +199,10 @@ class Backend(ABC):
                 address=self.address,
             )
 
+        def give_back() -> None:
+            assert may_take is not None
+            self.give_back_later(Fence(about, 1, may_take), settings)
+
         return retry(
             attempt,
             clock=self.clock,
@@ -202,15 +210,24 @@ class Backend(ABC):
             deadline=deadline,
             backoff=BACKOFF,
             give_up=unavailable,
-            undo=None if may_take is None else partial(self.plan_give_back, Fence(about, 1, may_take), settings),
+            most_refusals=MOST_REFUSALS if settings.one_try else math.inf,
+            unanswered=None if may_take is None else give_back,
         )
 
     def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:
-        """Release a grant that will not be used, by its token, within a second. If that fails, the ttl frees it."""
+        """Release a grant that will not be used, by its token, within a second. If that fails, continue later."""
+        answered, requests = False, settings.for_one_try()
         try:
-            yield from self.plan_release(fence, settings, deadline=self.give_back_deadline(settings))
+            yield from self.plan_release(fence, requests, deadline=self.give_back_deadline(settings))
+            answered = True
         except FencingError:
             pass
+        finally:
+            if not answered:
+                self.give_back_later(fence, settings)
+
+    def give_back_later(self, fence: Fence, settings: Settings) -> None:  # noqa: B027 - it need not be overridden
+        """Release a grant that will not be used in the background. Coordinators do it; here only the ttl frees it."""
 
     def give_back_deadline(self, settings: Settings) -> float:
         """Return the moment until which giving back a lock may take."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fencing.kernel import process
+from fencing.kernel.waking import DaemonThread
 
 logger = logging.getLogger("fencing")
 
@@ -19,28 +20,32 @@ MAX_THREADS = 16
 class _Threads:
     def __init__(self) -> None:
         self._queue: deque[tuple[Callable[[Any], Any], Any]] = deque()
-        self._places = threading.Semaphore(MAX_THREADS)
+        self._lock = threading.RLock()
+        self._threads: list[threading.Thread] = []  # a thread whose start was interrupted is not alive
 
     def call(self, callback: Callable[[Any], Any], argument: Any) -> None:
         self._queue.append((callback, argument))
-        if self._places.acquire(blocking=False):
-            threading.Thread(target=self._work, name="fencing-on-lost", daemon=True).start()
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if len(self._threads) < MAX_THREADS:
+                thread = DaemonThread(self._work, "fencing-on-lost")
+                self._threads.append(thread)
+                thread.start()
 
     def _work(self) -> None:
         while True:
-            while self._queue:
-                try:
-                    callback, argument = self._queue.popleft()
-                except IndexError:
-                    break
-                try:
-                    callback(argument)
-                except Exception:  # noqa: BLE001 - every exception of a user's function is logged
-                    log_failure(callback)
-            self._places.release()
-            # A callback that was queued between the last check and the release may have found no free thread.
-            if not self._queue or not self._places.acquire(blocking=False):
-                return
+            try:
+                callback, argument = self._queue.popleft()
+            except IndexError:
+                with self._lock:
+                    if self._queue:  # it came in between, and may have found no free thread
+                        continue
+                    self._threads = [each for each in self._threads if each is not threading.current_thread()]
+                    return
+            try:
+                callback(argument)
+            except Exception:  # noqa: BLE001 - every exception of a user's function is logged
+                log_failure(callback)
 
 
 _threads = _Threads()

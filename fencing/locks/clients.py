@@ -26,7 +26,7 @@ class _Shared:
     """The coordinators that were made from clients. Each lives as long as its client."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._made: weakref.WeakKeyDictionary[Any, Backend] = weakref.WeakKeyDictionary()
 
     def get(self, client: Any, kind: Any) -> Backend:
@@ -38,7 +38,7 @@ class _Shared:
             return made
 
     def remake_lock(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
 
 _shared = _Shared()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -59,7 +60,9 @@ class Holding:
     __slots__ = (
         "__weakref__",
         "_ended",
+        "_ref",
         "_tick",
+        "alive",
         "deadline",
         "due",
         "due_together",
@@ -78,7 +81,9 @@ class Holding:
         self.granted_at = now
         self._tick = _tick(settings.ttl)
         self.due: float | None = self._next_due(now, THIRD) if settings.renew else None
-        self.due_together: set[Holding] | None = None  # all holdings that are due at the same moment
+        self.alive: set[weakref.ref[Holding]] | None = None  # all holdings of a coordinator that have not ended
+        self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
+        self._ref: weakref.ref[Holding] = weakref.ref(self)
         self.lease: Callable[[], Notified | None] = _no_lease
         self._ended: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
 
@@ -119,8 +124,15 @@ class Holding:
         first = self._ended.setdefault(None, entry) is entry
         together, self.due_together = self.due_together, None
         if together is not None:
-            together.discard(self)
+            together.discard(self._ref)
+        if self.alive is not None:
+            self.alive.discard(self._ref)
         return first
+
+    def join(self, together: set[weakref.ref[Holding]]) -> None:
+        """Join the holdings of one moment, weakly: only a lease, or a plan that claims, keeps a holding."""
+        self.due_together = together
+        together.add(self._ref)
 
     def renewed(self, deadline: float, now: float) -> None:
         """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it."""

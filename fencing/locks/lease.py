@@ -15,12 +15,15 @@ from fencing.kernel import process
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, StaleFence
 from fencing.kernel.fence import Fence
+from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.holding import Holding
 
 logger = logging.getLogger("fencing")
+
+_exceptions_of = BaseExceptionGroup.exceptions.__get__  # a subclass may override the attribute
 
 
 class LeaseBase:
@@ -79,8 +82,8 @@ class LeaseBase:
             LeaseLost: there is nothing to hand over. Stop the work, and acquire again.
         """
         self.ensure_held()
-        if not self._holding.end("detached"):
-            self.ensure_held()
+        if not self._holding.end("detached"):  # another thread was faster
+            raise LeaseLost(fence=self.fence, reason=self._loss() or "gone")
         return self.fence
 
     def notify_lost(self) -> None:
@@ -101,17 +104,25 @@ class LeaseBase:
 
     def _begin_release(self) -> bool:
         """End the lease, and its renewal. Return whether there is something to release."""
-        if self.ended in ("detached", "forked") or self._freed is not None:
+        if self.ended == "forked" or self._freed is not None:
             return False
-        self._holding.end("released")
-        return True
+        return self._holding.end("released") or self._holding.ended != "detached"
+
+    def _must_release_later(self) -> bool:
+        """Return whether the release was interrupted or got no answer."""
+        return self._freed is None and self.ended not in ("detached", "forked")
 
     def _lose_if_stale(self, error: BaseException) -> None:
-        """Mark the lease as lost if an error that left its block is a StaleFence of this fence."""
-        if isinstance(error, StaleFence) and error.fence == self.fence:
-            self._holding.lose("stale")
-        for inner in getattr(error, "exceptions", ()):  # of an exception group
-            self._lose_if_stale(inner)
+        """Mark the lease as lost if an error that left its block is, or groups, a StaleFence of this fence."""
+        errors, seen = [error], {id(error)}
+        while errors:
+            error = errors.pop()
+            if isinstance(error, StaleFence) and error.fence == self.fence:
+                self._holding.lose("stale")
+            if isinstance(error, BaseExceptionGroup):  # other errors may have an attribute of that name, of any kind
+                inner = [each for each in _exceptions_of(error) if id(each) not in seen]
+                seen.update(map(id, inner))
+                errors += inner
 
     def _loss_at_exit(self, freed: bool) -> LeaseLost | None:
         if freed or self.ended in ("detached", "forked"):
@@ -154,6 +165,7 @@ class Lease(LeaseBase):
     def __init__(self, backend: Backend, holding: Holding) -> None:
         self._backend = backend
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
+        self._releasing = threading.RLock()  # reentrant: a signal handler may release the lease
         super().__init__(backend.clock, holding)
 
     @property
@@ -163,7 +175,7 @@ class Lease(LeaseBase):
         A lease is lost when the coordinator no longer has it, when its deadline has passed, or when a StaleFence of its
         fence leaves its block. After a pause the event is set late; a guard is never late.
         """
-        event: threading.Event = self.__dict__.setdefault("_event", threading.Event())  # atomic: one for all threads
+        event: threading.Event = self.__dict__.setdefault("_event", SafeEvent())  # atomic: one for all threads
         if self._holding.lost is not None:
             event.set()
         return event
@@ -218,6 +230,8 @@ class Lease(LeaseBase):
     def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and returns the same.
 
+        If another thread is releasing it, this waits for that thread's answer.
+
         Returns:
             True: the lock was still this lease's. False: it had been lost before, or there was nothing to release here,
             because the lease was detached or is the parent process'. Writes that guards acknowledged count in any case.
@@ -225,9 +239,16 @@ class Lease(LeaseBase):
         Raises:
             CoordinatorUnavailable: no answer. Call it again, or let the lock free itself within its ttl.
         """
-        if self._begin_release():
-            plan = plans.release(self._backend, self.fence, self._holding.settings)
-            self._freed = run(plan, self._backend.perform) or bool(self._freed)
+        return self.release_until(None)
+
+    def release_until(self, deadline: float | None) -> bool:
+        """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
+        if self.ended == "forked":  # another thread of the parent may have been releasing it
+            return False
+        with self._releasing:
+            if self._begin_release():
+                plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                self._freed = run(plan, self._backend.perform) or bool(self._freed)
         return bool(self._freed)
 
     def __enter__(self) -> Lease:
@@ -243,16 +264,28 @@ class Lease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        if error is not None:
-            self._lose_if_stale(error)
-        lost_before = self._loss()
+        lost_before: LossReason | None = None
         try:
-            freed = self.release()
+            if error is not None:
+                self._lose_if_stale(error)
+            lost_before = self._loss()
+        finally:
+            freed = self._release_at_exit(error, lost_before)
+        loss = self._loss_at_exit(freed)
+        if loss is not None and error is None:
+            raise loss
+
+    def _release_at_exit(self, error: BaseException | None, lost_before: LossReason | None) -> bool:
+        try:
+            return self.release()
         except Exception as failure:
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            freed = lost_before is None
-        loss = self._loss_at_exit(freed)
-        if loss is not None and error is None:
-            raise loss
+            return lost_before is None
+
+    def release_later(self) -> None:
+        """Release in the background what a release at the end of a block did not."""
+        if self._must_release_later():
+            self._holding.end("released")
+            self._backend.give_back_later(self.fence, self._holding.settings)

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from fencing.kernel.effects import finish, run_async
-from fencing.kernel.errors import FencingError, LeaseLost
+from fencing.kernel.errors import FencingError, LeaseLost, LossReason
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import log_failure
@@ -29,6 +29,7 @@ class AsyncLease(LeaseBase):
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancel: Callable[[], None] | None = None
+        self._releasing: asyncio.Future[None] | None = None
         super().__init__(backend.clock, holding)
 
     @property
@@ -100,7 +101,8 @@ class AsyncLease(LeaseBase):
     async def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and returns the same.
 
-        Cancelling the task, even twice, does not prevent the release: it is finished first.
+        Cancelling the task, even twice, does not prevent the release: it is finished first. If another task is
+        releasing it, this waits for that task's answer.
 
         Returns:
             True: the lock was still this lease's. False: it had been lost before, or there was nothing to release here,
@@ -109,13 +111,25 @@ class AsyncLease(LeaseBase):
         Raises:
             CoordinatorUnavailable: no answer. Call it again, or let the lock free itself within its ttl.
         """
-        if self._begin_release():
-            await finish(self._release())
+        return await self.release_until(None)
+
+    async def release_until(self, deadline: float | None) -> bool:
+        """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
+        if self.ended != "forked" and self._freed is None:
+            await finish(self._release(deadline))
         return bool(self._freed)
 
-    async def _release(self) -> None:
-        plan = plans.release(self._backend, self.fence, self._holding.settings)
-        self._freed = await run_async(plan, self._backend.perform) or bool(self._freed)
+    async def _release(self, deadline: float | None) -> None:
+        while self._releasing is not None:
+            await asyncio.wait([self._releasing])
+        if self._begin_release():
+            releasing = self._releasing = asyncio.get_running_loop().create_future()
+            try:
+                plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                self._freed = await run_async(plan, self._backend.perform) or bool(self._freed)
+            finally:
+                self._releasing = None
+                releasing.cancel()
 
     async def __aenter__(self) -> AsyncLease:
         """Return this lease.
@@ -130,19 +144,31 @@ class AsyncLease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        if error is not None:
-            self._lose_if_stale(error)
-        lost_before = self._loss()
+        lost_before: LossReason | None = None
         try:
-            freed = await self.release()
+            if error is not None:
+                self._lose_if_stale(error)
+            lost_before = self._loss()
+        finally:
+            freed = await self._release_at_exit(error, lost_before)
+        loss = self._loss_at_exit(freed)
+        if loss is not None and error is None:
+            raise loss
+
+    async def _release_at_exit(self, error: BaseException | None, lost_before: LossReason | None) -> bool:
+        try:
+            return await self.release()
         except Exception as failure:
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
-            freed = lost_before is None
-        loss = self._loss_at_exit(freed)
-        if loss is not None and error is None:
-            raise loss
+            return lost_before is None
+
+    def release_later(self) -> None:
+        """Release in the background what a release at the end of a block did not."""
+        if self._must_release_later():
+            self._holding.end("released")
+            self._backend.give_back_later(self.fence, self._holding.settings)
 
 
 class CancelOnLoss:

@@ -78,8 +78,8 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout))
-        return self._lease(run(plan, self.coordinator.perform))
+        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout), self._lease)
+        return run(plan, self.coordinator.perform)
 
     def try_acquire(self) -> Lease | None:
         """Try once to take the lock, and claim its fence at every guard.
@@ -112,8 +112,12 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        with self.acquire(timeout) as lease:
-            yield lease
+        lease = self.acquire(timeout)
+        try:
+            with lease:
+                yield lease
+        finally:
+            lease.release_later()  # if an interruption skipped the release
 
     if not TYPE_CHECKING:  # type checkers report ``with lock`` themselves
 
@@ -136,8 +140,8 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
-        plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings)
-        return self._lease(run(plan, self.coordinator.perform))
+        plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings, self._lease)
+        return run(plan, self.coordinator.perform)
 
     def holder(self) -> Holder | None:
         """Describe the holder of the lock, for people; None: the lock is free.
@@ -208,8 +212,8 @@ class AsyncFencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout))
-        return self._lease(await run_async(plan, self.coordinator.perform))
+        plan = plans.acquire(self.coordinator, self.resource, self._settings, check_timeout(timeout), self._lease)
+        return await run_async(plan, self.coordinator.perform)
 
     async def try_acquire(self) -> AsyncLease | None:
         """Try once to take the lock, and claim its fence at every guard.
@@ -245,9 +249,13 @@ class AsyncFencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        async with await self.acquire(timeout) as lease:
-            with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
-                yield lease
+        lease = await self.acquire(timeout)
+        try:
+            async with lease:
+                with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
+                    yield lease
+        finally:
+            lease.release_later()  # if an interruption skipped the release
 
     if not TYPE_CHECKING:
 
@@ -273,8 +281,8 @@ class AsyncFencedLock:
             CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
-        plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings)
-        return self._lease(await run_async(plan, self.coordinator.perform))
+        plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings, self._lease)
+        return await run_async(plan, self.coordinator.perform)
 
     async def holder(self) -> Holder | None:
         """Describe the holder of the lock, for people; None: the lock is free.

@@ -8,16 +8,26 @@ from __future__ import annotations
 import itertools
 import math
 import secrets
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
 
+from fencing.kernel import process
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
-from fencing.kernel.errors import CoordinatorUnavailable, FencingError, LeaseLost, NotAcquired, StaleFence
+from fencing.kernel.errors import (
+    CoordinatorUnavailable,
+    FencingError,
+    LeaseLost,
+    MarkImplausible,
+    NotAcquired,
+    StaleFence,
+)
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, RenewsGrants, Taken
 from fencing.locks.holding import Grant, Holding
-from fencing.locks.settings import Settings
+from fencing.locks.settings import TRY_SECONDS, Settings
+
+T = TypeVar("T")
 
 CLAIM_ROUNDS = 5
 """How many times a grant is claimed, each time under a new fence, before it is given back as superseded."""
@@ -37,11 +47,61 @@ class Superseded(NamedTuple):
     floor: int
 
 
-def acquire(backend: Backend, resource: str, settings: Settings, timeout: float) -> Plan[Holding]:
-    """Wait for the lock, take it, and claim its fence at every guard.
+class _Taking:
+    """What a plan may have taken, and must give back unless it ends with a lease."""
+
+    __slots__ = ("_pid", "fence", "holding", "token")
+
+    def __init__(self) -> None:
+        self._pid = process.pid()
+        self.fence: Fence | None = None  # a grant
+        self.token: str | None = None  # a request under this token may have run
+        self.holding: Holding | None = None
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether there is something to give back."""
+        return self.fence is not None or self.token is not None
+
+    def granted(self, fence: Fence) -> None:
+        self.fence, self.token = fence, None
+
+    def over(self) -> None:
+        """Note that nothing was taken, or that it is gone."""
+        self.fence = self.token = None
+
+    def end(self, resource: str) -> list[Fence]:
+        """End the holding, and return the fences to release."""
+        if self.holding is not None:
+            self.holding.end("abandoned")
+        asked = [] if self.token is None else [Fence(resource, 1, self.token)]
+        return asked if self.fence is None else [self.fence, *asked]
+
+    def abandon(self, backend: Backend, resource: str, settings: Settings) -> None:
+        """Give back in the background: the plan is closed, and can do nothing any more."""
+        if process.pid() == self._pid:  # a forked child closes its copies of the parent's plans
+            for fence in self.end(resource):
+                backend.give_back_later(fence, settings)
+
+
+def _same(holding: Holding) -> Holding:
+    return holding
+
+
+@overload
+def acquire(backend: Backend, resource: str, settings: Settings, timeout: float) -> Plan[Holding]: ...
+@overload
+def acquire(
+    backend: Backend, resource: str, settings: Settings, timeout: float, lease: Callable[[Holding], T]
+) -> Plan[T]: ...
+def acquire(
+    backend: Backend, resource: str, settings: Settings, timeout: float, lease: Callable[[Holding], Any] = _same
+) -> Plan[Any]:
+    """Wait for the lock, take it, and claim its fence at every guard. An interruption gives the lock back.
 
     Args:
         timeout: seconds, claims included; 0 tries once, infinity waits for ever.
+        lease: makes the lease, which is the result. It is made here, so that no grant is ever without its lease.
 
     Raises:
         NotAcquired: the lock was not free in time, or newer fences superseded each grant.
@@ -50,32 +110,41 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
     started = now = backend.clock()
     gives_up_at = started + timeout
     caller_deadline = gives_up_at if 0 < timeout < math.inf else None
+    requests = settings if timeout > 0 else settings.for_one_try()
     token, floor = new_token(), 0
     polls = 0
     queue = getattr(backend, "plan_queue", None) if timeout > 0 else None
     owner: str | None = None
     place: Place | None = None
+    taking = _Taking()
     try:
         while True:
             if backend.closed:
                 raise RuntimeError("this coordinator was closed; make a new one")
-            deadline = _deadline(backend, settings, caller_deadline)
+            deadline = _deadline(backend, requests, caller_deadline)
+            taking.token = token
             try:
                 if queue is None:
-                    reply = yield from backend.plan_acquire(resource, token, settings, floor=floor, deadline=deadline)
+                    reply = yield from backend.plan_acquire(resource, token, requests, floor=floor, deadline=deadline)
                 else:
-                    reply = yield from queue(resource, token, settings, floor=floor, deadline=deadline, place=place)
+                    reply = yield from queue(resource, token, requests, floor=floor, deadline=deadline, place=place)
             except CoordinatorUnavailable:
+                taking.over()  # what may have run is given back in the background
                 if now == started or backend.clock() < gives_up_at:
                     raise
                 reply = Taken(0.0, owner, place)  # the last known state: the time was up before there was a new answer
+            except MarkImplausible:
+                taking.over()
+                raise
             if isinstance(reply, Taken):
+                taking.over()
                 remaining, owner, place = reply.remaining, reply.owner, reply.place
             else:
-                place = None
-                outcome = yield from _claim(backend, reply, settings, caller_deadline, started)
-                if isinstance(outcome, Holding):
+                claims_end_at = backend.clock() + TRY_SECONDS if timeout == 0 else caller_deadline
+                outcome = yield from _claim(backend, reply, settings, requests, claims_end_at, started, taking, lease)
+                if not isinstance(outcome, Superseded):
                     return outcome
+                place = None
                 token, floor = new_token(), outcome.floor  # the grant to the old token is over
                 remaining, owner = 0.0, None
             left = gives_up_at - backend.clock()
@@ -89,19 +158,27 @@ def acquire(backend: Backend, resource: str, settings: Settings, timeout: float)
             if now >= gives_up_at:
                 raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
     except GeneratorExit:
+        taking.abandon(backend, resource, settings)
         raise
     except BaseException:
-        if place is not None:
-            yield Shielded(_leave(backend, place, settings))
+        if place is not None and taking.fence is None:
+            yield Shielded(_leave(backend, place, resource, token, settings))
+        elif taking.may_hold:
+            yield Shielded(_give_back(backend, resource, taking, settings))
         raise
 
 
-def _leave(backend: Backend, place: Place, settings: Settings) -> Plan[None]:
+def _leave(backend: Backend, place: Place, resource: str, token: str, settings: Settings) -> Plan[None]:
     """Leave the queue. If that fails, the next waiter waits a little longer."""
+    left = False
     try:
         yield from place.plan_leave(deadline=backend.give_back_deadline(settings))
+        left = True
     except FencingError:
         pass
+    finally:
+        if not left:
+            backend.give_back_later(Fence(resource, 1, token), settings)
 
 
 def _deadline(backend: Backend, settings: Settings, caller_deadline: float | None = None) -> float:
@@ -110,40 +187,43 @@ def _deadline(backend: Backend, settings: Settings, caller_deadline: float | Non
 
 
 def _claim(
-    backend: Backend, grant: Grant, settings: Settings, caller_deadline: float | None, started: float
-) -> Plan[Holding | Superseded]:
+    backend: Backend,
+    grant: Grant,
+    settings: Settings,
+    requests: Settings,
+    caller_deadline: float | None,
+    started: float,
+    taking: _Taking,
+    lease: Callable[[Holding], T],
+) -> Plan[T | Superseded]:
     """Claim the fence at every guard. If a guard has admitted a newer one, mint a fence above it and claim again.
 
-    Renewal begins here, because claims take time. After any failure, a cancellation included, the lock is given back.
+    Renewal begins here, because claims take time. After any failure, the caller gives back what ``taking`` says.
     """
-    fence, holding = grant.fence, None
-    try:
-        holding = backend.track(grant, settings)
-        for _ in range(CLAIM_ROUNDS):
-            newer = yield from _claim_once(backend, holding, settings, caller_deadline)
-            if newer is None:
-                if holding.lost is None and backend.clock() < holding.deadline:
-                    return holding
-                break  # the claims outlasted the lease: give the lock back, if we still have it, and wait again
-            reminted = yield from backend.plan_remint(
-                fence, new_token(), settings, floor=newer, deadline=_deadline(backend, settings, caller_deadline)
-            )
-            holding.end("abandoned")
-            if reminted is None:
-                return Superseded(newer)
-            fence = reminted.fence  # the fence to give back if tracking it fails
-            holding = backend.track(reminted, settings)
-        else:
-            waited = backend.clock() - started
-            raise NotAcquired(resource=fence.resource, reason="superseded", waited=waited)
-    except GeneratorExit:
-        if holding is not None:
-            holding.end("abandoned")
-        raise
-    except BaseException:
-        yield Shielded(_give_back(backend, fence, holding, settings))
-        raise
-    yield Shielded(_give_back(backend, fence, holding, settings))
+    fence = grant.fence
+    taking.granted(fence)
+    taking.holding = holding = backend.track(grant, settings)
+    for _ in range(CLAIM_ROUNDS):
+        newer = yield from _claim_once(backend, holding, settings, caller_deadline)
+        if newer is None:
+            if holding.lost is None and backend.clock() < holding.deadline:
+                return lease(holding)
+            break  # the claims outlasted the lease: give the lock back, if we still have it, and wait again
+        deadline = _deadline(backend, requests, caller_deadline)
+        taking.token = new_token()
+        reminted = yield from backend.plan_remint(fence, taking.token, requests, floor=newer, deadline=deadline)
+        holding.end("abandoned")
+        if reminted is None:
+            taking.over()
+            return Superseded(newer)
+        fence = reminted.fence
+        taking.granted(fence)
+        taking.holding = holding = backend.track(reminted, settings)
+    else:
+        waited = backend.clock() - started
+        raise NotAcquired(resource=fence.resource, reason="superseded", waited=waited)
+    yield Shielded(_give_back(backend, fence.resource, taking, settings))
+    taking.over()
     return Superseded(fence.number)
 
 
@@ -167,15 +247,14 @@ def _claim_once(
     return None
 
 
-def _give_back(backend: Backend, fence: Fence, holding: Holding | None, settings: Settings) -> Plan[None]:
-    if holding is not None:
-        holding.end("abandoned")
-    yield from backend.plan_give_back(fence, settings)
+def _give_back(backend: Backend, resource: str, taking: _Taking, settings: Settings) -> Plan[None]:
+    for fence in taking.end(resource):
+        yield from backend.plan_give_back(fence, settings)
 
 
-def release(backend: Backend, fence: Fence, settings: Settings) -> Plan[bool]:
-    """Free the lock. Return False if it was lost before."""
-    return (yield from backend.plan_release(fence, settings, deadline=_deadline(backend, settings)))
+def release(backend: Backend, fence: Fence, settings: Settings, deadline: float | None = None) -> Plan[bool]:
+    """Free the lock, until ``deadline`` if it is given. Return False if it was lost before."""
+    return (yield from backend.plan_release(fence, settings, deadline=_deadline(backend, settings, deadline)))
 
 
 def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
@@ -221,35 +300,68 @@ def _renew_batch(backend: RenewsGrants, batch: Sequence[Holding], attempt_second
             each.renewed(deadline, now)
 
 
-def adopt(backend: Backend, fence: Fence, settings: Settings) -> Plan[Holding]:
+@overload
+def adopt(backend: Backend, fence: Fence, settings: Settings) -> Plan[Holding]: ...
+@overload
+def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Holding], T]) -> Plan[T]: ...
+def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Holding], Any] = _same) -> Plan[Any]:
     """Take over a lock from a detached fence: mint a new fence, and claim it.
 
     The new token prevents a second adoption of the same fence.
     """
-    deadline = _deadline(backend, settings)
-    grant = yield from backend.plan_remint(fence, new_token(), settings, floor=0, deadline=deadline)
-    if grant is None:
-        raise LeaseLost(fence=fence, reason="gone")
-    outcome = yield from _claim(backend, grant, settings, None, backend.clock())
-    if isinstance(outcome, Superseded):
-        raise LeaseLost(fence=fence, reason="gone")
-    return outcome
+    taking = _Taking()
+    try:
+        deadline = _deadline(backend, settings)
+        taking.token = new_token()
+        try:
+            grant = yield from backend.plan_remint(fence, taking.token, settings, floor=0, deadline=deadline)
+        except FencingError:
+            taking.over()  # what may have run is given back in the background
+            raise
+        if grant is None:
+            taking.over()
+            raise LeaseLost(fence=fence, reason="gone")
+        outcome = yield from _claim(backend, grant, settings, settings, None, backend.clock(), taking, lease)
+        if isinstance(outcome, Superseded):
+            raise LeaseLost(fence=fence, reason="gone")
+        return outcome
+    except GeneratorExit:
+        taking.abandon(backend, fence.resource, settings)
+        raise
+    except BaseException:
+        if taking.may_hold:
+            yield Shielded(_give_back(backend, fence.resource, taking, settings))
+        raise
 
 
 def holder(backend: Backend, resource: str, settings: Settings) -> Plan[Holder | None]:
     """Return a description of the lock's holder; None: the lock is free."""
+    settings = settings.for_one_try()
     return (yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings)))
 
 
 def force_release(backend: Backend, resource: str, settings: Settings) -> Plan[ForcedRelease]:
     """Take the lock from its holder, shut the holder out at every guard, and free the lock."""
-    former = yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings))
-    grant = yield from backend.plan_force(
-        resource, new_token(), settings, floor=0, deadline=_deadline(backend, settings)
-    )
-    outcome = yield from _claim(backend, grant, settings, None, backend.clock())
-    if isinstance(outcome, Superseded):
-        raise LeaseLost(fence=grant.fence, reason="gone")
-    outcome.end("released")
-    yield from release(backend, outcome.fence, settings)
-    return ForcedRelease(holder=former, fence=outcome.fence, fenced=bool(settings.guards))
+    taking = _Taking()
+    try:
+        former = yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings))
+        taking.token = new_token()
+        deadline = _deadline(backend, settings)
+        try:
+            grant = yield from backend.plan_force(resource, taking.token, settings, floor=0, deadline=deadline)
+        except FencingError:
+            taking.over()  # what may have run is given back in the background
+            raise
+        outcome = yield from _claim(backend, grant, settings, settings, None, backend.clock(), taking, _same)
+        if isinstance(outcome, Superseded):
+            raise LeaseLost(fence=grant.fence, reason="gone")
+        outcome.end("released")
+        yield from release(backend, outcome.fence, settings)
+        return ForcedRelease(holder=former, fence=outcome.fence, fenced=bool(settings.guards))
+    except GeneratorExit:
+        taking.abandon(backend, resource, settings)
+        raise
+    except BaseException:
+        if taking.may_hold:
+            yield Shielded(_give_back(backend, resource, taking, settings))
+        raise

@@ -11,12 +11,13 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.effects import run, run_async
+from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.holding import Grant, Holding
@@ -35,7 +36,7 @@ class _Moment:
     __slots__ = ("holdings", "open")
 
     def __init__(self) -> None:
-        self.holdings: set[Holding] = set()
+        self.holdings: set[weakref.ref[Holding]] = set()
         self.open = True  # holdings that are added while this is True will be checked
 
 
@@ -51,6 +52,7 @@ class _Renewal:
         self._clock = backend.clock
         self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
+        self._alive: set[weakref.ref[Holding]] = set()
         self._attempt_seconds = float("inf")  # a third of the shortest ttl that was ever tracked
 
     def close(self) -> None:
@@ -62,8 +64,14 @@ class _Renewal:
         if settings.attempt_seconds < self._attempt_seconds:
             self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
         holding = Holding(grant, settings, self._clock())
+        holding.alive = self._alive
+        self._alive.add(weakref.ref(holding, self._alive.discard))
         self._schedule(holding)
         return holding
+
+    def held(self) -> list[Holding]:
+        """Return the holdings that have not ended."""
+        return _existing(self._alive)
 
     def _schedule(self, holding: Holding) -> None:
         """Enter a holding into the calendar at its next moment."""
@@ -76,18 +84,20 @@ class _Renewal:
             moment = calendar.get(when)
             if moment is None:
                 created = _Moment()
+                # Before the next line: a moment in the calendar always has its call, even if this is interrupted.
+                self._call_at(when, self._on_moment, (calendar, when, created), partial(bool, created.holdings))
                 moment = calendar.setdefault(when, created)
-                if moment is created:
-                    self._call_at(when, self._on_moment, (calendar, when), partial(bool, created.holdings))
-            holding.due_together = moment.holdings
-            moment.holdings.add(holding)
+            holding.join(moment.holdings)
             if moment.open:  # read after the line above: _on_moment closes the moment before it takes the holdings
                 return
+            if calendar.get(when) is moment:  # its call came before it was in the calendar
+                calendar.pop(when, None)
 
-    def _on_moment(self, calendar: dict[float, _Moment], when: float) -> None:
-        moment = calendar.pop(when)
+    def _on_moment(self, calendar: dict[float, _Moment], when: float, moment: _Moment) -> None:
         moment.open = False
-        self._inspect(list(moment.holdings), when)
+        if calendar.get(when) is moment:
+            calendar.pop(when, None)
+        self._inspect(_existing(moment.holdings), when)
 
     def _inspect(self, holdings: list[Holding], when: float) -> None:
         """Hand holdings that are due over for renewal, and watch the deadlines of all."""
@@ -109,11 +119,12 @@ class _Renewal:
     def _watch(self, holdings: list[Holding]) -> None:
         if holdings:
             when = min(holding.deadline for holding in holdings)
-            self._call_at(when, self._deadline_passed, (holdings,), partial(_any_alive, holdings))
+            references = [weakref.ref(holding) for holding in holdings]
+            self._call_at(when, self._deadline_passed, (references,), partial(_any_alive, references))
 
-    def _deadline_passed(self, holdings: list[Holding]) -> None:
+    def _deadline_passed(self, references: list[weakref.ref[Holding]]) -> None:
         now = self._clock()
-        for holding in holdings:
+        for holding in _existing(references):
             if now >= holding.deadline:
                 holding.lose("expired")
             elif holding.due is None or holding.due >= holding.deadline:
@@ -137,8 +148,12 @@ class _Renewal:
         raise AssertionError("sync and async have their own")
 
 
-def _any_alive(holdings: list[Holding]) -> bool:
-    return any(holding.ended is None for holding in holdings)
+def _existing(references: Iterable[weakref.ref[Holding]]) -> list[Holding]:
+    return [holding for holding in (reference() for reference in list(references)) if holding is not None]
+
+
+def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
+    return any(holding.ended is None for holding in _existing(references))
 
 
 class Renewal(_Renewal):
@@ -150,9 +165,11 @@ class Renewal(_Renewal):
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
+        self._alive = set()
         self._entries: dict[float, _Moment] = {}
         self._queue: deque[Holding] = deque()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.RLock()
+        self._wake = Wake()
         self._thread: threading.Thread | None = None
         self._awake = False  # True: the thread will check the queue again without a notification
 
@@ -168,13 +185,13 @@ class Renewal(_Renewal):
         self._queue.extend(holdings)
         if self._awake:
             return
-        with self._changed:
+        with self._lock:
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name="fencing-renewal", daemon=True)
-                thread.start()
+                thread = DaemonThread(self._work, "fencing-renewal")
+                thread.start()  # interrupted, it may run all the same: two threads do no harm
                 self._thread = thread
             else:
-                self._changed.notify()
+                self._wake.set()
             self._awake = True
 
     def _work(self) -> None:
@@ -189,10 +206,10 @@ class Renewal(_Renewal):
 
     def _next_batch(self) -> list[Holding]:
         """Return all holdings that are due; empty: there was none for a while, and the thread ends."""
-        with self._changed:
-            self._awake = False
-            if not self._queue:  # read after the line above: a submit in between notifies
-                self._changed.wait(LINGER_SECONDS)
+        self._awake = False
+        if not self._queue:  # read after the line above: a submit in between wakes this thread
+            self._wake.wait(LINGER_SECONDS)
+        with self._lock:
             batch = [self._queue.popleft() for _ in range(len(self._queue))]
             self._awake = bool(batch)
             if not batch:

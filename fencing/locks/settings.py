@@ -21,6 +21,13 @@ Redis' expiry in whole milliseconds. The values are those of the reference imple
 https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/"""
 
 
+TRY_SECONDS = 1.0
+"""The time limit of one request of a call that tries once, and of its claims, however long the ttl is."""
+
+LONGEST_ATTEMPT_SECONDS = 10.0
+"""The time limit of one request, however long the ttl is."""
+
+
 class _Options(TypedDict, total=False):
     ttl: float
     renew: bool
@@ -56,6 +63,8 @@ class Settings:
         renew: whether leases are renewed automatically, from the grant until they end.
         max_lifetime: seconds after the grant at which automatic renewal stops; None: no limit.
         owner: the label that ``holder()`` shows, up to 200 characters; None: host name and process id.
+        one_try: whether requests are for a call that tries once: a shorter time limit, and few repetitions. Not an
+            option of users.
     """
 
     ttl: float | None = 10.0
@@ -63,6 +72,11 @@ class Settings:
     renew: bool = True
     max_lifetime: float | None = None
     owner: str | None = None
+    one_try: bool = False
+
+    def for_one_try(self) -> Settings:
+        """Return these settings for the requests of a call that tries once."""
+        return Settings(self.ttl, self.guards, self.renew, self.max_lifetime, self.owner, True)
 
     def changed(self, options: Mapping[str, Any], *, asynchronous: bool, coordinator: type | None = None) -> Self:
         """Return a copy of these settings with a user's options applied, or these settings if there are no options.
@@ -86,7 +100,7 @@ class Settings:
     @property
     def attempt_seconds(self) -> float:
         """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
-        return (self.ttl or 10.0) / 3
+        return min((self.ttl or 10.0) / 3, TRY_SECONDS if self.one_try else LONGEST_ATTEMPT_SECONDS)
 
     @property
     def request_seconds(self) -> float:
@@ -100,7 +114,7 @@ class Settings:
         return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
 
 
-_NAMES = tuple(field.name for field in fields(Settings))
+_NAMES = tuple(field.name for field in fields(Settings) if field.name != "one_try")
 _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to wait for it"
 _HINTS = {
     "clock_floor": "; it is an option of RedisCoordinator",

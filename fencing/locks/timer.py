@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from fencing.kernel import process
+from fencing.kernel.waking import DaemonThread, Wake
 
 logger = logging.getLogger("fencing")
 
@@ -27,7 +28,8 @@ class Timer:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callback, Callable[[], bool]]] = []
         self._order = itertools.count()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.RLock()  # reentrant: a destructor that runs here may take a lock of ours
+        self._wake = Wake()
         self._thread: threading.Thread | None = None
         self._wakes_at = float("inf")
 
@@ -40,14 +42,14 @@ class Timer:
             wanted: returns whether the call is still needed; the timer asks from time to time. When no call is needed
                 any more, it makes all calls at once, early, and the thread ends.
         """
-        with self._changed:
+        with self._lock:
             heapq.heappush(self._heap, (when, next(self._order), callback, wanted))
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="fencing-timer", daemon=True)
-                thread.start()
+                thread = DaemonThread(self._run, "fencing-timer")
+                thread.start()  # interrupted, it may run all the same: two threads do no harm
                 self._thread = thread
             elif when < self._wakes_at:
-                self._changed.notify()
+                self._wake.set()
 
     def _run(self) -> None:
         while True:
@@ -68,9 +70,9 @@ class Timer:
 
     def _wait(self) -> list[Callback] | None:
         """Wait, and return the calls that are due; None: no call was needed for a while, and the thread ends."""
-        with self._changed:
-            idle = False
-            while True:
+        idle = False
+        while True:
+            with self._lock:
                 now = process.now()
                 due = []
                 while self._heap and self._heap[0][0] <= now:
@@ -82,12 +84,13 @@ class Timer:
                     if not self._heap:
                         self._thread = None
                         return None
-                    due, self._heap = [callback for _, _, callback, _ in self._heap], []
-                    return due
+                    calls, self._heap = self._heap, []
+                    return [callback for _, _, callback, _ in calls]
                 idle = not any_wanted
                 self._wakes_at = min(self._heap[0][0], now + LINGER_SECONDS) if self._heap else now + LINGER_SECONDS
-                self._changed.wait(self._wakes_at - now)
-                self._wakes_at = -float("inf")
+                seconds = self._wakes_at - now
+            self._wake.wait(seconds)
+            self._wakes_at = -float("inf")
 
 
 _timer = Timer()

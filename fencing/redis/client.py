@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from typing import Any, NoReturn
 
@@ -21,6 +22,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
@@ -35,6 +37,7 @@ from fencing.redis.connection_factory import (
     must_undo,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
+from fencing.redis.scripts import RELEASE
 
 MAX_CONNECTIONS = 16
 """Per coordinator. A call uses one for a round trip, so a few serve hundreds of threads; the others wait for one."""
@@ -51,7 +54,7 @@ UNDO_SECONDS = 0.01
 class LazyConnection:
     """A connection that is opened when it is first needed."""
 
-    __slots__ = ("_reader", "_seconds", "raw", "used")
+    __slots__ = ("__weakref__", "_reader", "_seconds", "raw", "used")
 
     def __init__(self) -> None:
         self.raw: Any = None
@@ -124,6 +127,17 @@ class LazyConnection:
             raw.disconnect()
 
 
+class _Seeker:
+    """A thread that waits for a connection. After its first vain wait it is late, and gets the next one."""
+
+    __slots__ = ("connection", "is_late", "wake")
+
+    def __init__(self) -> None:
+        self.connection: LazyConnection | None = None
+        self.is_late = False
+        self.wake = Wake()
+
+
 class Connections:
     """The connections of a coordinator for threads. A forked child opens its own."""
 
@@ -135,9 +149,11 @@ class Connections:
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        self._free = deque(LazyConnection() for _ in range(MAX_CONNECTIONS))  # used as a stack
-        self._returned = threading.Condition(threading.Lock())
-        self._waiting = 0
+        self._free: deque[LazyConnection] = deque()  # used as a stack
+        self._lock = threading.RLock()
+        # Weak: a connection that an interruption took from its call is collected, and another one may take its place.
+        self._made: list[weakref.ref[LazyConnection]] = []
+        self._waiting: deque[_Seeker] = deque()
         self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
     def perform(self, call: Call) -> Any:
@@ -148,7 +164,7 @@ class Connections:
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        if self.closed:
+        if self.closed and call.script is not RELEASE:  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
         started = time.monotonic()
         try:
@@ -162,27 +178,69 @@ class Connections:
         finally:
             if self.closed:
                 connection.close()
-            self._free.append(connection)
-            if (
-                self._waiting
-            ):  # read after the append above: a waiting thread counts itself, then looks for a connection
-                with self._returned:
-                    self._returned.notify()
+            if self._waiting:
+                self._pass_on(connection)
+            else:
+                self._free.append(connection)
+                if self._waiting:  # a thread first says that it waits, and then looks for a free connection
+                    self._pass_on(None)
+
+    def _pass_on(self, connection: LazyConnection | None) -> None:
+        """Wake the first thread that waits. One that has waited for long gets the connection, the others compete."""
+        try:
+            seeker = self._waiting.popleft()
+        except IndexError:
+            seeker = None
+        if connection is not None:
+            if seeker is not None and seeker.is_late:
+                seeker.connection = connection
+            else:
+                self._free.append(connection)
+        if seeker is not None:
+            seeker.wake.set()
+
+    def _new_connection(self) -> LazyConnection | None:
+        with self._lock:
+            self._made = [made for made in self._made if made() is not None]
+            if len(self._made) >= MAX_CONNECTIONS:
+                return None
+            connection = LazyConnection()
+            self._made.append(weakref.ref(connection))
+            return connection
 
     def _wait_for_connection(self, seconds: float) -> LazyConnection:
         deadline = time.monotonic() + seconds
-        with self._returned:
-            self._waiting += 1
-            try:
-                while True:
-                    try:
-                        return self._free.pop()
-                    except IndexError:
-                        if not self._returned.wait(deadline - time.monotonic()):
-                            error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {seconds:.3g} s")
-                            raise NoReply(error, may_have_run=False) from None
-            finally:
-                self._waiting -= 1
+        seeker = _Seeker()
+        try:
+            while True:
+                connection = self._new_connection()
+                if connection is not None:
+                    return connection
+                (self._waiting.appendleft if seeker.is_late else self._waiting.append)(seeker)
+                try:
+                    return self._free.pop()
+                except IndexError:
+                    pass
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {seconds:.3g} s")
+                    raise NoReply(error, may_have_run=False)
+                seeker.wake.wait(min(left, LOST_WAKE_SECONDS))
+                self._stop_waiting(seeker)
+                connection, seeker.connection = seeker.connection, None
+                if connection is not None:
+                    return connection
+                seeker.is_late = True
+        finally:
+            self._stop_waiting(seeker)
+            if seeker.connection is not None:
+                self._pass_on(seeker.connection)
+
+    def _stop_waiting(self, seeker: _Seeker) -> None:
+        try:
+            self._waiting.remove(seeker)
+        except ValueError:
+            pass  # it was woken
 
     def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
         seconds = self._factory.limit_seconds(call.timeout)
@@ -240,7 +298,7 @@ class Connections:
             self._broken_at = time.monotonic()
 
     def close(self) -> None:
-        """Close all connections. Later calls raise RuntimeError."""
+        """Close all connections. Later calls raise RuntimeError, except releases."""
         self.closed = True
         while self._free:
             self._free.pop().close()

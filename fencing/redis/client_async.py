@@ -34,6 +34,7 @@ from fencing.redis.connection_factory import (
     must_undo,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
+from fencing.redis.scripts import RELEASE
 
 CONNECT_SECONDS = 10.0
 """The time limit of connecting. Each caller also has its own."""
@@ -67,13 +68,22 @@ class AsyncConnections:
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        if self.closed:
-            raise RuntimeError("this coordinator was closed; make a new one")
         loop = asyncio.get_running_loop()
+        if self.closed:
+            if call.script is not RELEASE:
+                raise RuntimeError("this coordinator was closed; make a new one")
+            last = _LoopConnection(self._factory, loop)  # a block may end after the closing
+            try:
+                return await self._ask(last, call, loop)
+            finally:
+                await last.close()
         connection = self._loops.get(loop)
         if connection is None:
             self._forget_closed_loops()
             connection = self._loops[loop] = _LoopConnection(self._factory, loop)
+        return await self._ask(connection, call, loop)
+
+    async def _ask(self, connection: _LoopConnection, call: Call, loop: asyncio.AbstractEventLoop) -> Any:
         seconds = self._factory.limit_seconds(call.timeout)
         now = time.monotonic()
         future = loop.create_future()
@@ -92,7 +102,7 @@ class AsyncConnections:
             self._loops.pop(loop, None)  # the socket is closed when the connection is collected
 
     async def close(self) -> None:
-        """Close the connection of the running loop. Later calls raise RuntimeError."""
+        """Close the connection of the running loop. Later calls raise RuntimeError, except releases."""
         self.closed = True
         self._forget_closed_loops()
         connection = self._loops.pop(asyncio.get_running_loop(), None)

@@ -55,7 +55,11 @@ class RedisCoordinator(RedisPlans, Coordinator):
         return self._listener.perform(effect)
 
     def close(self) -> None:
-        """Close the connections, and stop renewal. A lock that is still held frees itself after its ttl. Idempotent."""
+        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
         super().close()
         self._connections.close()
         self._listener.close()
@@ -100,9 +104,10 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         return await self._listener.perform(effect)
 
     async def close(self) -> None:
-        """Close the connections of the running loop, and stop renewal.
+        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
 
-        A lock that is still held frees itself after its ttl. Idempotent.
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
         """
         await super().close()
         await self._connections.close()

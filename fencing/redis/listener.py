@@ -19,6 +19,7 @@ from redis.exceptions import NoPermissionError, RedisError
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import DaemonThread, Turns, Wake
 from fencing.locks.timer import timer
 from fencing.redis import quirks
 from fencing.redis.calls import Call, release_call
@@ -86,21 +87,15 @@ def message_of(reply: Any) -> bytes | None:
 
 
 class _ThreadWaiter(Waiter):
-    __slots__ = ("_wake_lock",)
+    __slots__ = ("_wake", "wait")
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
         super().__init__(listener, resource, token)
-        self._wake_lock = threading.Lock()
-        self._wake_lock.acquire()
+        self._wake = Wake()
+        self.wait = self._wake.wait
 
     def wake(self) -> None:
-        try:
-            self._wake_lock.release()
-        except RuntimeError:
-            pass  # it was woken already
-
-    def wait(self, seconds: float) -> None:
-        self._wake_lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+        self._wake.set()
 
 
 class Listener:
@@ -116,8 +111,8 @@ class Listener:
         process.after_fork(self._after_fork)
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._connecting = threading.Lock()
+        self._lock = threading.RLock()
+        self._connecting = Turns()
         self._waiters = Waiters(self._clock, self._call_at)
 
     def _after_fork(self) -> None:
@@ -164,13 +159,15 @@ class Listener:
         if self._closed:
             raise RuntimeError("this coordinator was closed; make a new one")
         if self._connection is None:
-            if not self._connecting.acquire(timeout=effect.timeout):
-                raise NoReply(TimeoutError("another thread is still connecting"), may_have_run=False)
+            connecting, turn = self._connecting, Wake()
             try:
+                if not connecting.take(turn, effect.timeout):
+                    raise NoReply(TimeoutError("another thread is still connecting"), may_have_run=False)
                 if self._connection is None:
                     self._connect(deadline)
             finally:
-                self._connecting.release()
+                connecting.queue.pop(turn, None)
+                connecting.wake_first()
         with self._lock:
             if self._connection is None:
                 raise NoReply(ConnectionError("the connection for waiting broke"), may_have_run=False)
@@ -186,7 +183,7 @@ class Listener:
                 connection.read()
             except (RedisError, OSError) as error:
                 raise map_listen_error(error, self._factory.address) from error
-            thread = threading.Thread(target=self._listen, args=(connection,), name="fencing-listener", daemon=True)
+            thread = DaemonThread(self._listen, "fencing-listener", connection)
             self._connection = connection
             thread.start()
         except BaseException:

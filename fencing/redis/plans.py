@@ -210,7 +210,8 @@ class RedisPlans(Backend):
         def attempt(timeout: float, last: bool) -> Call:
             return Call(script, keys, args, timeout, may_take, last, packed)
 
-        return self.plan_until_answered(attempt, about, settings, deadline)
+        token = None if may_take is None else may_take[1]
+        return self.plan_until_answered(attempt, about, settings, deadline, may_take=token)
 
     def _plan_enlist(
         self, resource: str, token: str, waiter: Waiter | None, settings: Settings, deadline: float

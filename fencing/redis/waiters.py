@@ -158,8 +158,9 @@ class Waiters:
     def _recheck_at(self, resource: str, when: float) -> None:
         self._rechecks[resource] = when
         if when < self._timer_calls.get(resource, float("inf")):
-            self._timer_calls[resource] = when
+            # The call first: a moment that is noted always has its call, even if this is interrupted.
             self._call_at(when, partial(self._on_due, resource, when), partial(self._waiters.__contains__, resource))
+            self._timer_calls[resource] = when
 
     def _on_due(self, resource: str, when: float) -> None:
         if self._timer_calls.get(resource) == when:

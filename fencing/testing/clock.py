@@ -24,7 +24,7 @@ class ManualClock:
         self._now = start
         self._calls: list[tuple[float, int, Callback, Callable[[], bool]]] = []
         self._order = itertools.count()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __call__(self) -> float:
         """Return the seconds that it shows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
@@ -119,11 +120,12 @@ def test_a_lease_that_its_user_renewed_is_due_later() -> None:
 def test_a_lease_that_is_added_as_its_moment_comes_is_not_missed() -> None:
     """Another thread takes the holdings out after this one has found their set, and before it adds to it."""
     calendar = Calendar()
-    when = calendar.hold().moment
+    first = calendar.hold()
+    when = first.moment
     moment = calendar.entries[when]
 
-    class Late(set[Holding]):
-        def add(self, holding: Holding) -> None:
+    class Late(set[weakref.ref[Holding]]):
+        def add(self, holding: weakref.ref[Holding]) -> None:
             calendar.wait(when - calendar.now)
             super().add(holding)
 

@@ -226,8 +226,8 @@ def test_claims_come_after_the_grant_and_before_anything_else(steps: Stepper) ->
 @pytest.mark.parametrize(
     ("renew", "timeout", "left"),
     [
-        *[(True, 5.0, 3.0), (True, 60.0, 58.0), (True, 0.0, 10.0), (True, math.inf, 10.0)],
-        *[(False, 5.0, 3.0), (False, 60.0, 7.898), (False, 0.0, 7.898), (False, math.inf, 7.898)],
+        *[(True, 5.0, 3.0), (True, 60.0, 58.0), (True, 0.0, 1.0), (True, math.inf, 10.0)],
+        *[(False, 5.0, 3.0), (False, 60.0, 7.898), (False, 0.0, 1.0), (False, math.inf, 7.898)],
     ],
 )
 def test_a_claim_gets_what_is_left_of_the_timeout_or_one_ttl(

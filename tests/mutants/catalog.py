@@ -71,15 +71,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-new-fence-is-minted-below-the-mark",
         "fencing/locks/plans.py",
-        "fence, new_token(), settings, floor=newer,",
-        "fence, new_token(), settings, floor=0,",
+        "fence, taking.token, requests, floor=newer,",
+        "fence, taking.token, requests, floor=0,",
         ("tests/locks/test_plans.py::test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark",),
     ),
     Mutant(
         "a-claim-that-was-stopped-keeps-the-lock",
         "fencing/locks/plans.py",
-        "yield Shielded(_give_back(backend, fence, holding, settings))\n        raise",
-        "raise",
+        "elif taking.may_hold:",
+        "elif False:",
         ("tests/locks/test_plans.py::test_whatever_stops_a_claim_the_lock_is_given_back",),
     ),
     Mutant(
@@ -142,8 +142,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-deadline-counts-from-the-reply",
         "fencing/kernel/retry.py",
-        "pause >= deadline)), sent_at, repeated)",
-        "pause >= deadline)), clock(), repeated)",
+        "yield attempt(timeout, last)), sent_at, repeated)",
+        "yield attempt(timeout, last)), clock(), repeated)",
         ("tests/locks/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
     ),
     Mutant(

@@ -1,0 +1,112 @@
+"""Waiting and waking that no interruption can break.
+
+A signal handler may raise between any two steps of Python code. ``threading.Condition``, and all that is built on it,
+takes its lock in Python code: an exception there leaves the lock taken for ever. Only a lock of C as the target of
+``with`` is safe, and the calls of this module, which need no such lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+LOST_WAKE_SECONDS = 0.05
+"""How long a thread waits before it looks again: the thread that should have woken it may have been interrupted."""
+
+
+class Wake:
+    """A flag that one thread waits for, and others set. Setting it never blocks."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the thread that waits, or the next one that will."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it was set already
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
+        self._lock.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+
+
+class SafeEvent(threading.Event):
+    """A ``threading.Event`` whose ``set`` never blocks, even if a ``wait`` was interrupted anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wakes: deque[Wake] = deque()
+
+    def set(self) -> None:
+        """Set the flag, and wake all threads that wait for it."""
+        self._flag = True
+        for wake in list(self._wakes):
+            wake.set()
+
+    def clear(self) -> None:
+        """Reset the flag."""
+        self._flag = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the flag is set, at most ``timeout`` seconds. Return whether it is set."""
+        wake = Wake()
+        try:
+            self._wakes.append(wake)
+            if not self._flag:  # read after the line above: a set in between wakes it
+                wake.wait(threading.TIMEOUT_MAX if timeout is None else timeout)
+            return self._flag
+        finally:
+            try:
+                self._wakes.remove(wake)
+            except ValueError:
+                pass  # it was interrupted before it was added
+
+
+class Turns:
+    """A lock that can be waited for with a time limit. First come, first served; any thread may give a turn back.
+
+    The steps that take and give back are single calls of C, so the caller must write them::
+
+        turn = Wake()
+        try:
+            if not turns.take(turn, seconds):
+                raise ...
+            ...
+        finally:
+            turns.queue.pop(turn, None)  # the first call of the block: an interruption comes before it or after it
+            turns.wake_first()
+    """
+
+    def __init__(self) -> None:
+        self.queue: dict[Wake, None] = {}  # the first one has the turn
+
+    def take(self, turn: Wake, seconds: float) -> bool:
+        """Wait for the turn, at most ``seconds``. Return whether it came."""
+        self.queue[turn] = None
+        deadline = time.monotonic() + seconds
+        while list(self.queue)[0] is not turn:  # noqa: RUF015 - an iterator breaks when another thread joins
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            turn.wait(min(left, LOST_WAKE_SECONDS))
+        return True
+
+    def wake_first(self) -> None:
+        """Wake the thread whose turn it is now."""
+        for turn in list(self.queue)[:1]:
+            turn.set()
+
+
+class DaemonThread(threading.Thread):
+    """A daemon thread whose start can be interrupted: the thread then runs, or it does not, but it never hangs."""
+
+    def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
+        super().__init__(target=target, name=name, args=args, daemon=True)
+        self._started = SafeEvent()  # start() waits for it. Without the attribute, an interrupted start may hang

@@ -1,0 +1,137 @@
+"""The background in which locks are given back that a request may have taken, but that nobody got.
+
+The requests were interrupted, or got no answer. They may still run: a frozen server works them off when it continues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+
+from fencing.kernel import process
+from fencing.kernel.effects import run, run_async
+from fencing.kernel.errors import FencingError
+from fencing.kernel.fence import Fence
+from fencing.kernel.retry import Backoff
+from fencing.kernel.waking import DaemonThread
+from fencing.locks.backend import Backend
+from fencing.locks.settings import Settings
+
+LEAST_SECONDS = 60.0
+MOST_SECONDS = 3600.0
+"""For how long a lock is tried to be given back: its ttl, within these limits."""
+
+MOST_LOCKS = 1000
+"""How many locks wait to be given back. Further ones are freed by their ttl."""
+
+ANSWERS = 2
+"""How many releases must be answered. A late request may run beside the first one, but not after the second."""
+
+PAUSES = Backoff(first=0.1, longest=5.0)
+
+
+class _Pending:
+    """A lock that must be given back."""
+
+    def __init__(self, fence: Fence, settings: Settings) -> None:
+        self.fence = fence
+        self.settings = settings.for_one_try()
+        self._until = time.monotonic() + min(max(settings.ttl or 0.0, LEAST_SECONDS), MOST_SECONDS)
+        self._answers = 0
+        self._failures = 0
+
+    def plan(self, backend: Backend) -> Generator[Any, Any, None]:
+        """Release it once more."""
+        deadline = backend.clock() + self.settings.attempt_seconds
+        try:
+            yield from backend.plan_release(self.fence, self.settings, deadline=deadline)
+            self._answers += 1
+            self._failures = 0
+        except FencingError:
+            self._failures += 1
+
+    @property
+    def is_done(self) -> bool:
+        return self._answers >= ANSWERS or time.monotonic() > self._until
+
+    @property
+    def pause(self) -> float:
+        return PAUSES.pause(max(self._failures, 1))
+
+
+class GiveBack:
+    """The background for threads: a daemon thread that lives while there are locks to give back."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._pending: dict[str, _Pending] = {}
+        self._lock = threading.RLock()
+        self._thread: threading.Thread | None = None
+
+    def later(self, fence: Fence, settings: Settings) -> None:
+        """Give back a lock. This returns at once."""
+        if len(self._pending) >= MOST_LOCKS:
+            return
+        self._pending[fence.token] = _Pending(fence, settings)
+        with self._lock:
+            if self._thread is None:
+                thread = DaemonThread(self._work, "fencing-give-back")
+                try:
+                    thread.start()
+                except RuntimeError:
+                    return  # the interpreter is ending
+                self._thread = thread
+
+    def _work(self) -> None:
+        while True:
+            for pending in list(self._pending.values()):
+                try:
+                    run(pending.plan(self._backend), self._backend.perform)
+                except BaseException:  # noqa: BLE001 - the ttl frees the lock
+                    self._pending.pop(pending.fence.token, None)
+                if pending.is_done:
+                    self._pending.pop(pending.fence.token, None)
+            with self._lock:
+                if not self._pending:
+                    self._thread = None
+                    return
+            time.sleep(min((pending.pause for pending in list(self._pending.values())), default=0.0))
+
+
+class AsyncGiveBack:
+    """The background for asyncio: a task for each lock."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def later(self, fence: Fence, settings: Settings) -> None:
+        """Give back a lock. This returns at once."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # a loop that has ended, or another thread
+        if len(self._tasks) < MOST_LOCKS:
+            task = loop.create_task(self._work(_Pending(fence, settings)), name="fencing-give-back")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, pending: _Pending) -> None:
+        while not pending.is_done:
+            try:
+                await run_async(pending.plan(self._backend), self._backend.perform)
+            except RuntimeError:  # the coordinator was closed
+                return
+            if not pending.is_done:
+                await asyncio.sleep(pending.pause)
