@@ -150,8 +150,8 @@ class UnclaimedFence(FencingError):
     """A refusal of a fence whose claim this storage does not have, or no longer has. Nothing was written.
 
     The fence's holder may have read old data. Either the lock does not know the guard: pass ``guards=[guard]``, or
-    claim before reading. Or the storage went back in time, in a restore or a failover, and lost the claim, or a write
-    that it had acknowledged under the claim: discard what was read, and acquire again.
+    claim before reading. Or a restore or a failover took the storage back in time. It lost the claim, or a write that
+    it had acknowledged under the claim: discard what was read, and acquire again.
 
     Attributes:
         fence: the refused fence.
