@@ -146,8 +146,8 @@ class ObjectStoreGuard(ObjectGuard):
             The new publication.
 
         Raises:
-            TypeError, ValueError: a name or a body is malformed, there are too many, or a body was read before. The text
-                says which.
+            TypeError, ValueError: a name or a body is malformed, there are too many, or a body was read before. The
+                text says which.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             StaleRead: what it should replace, or an entry's data, is no longer current. Read again.

@@ -142,8 +142,8 @@ class AsyncObjectStoreGuard(ObjectGuard):
             objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
                 body is bytes, a path, a binary file, or a sync or async iterable of bytes. It may also be an entry of
                 the current publication, which is carried over without a copy. Bodies are read in order, with bounded
-                memory: files in a thread, a sync iterable in this task, so it should not block. After an error a seekable
-                file is put back; an iterator that was read is refused.
+                memory: files in a thread, a sync iterable in this task, so it should not block. After an error a
+                seekable file is put back; an iterator that was read is refused.
             claim: claim and publish at once.
             replacing: a :class:`AsyncPublication`, or None for none: refused unless exactly this is still current.
             progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
@@ -152,8 +152,8 @@ class AsyncObjectStoreGuard(ObjectGuard):
             The new publication.
 
         Raises:
-            TypeError, ValueError: a name or a body is malformed, there are too many, or a body was read before. The text
-                says which.
+            TypeError, ValueError: a name or a body is malformed, there are too many, or a body was read before. The
+                text says which.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             StaleRead: what it should replace, or an entry's data, is no longer current. Read again.
