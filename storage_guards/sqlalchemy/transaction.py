@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
-from storage_guards.sql.shield import finish_within, raise_outcome
+from storage_guards.sql.shield import finish_within
 from storage_guards.sql.transaction import GuardedTransaction
 from storage_guards.sqlalchemy.errors import commit_was_refused, lost_race, transaction_is_gone
 from storage_guards.sqlalchemy.marks import Marks
@@ -106,7 +106,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """Close the connection's socket."""
         self._marks.dialect.hang_up(connection)
 
-    def lost_race(self, error: Exception) -> bool:
+    def lost_race(self, error: BaseException) -> bool:
         """Return whether ``error`` came only from concurrent transactions, so that the whole block may be repeated."""
         if isinstance(error, GuardUnavailable) and error is not self._body_error:
             return lost_race(error.__cause__)
@@ -154,10 +154,10 @@ class AsyncGuardedBlock:
             self._manager.__exit__(kind, error, trace)
 
         end = self._connection.run_sync(leave)
-        ended = await finish_within(end, self._transaction.seconds, self._hang_up)
+        interruption, failure = await finish_within(end, self._transaction.seconds, self._hang_up)
         if isinstance(error, asyncio.CancelledError):
             _drop_cursors(error)
-        raise_outcome(ended, error, self._transaction.explain)
+        self._transaction.raise_outcome(interruption, failure, error)
 
     def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
         manager = self._transaction.on(connection)

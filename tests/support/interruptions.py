@@ -1,0 +1,55 @@
+"""Errors that are raised at a chosen line, as a signal handler can raise them at any line."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_WATCHED = ("/storage_guards/", "/fencing/", contextlib.__file__)
+
+
+class SoftTimeLimit(Exception):
+    """An exception that a signal handler raises, such as Celery's."""
+
+
+class Interruption:
+    """Raises ``error`` at line number ``at`` of those that ``call`` runs in this library; counts them all the same."""
+
+    def __init__(self, at: int = -1, error: BaseException | None = None, also: tuple[str, ...] = ()) -> None:
+        self._at = at
+        self._error = error
+        self._watched = (*_WATCHED, *also)
+        self.lines = 0
+        self.names: list[str] = []
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        before = sys.gettrace()
+        sys.settrace(self._on_call)
+        try:
+            return call()
+        finally:
+            sys.settrace(before)
+
+    def _on_call(self, frame: FrameType, kind: str, argument: object) -> Any:
+        name = frame.f_code.co_filename
+        return self._on_line if any(each in name for each in self._watched) else None
+
+    def _on_line(self, frame: FrameType, kind: str, argument: object) -> Any:
+        if kind == "line":
+            self.lines += 1
+            self.names.append(frame.f_code.co_name)
+            if self.lines - 1 == self._at and self._error is not None:
+                raise self._error
+        return self._on_line
+
+
+def outcome_of(error: BaseException) -> BaseException:
+    """Return what ``landed`` takes, if the error has it: the error, or its cause."""
+    return error.__cause__ if error.__cause__ is not None and not _is_unknown(error) else error
+
+
+def _is_unknown(error: BaseException) -> bool:
+    return type(error).__name__ == "OutcomeUnknown"
