@@ -74,7 +74,7 @@ class PsycopgGuard(PsycopgBase, Operations):
             with transaction, lent as connection:
                 run_alone(connection, transaction.plan_begin(connection), transaction.max_silence)
         except BaseException as error:
-            lent.give_back()
+            lent.recover()
             if transaction.conclude(error):
                 raise
 
@@ -111,7 +111,7 @@ class PsycopgGuard(PsycopgBase, Operations):
             with transaction, lent as connection, GuardedBlock(connection, transaction):
                 yield connection
         except BaseException as error:
-            lent.give_back()
+            lent.recover()
             if transaction.conclude(error):
                 raise
 
@@ -145,7 +145,7 @@ class PsycopgGuard(PsycopgBase, Operations):
             with transaction, lent as connection, GuardedBlock(connection, transaction):
                 rows = connection.execute(query, params).rowcount
         except BaseException as error:
-            lent.give_back()
+            lent.recover()
             if transaction.conclude(error):
                 raise
         return rows
@@ -181,4 +181,4 @@ class PsycopgGuard(PsycopgBase, Operations):
                 errors.connected = True
                 return run_alone(connection, operation.work(connection), operation.waits * seconds)
         finally:
-            lent.give_back()
+            lent.recover()

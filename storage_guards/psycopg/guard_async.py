@@ -72,7 +72,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 async with lent as connection:
                     await run_alone_async(connection, transaction.plan_begin(connection), transaction.max_silence)
         except BaseException as error:
-            await lent.give_back()
+            await lent.recover()
             if transaction.conclude(error):
                 raise
 
@@ -114,7 +114,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 async with lent as connection, AsyncGuardedBlock(connection, transaction):
                     yield connection
         except BaseException as error:
-            await lent.give_back()
+            await lent.recover()
             if transaction.conclude(error):
                 raise
 
@@ -149,7 +149,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 async with lent as connection, AsyncGuardedBlock(connection, transaction):
                     rows = (await connection.execute(query, params)).rowcount
         except BaseException as error:
-            await lent.give_back()
+            await lent.recover()
             if transaction.conclude(error):
                 raise
         return rows
@@ -186,4 +186,4 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                     errors.connected = True
                     return await run_alone_async(connection, operation.work(connection), operation.waits * seconds)
         finally:
-            await lent.give_back()
+            await lent.recover()

@@ -11,6 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -55,7 +56,7 @@ class Lent(ABC):
     """One connection of a source, for one operation. It is idle when it is given back, or closed.
 
     An interruption can hit ``__exit__`` itself. So the guard's methods have an ``except`` around it, which calls
-    :meth:`give_back` once more.
+    :meth:`recover`.
     """
 
     _connection: Connection[Any] | None = None
@@ -86,6 +87,11 @@ class Lent(ABC):
             self._state.restore(connection)
         self._return(connection)
         self._connection = None
+
+    def recover(self) -> None:
+        """Give the connection back if an interruption has prevented that."""
+        with suppress(ValueError, psycopg.Error):  # a pool has it already
+            self.give_back()
 
     @abstractmethod
     def _take(self) -> Connection[Any]: ...
@@ -127,10 +133,15 @@ class AsyncLent(ABC):
             return
         if self._state is not None and self._state.has_changed(connection):
             self._state.restore(connection)
-        self._connection = None
         giving_back = self._return(connection)
+        self._connection = None
         if giving_back is not None:
             await _finish_despite_cancellation(giving_back)
+
+    async def recover(self) -> None:
+        """Give the connection back if an interruption has prevented that."""
+        with suppress(ValueError, psycopg.Error):  # a pool has it already
+            await self.give_back()
 
     @abstractmethod
     async def _take(self) -> AsyncConnection[Any]:
@@ -159,7 +170,9 @@ class _State:
     def has_changed(self, connection: Connection[Any] | AsyncConnection[Any]) -> bool:
         """Return whether an interruption has kept a guarded block from ending its transaction."""
         return self._was_idle and (
-            connection.autocommit is not self._autocommit or "commit" in vars(connection) or not is_idle(connection)
+            connection.autocommit is not self._autocommit
+            or ENDS_THE_BLOCK[-1] in vars(connection)
+            or not is_idle(connection)
         )
 
     def restore(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:

@@ -22,31 +22,27 @@ class Holder(Protocol):
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
 
 
-class OpenTransaction:
+class _OpenTransaction:
     """A transaction that holds marks, or is about to."""
 
     __slots__ = ("fences", "holder", "marks", "owner")
 
     def __init__(self, owner: object, marks: object, fences: Sequence[Fence], holder: Holder) -> None:
-        self.owner: object = owner  # None: the transaction is over
+        self.owner: object = owner
         self.marks = id(marks)
         self.fences = fences
         self.holder = weakref.ref(holder)  # a transaction that is interrupted as it begins ends with its object
 
-    def end(self) -> None:
-        """Note that it no longer holds the marks."""
-        self.owner = None
-
     def is_over(self) -> bool:
         holder = self.holder()
-        return self.owner is None or holder is None or holder.is_over()
+        return holder is None or holder.is_over()
 
 
 # The open transactions of this context. Child contexts inherit them, so each has its owner.
-_open: ContextVar[tuple[OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
+_open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
 
 
-def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> OpenTransaction:
+def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
     """Note a transaction until its end, and refuse it inside a guarded block of the same thread or task and the same
     fence.
 
@@ -70,6 +66,4 @@ def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> Ope
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this call would wait for "
                 f"itself; use the connection or session of that block, or end the block first"
             )
-    opened = OpenTransaction(owner, marks, fences, holder)
-    _open.set((*still_open, opened))
-    return opened
+    _open.set((*still_open, _OpenTransaction(owner, marks, fences, holder)))

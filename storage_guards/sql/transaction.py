@@ -16,7 +16,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence
 from storage_guards.sql.errors import ErrorContext
-from storage_guards.sql.nesting import OpenTransaction, refuse_nested
+from storage_guards.sql.nesting import refuse_nested
 
 M = TypeVar("M")
 
@@ -60,7 +60,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     _told: BaseException | None = None
     """The error that says already what became of the transaction."""
-    _open: OpenTransaction | None = None
+    _left = False
 
     def __init__(
         self,
@@ -83,14 +83,13 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def __enter__(self) -> Self:
         if not self.joined:
-            self._open = refuse_nested(self._marks, self.fences, self)
+            refuse_nested(self._marks, self.fences, self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if self._open is not None:
-            self._open.end()
+        self._left = True
         return error is not None and not self._remains(error)
 
     def conclude(self, error: BaseException) -> bool:
@@ -99,8 +98,7 @@ class GuardedTransaction(ABC, Generic[M]):
         Returns:
             Whether ``error`` itself must be raised. False: the transaction is committed, so raise nothing.
         """
-        if self._open is not None:
-            self._open.end()
+        self._left = True
         return self._remains(error)
 
     def meaning(self, error: BaseException) -> BaseException | None:
@@ -186,7 +184,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
-        return False
+        return self._left
 
     @abstractmethod
     def _commit_was_refused(self, error: BaseException) -> bool:
