@@ -251,7 +251,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         rows = -1
         try:
             with self._run(transaction) as connection:
-                rows = affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+                result = connection.execute(statement, parameters, execution_options=COUNT_ROWS)
+                rows = affected(transaction, result)
         except BaseException as error:
             if transaction.conclude(error):
                 raise

@@ -259,7 +259,9 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         rows = -1
         try:
             async with self._run(transaction) as connection:
-                rows = affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+                rows = affected(
+                    await connection.execute(statement, parameters, execution_options=COUNT_ROWS), transaction
+                )
         except BaseException as error:
             if transaction.conclude(error):
                 raise
