@@ -147,23 +147,33 @@ class StaleRead(FencingError):
 
 
 class UnclaimedFence(FencingError):
-    """A refusal of a fence that was never claimed at this storage. Nothing was written.
+    """A refusal of a fence whose claim this storage does not have, or no longer has. Nothing was written.
 
     The fence's holder may have read old data. Either the lock does not know the guard: pass ``guards=[guard]``, or
-    claim before reading. Or the storage lost the claim in a failover or a restore: discard what was read, and acquire
-    again.
+    claim before reading. Or a restore or a failover took the storage back in time. It lost the claim, or a write that
+    it had acknowledged under the claim: discard what was read, and acquire again.
 
     Attributes:
         fence: the refused fence.
         mark: the storage's mark; None: there is none.
+        acknowledged: the seq that the storage had already acknowledged under this fence, before it went back in time.
+            None: the mark is not of this fence.
     """
 
-    def __init__(self, *, fence: Fence, mark: Mark | None) -> None:
+    def __init__(self, *, fence: Fence, mark: Mark | None, acknowledged: int | None = None) -> None:
         self.fence = fence
         self.mark = mark
+        self.acknowledged = acknowledged
+        holder = f"fence {fence.number} of {fence.resource!r}"
+        if acknowledged is not None:
+            super().__init__(
+                f"the storage has lost what it had acknowledged under {holder}: it was restored, or a replica that "
+                f"lagged behind took over; discard what was read, and acquire again"
+            )
+            return
         has = "no mark" if mark is None else f"only {mark.number}"
         super().__init__(
-            f"fence {fence.number} of {fence.resource!r} was not claimed at this storage, which has {has}: "
+            f"{holder} was not claimed at this storage, which has {has}: "
             f"pass guards=[guard] to the lock, or claim before you read"
         )
 

@@ -10,7 +10,7 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
-from storage_guards.objects.bodies import check_body
+from storage_guards.objects.bodies import Body
 from storage_guards.objects.changes import Scope, plan_read
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
@@ -85,19 +85,19 @@ class ObjectGuard:
             raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
         if not objects:
             raise ValueError("objects is empty: publish at least one object, or call delete() to make nothing current")
-        for name, body in objects.items():
+        for name in objects:
             check_name(name)
-            if not isinstance(body, Entry):
-                check_body(name, body, asynchronous=self._asynchronous)
+        bodies = {
+            name: body if isinstance(body, Entry) else Body(name, body, asynchronous=self._asynchronous)
+            for name, body in objects.items()
+        }
         if not (replacing is ANYTHING or replacing is None or isinstance(replacing, PublicationBase)):
             raise TypeError(f"replacing is a Publication or None, not {type(replacing).__name__}")
         if isinstance(replacing, PublicationBase) and replacing.resource != fence.resource:
             raise ValueError(
                 f"replacing is of {replacing.resource!r}, but the fence is of {fence.resource!r}; use one resource"
             )
-        plan = plan_publish(
-            scope, fence, dict(objects), claim=claim, replacing=replacing, upload_seconds=self._upload_timeout
-        )
+        plan = plan_publish(scope, fence, bodies, claim=claim, replacing=replacing, upload_seconds=self._upload_timeout)
         return scope, plan
 
     def _plan_delete(self, holder: Fence | HasFence, claim: bool) -> Plan[None]:

@@ -2,6 +2,9 @@
 
 The caller's own thread or task reads a body. So objects that belong to a thread stay in it, and a slow body blocks no
 other caller. The whole body is never in memory, unless the caller has it there.
+
+A publication that fails may be repeated with the same bodies. A repetition must never publish the rest of a body, or
+nothing. So a file is put back to where its reading began, and an iterator that was read is refused.
 """
 
 from __future__ import annotations
@@ -9,11 +12,207 @@ from __future__ import annotations
 import asyncio
 import io
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
-from typing import Any
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 PIECE = 2**20
 """Bytes of one piece: so many are read from a file, or gathered from small chunks."""
+
+MOST_REMEMBERED = 1024
+"""How many bodies that were read are remembered. Most are gone by then."""
+
+_CONSUMED = "consumed"
+
+
+class Body:
+    """One body of one publication.
+
+    Raises:
+        TypeError: ``source`` cannot be a body.
+        ValueError: ``source`` was read before, so it would give only a rest, or nothing.
+    """
+
+    def __init__(self, name: str, source: Any, *, asynchronous: bool) -> None:
+        check_body(name, source, asynchronous=asynchronous)
+        self._name = name
+        self._source = source
+        self._is_file = is_file(source) and not (asynchronous and isinstance(source, AsyncIterable))
+        self._start: int | None = None
+        self._size: int | None = None
+        self._over = False
+        self._compared = False
+        self._reading = threading.Lock()
+        if _view(source) is not None or isinstance(source, os.PathLike):
+            return
+        if _read_before.get(source) == _CONSUMED or _is_finished(source):
+            self._refuse_consumed()
+        if self._is_file:
+            self._start, self._size, at_end = _position(source)
+            if at_end:
+                raise ValueError(
+                    f"the body of {name!r} is a file at its end, with nothing left to read; call seek(0) on it first"
+                )
+
+    @property
+    def size(self) -> int | None:
+        """The bytes of the body where that is known before it is read."""
+        view = _view(self._source)
+        if view is not None:
+            return view.nbytes
+        if isinstance(self._source, os.PathLike):
+            return os.stat(self._source).st_size
+        return self._size
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Read the body in pieces of about a mebibyte."""
+        view = _view(self._source)
+        if view is not None:
+            for start in range(0, view.nbytes, PIECE):
+                yield view[start : start + PIECE]
+        elif isinstance(self._source, os.PathLike):
+            with open(self._source, "rb") as file:
+                while chunk := _chunk(file.read(PIECE)):
+                    yield chunk
+        elif self._is_file:
+            self._begin()
+            received = 0
+            while chunk := self._read():
+                received += len(chunk)
+                yield chunk
+            self._check_whole(received)
+        else:
+            self._begin()
+            gathered = _Gathered()
+            for chunk in self._source:
+                if piece := gathered.add(chunk):
+                    yield self._checked(piece)
+            yield from self._last(gathered)
+
+    async def pieces_async(self) -> AsyncIterator[bytes | memoryview]:
+        """Read the body as :meth:`pieces` does: files in a thread, a sync iterable in this task."""
+        if isinstance(self._source, os.PathLike):
+            file = await asyncio.to_thread(open, self._source, "rb")
+            try:
+                while chunk := _chunk(await asyncio.to_thread(file.read, PIECE)):
+                    yield chunk
+            finally:
+                await asyncio.to_thread(file.close)
+        elif self._is_file:
+            self._begin()
+            received = 0
+            while chunk := await asyncio.to_thread(self._read):
+                received += len(chunk)
+                yield chunk
+            self._check_whole(received)
+        elif isinstance(self._source, AsyncIterable):
+            self._begin()
+            gathered = _Gathered()
+            async for chunk in self._source:
+                if piece := gathered.add(chunk):
+                    yield self._checked(piece)
+            for piece in self._last(gathered):
+                yield piece
+        else:
+            for each in self.pieces():
+                yield each
+
+    def restore(self) -> None:
+        """Put a file back to where its reading began. A read that is under way in another thread does it afterwards."""
+        self._over = True
+        if self._start is not None and _read_before.get(self._source) == _CONSUMED:
+            self._seek_back()
+
+    def finish(self) -> None:
+        """Note that the publication has succeeded."""
+        if self._start is not None:
+            _read_before.forget(self._source)  # it is at its end, and refused there
+        elif isinstance(_read_before.get(self._source), int):
+            _read_before.put(self._source, "")
+
+    def _begin(self) -> None:
+        if self._start is not None:
+            _read_before.put(self._source, _CONSUMED)  # until it is put back
+            with self._reading:
+                self._source.seek(self._start)  # another name of the publication may have the same file
+        elif self._is_file or isinstance(self._source, (Iterator, AsyncIterator)):
+            if _read_before.get(self._source) == _CONSUMED:  # for another name of the same publication
+                self._refuse_consumed()
+            _read_before.put(self._source, _CONSUMED)
+
+    def _read(self) -> bytes:
+        try:
+            with self._reading:
+                return _chunk(self._source.read(PIECE))
+        finally:
+            if self._over:  # restored meanwhile
+                self._seek_back()
+
+    def _seek_back(self) -> None:
+        if self._start is None or not self._reading.acquire(blocking=False):
+            return  # the read that is under way does it when it ends
+        try:
+            self._source.seek(self._start)
+            _read_before.forget(self._source)
+        except (OSError, ValueError):  # it was closed, for example: it stays refused
+            pass
+        finally:
+            self._reading.release()
+
+    def _check_whole(self, received: int) -> None:
+        if self._size is not None and received < self._size:
+            raise ValueError(
+                f"the body of {self._name!r} gave {received} bytes of {self._size}: was its file truncated, or read by "
+                f"others, meanwhile? Open it again"
+            )
+
+    def _checked(self, piece: bytes) -> bytes:
+        """Return a piece of an iterable. Refuse the first one if it differs from that of the last attempt."""
+        if not (self._compared or isinstance(self._source, (Iterator, AsyncIterator, Collection))):
+            before, now = _read_before.get(self._source), hash(piece)
+            if isinstance(before, int) and before != now:
+                self._refuse_consumed()
+            _read_before.put(self._source, now)
+            self._compared = True
+        return piece
+
+    def _last(self, gathered: _Gathered) -> Iterator[bytes]:
+        if gathered.rest:
+            yield self._checked(bytes(gathered.rest))
+        elif not gathered.gave and _read_before.get(self._source) not in (None, _CONSUMED):
+            self._refuse_consumed()  # it gave something before, and nothing now
+
+    def _refuse_consumed(self) -> NoReturn:
+        raise ValueError(
+            f"the body of {self._name!r} was read before, so it would give only a rest, or nothing: pass a new "
+            f"{type(self._source).__name__}; or bytes, a path or a seekable file, which can be read again"
+        )
+
+
+@contextmanager
+def restored(bodies: Mapping[str, object]) -> Iterator[None]:
+    """Run a publication. Where it fails, make its bodies fit for a repetition, or refused there."""
+    mine = [body for body in bodies.values() if isinstance(body, Body)]
+    try:
+        yield
+    except BaseException:
+        for body in mine:
+            body.restore()
+        raise
+    for body in mine:
+        body.finish()
 
 
 def check_body(name: str, body: object, *, asynchronous: bool) -> None:
@@ -24,7 +223,7 @@ def check_body(name: str, body: object, *, asynchronous: bool) -> None:
         raise TypeError(f"the body of {name!r} is an async iterable, and this guard is sync; use AsyncObjectStoreGuard")
     if isinstance(body, io.TextIOBase):
         raise TypeError(f"the body of {name!r} is a text file; open it with 'rb'")
-    if _view(body) is None and not isinstance(body, (os.PathLike, Iterable, AsyncIterable)) and not _is_file(body):
+    if _view(body) is None and not isinstance(body, (os.PathLike, Iterable, AsyncIterable)) and not is_file(body):
         raise TypeError(
             f"the body of {name!r} is bytes, a path, a binary file or an iterable of bytes, not {type(body).__name__}"
         )
@@ -32,77 +231,85 @@ def check_body(name: str, body: object, *, asynchronous: bool) -> None:
         raise TypeError(f"the body of {name!r} is a dict; encode it")
 
 
-def size_of(body: Any) -> int | None:
-    """Return the size of a body where it is known before it is read."""
-    view = _view(body)
-    if view is not None:
-        return view.nbytes
-    if isinstance(body, os.PathLike):
-        return os.stat(body).st_size
-    return None
-
-
-def read_pieces(body: Any) -> Iterator[bytes | memoryview]:
-    """Read a body in pieces of about a mebibyte."""
-    view = _view(body)
-    if view is not None:
-        for start in range(0, view.nbytes, PIECE):
-            yield view[start : start + PIECE]
-    elif isinstance(body, os.PathLike):
-        with open(body, "rb") as file:
-            yield from _read(file)
-    elif _is_file(body):
-        yield from _read(body)
-    else:
-        gathered = bytearray()
-        for chunk in body:
-            if piece := _gather(gathered, chunk):
-                yield piece
-        if gathered:
-            yield bytes(gathered)
-
-
-async def read_pieces_async(body: Any) -> AsyncIterator[bytes | memoryview]:
-    """Read a body in pieces as :func:`read_pieces` does: files in a thread, a sync iterable in this task."""
-    if isinstance(body, os.PathLike):
-        file = await asyncio.to_thread(open, body, "rb")
-        try:
-            async for piece in read_pieces_async(file):
-                yield piece
-        finally:
-            await asyncio.to_thread(file.close)
-    elif _is_file(body) and not isinstance(body, AsyncIterable):
-        while chunk := await asyncio.to_thread(body.read, PIECE):
-            yield bytes(_bytes(chunk))
-    elif isinstance(body, AsyncIterable):
-        gathered = bytearray()
-        async for chunk in body:
-            if piece := _gather(gathered, chunk):
-                yield piece
-        if gathered:
-            yield bytes(gathered)
-    else:
-        for piece in read_pieces(body):
-            yield piece
-
-
-def _gather(gathered: bytearray, chunk: Any) -> bytes:
-    """Add a chunk. Return all that has gathered once it is enough for a piece."""
-    gathered += _bytes(chunk)
-    if len(gathered) < PIECE:
-        return b""
-    piece = bytes(gathered)
-    gathered.clear()
-    return piece
-
-
-def _read(file: Any) -> Iterator[bytes]:
-    while chunk := file.read(PIECE):
-        yield bytes(_bytes(chunk))
-
-
-def _is_file(body: object) -> bool:
+def is_file(body: object) -> bool:
     return callable(getattr(body, "read", None))
+
+
+class _Gathered:
+    """Chunks of an iterable, until they are enough for a piece."""
+
+    def __init__(self) -> None:
+        self.rest = bytearray()
+        self.gave = False
+
+    def add(self, chunk: Any) -> bytes:
+        """Add a chunk. Return all that has gathered once it is enough for a piece."""
+        self.rest += _bytes(chunk)
+        self.gave = self.gave or bool(self.rest)
+        if len(self.rest) < PIECE:
+            return b""
+        piece = bytes(self.rest)
+        self.rest.clear()
+        return piece
+
+
+class _ReadBefore:
+    """What is known of bodies that were read, by identity. Weak where that is possible, and bounded."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, tuple[Callable[[], object], str | int]] = OrderedDict()
+
+    def get(self, body: object) -> str | int | None:
+        """Return ``_CONSUMED``; or the hash of the first piece; "": it gave something; None: it was not read."""
+        found = self._known.get(id(body))
+        return None if found is None or found[0]() is not body else found[1]
+
+    def put(self, body: object, state: str | int) -> None:
+        key = id(body)
+        try:
+            alive: Callable[[], object] = weakref.ref(body, lambda gone: self._drop(key, gone))
+        except TypeError:  # a list's iterator, for example
+            alive = lambda: body  # noqa: E731 - referenced, so that no other object gets its id
+        self._known[key] = alive, state
+        self._known.move_to_end(key)
+        while len(self._known) > MOST_REMEMBERED:
+            self._known.popitem(last=False)
+
+    def forget(self, body: object) -> None:
+        self._known.pop(id(body), None)
+
+    def _drop(self, key: int, gone: object) -> None:
+        found = self._known.get(key)
+        if found is not None and found[0] is gone:
+            self._known.pop(key, None)
+
+
+_read_before = _ReadBefore()
+
+
+def _position(file: Any) -> tuple[int | None, int | None, bool]:
+    """Return where a file is; how many bytes follow; and whether it is at the end of bytes that were read.
+
+    None instead of the first: it cannot be put back. None instead of the second: that takes more than a look.
+    """
+    try:
+        if not getattr(file, "seekable", lambda: True)() or type(start := file.tell()) is not int:
+            return None, None, False
+        size = None
+        if isinstance(file, io.BytesIO) or isinstance(getattr(file, "raw", file), io.FileIO):
+            size = max(0, file.seek(0, os.SEEK_END) - start)
+        at_end = start > 0 and not (file.read(1) if size is None else size)
+        file.seek(start)
+    except (OSError, ValueError, AttributeError, TypeError):
+        return None, None, False
+    return start, size, bool(at_end)
+
+
+def _is_finished(body: Any) -> bool:
+    """Return whether a generator has come to its end."""
+    if isinstance(body, Generator):
+        return getattr(body, "gi_frame", body) is None
+    return getattr(body, "ag_frame", body) is None
 
 
 def _view(body: Any) -> memoryview | None:
@@ -110,6 +317,10 @@ def _view(body: Any) -> memoryview | None:
         return memoryview(body).cast("B")
     except TypeError:
         return None
+
+
+def _chunk(read: Any) -> bytes:
+    return bytes(_bytes(read))
 
 
 def _bytes(chunk: Any) -> memoryview:

@@ -24,11 +24,20 @@ _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "con
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 
-def map_error(error: Exception, action: str) -> Conflict | Lost | GuardNotEnforceable:
+def map_error(error: Exception, action: str, *, conditional: bool) -> Conflict | Lost | GuardNotEnforceable:
     """Return the guard's error for one of obstore. FileNotFoundError is not mapped, because its meaning depends on the
-    request."""
+    request.
+
+    Args:
+        conditional: it was a put under a condition. The statuses 409 and 412 refuse the condition only there. Stores
+            also use them for "something else is under way", and Azure for a blob that is archived.
+    """
     if isinstance(error, (AlreadyExistsError, PreconditionError)):
-        return Conflict(brief(error))
+        if conditional:
+            return Conflict(brief(error))
+        if "BlobArchived" in str(error) and "BlobArchived" not in action:  # not just a key of that name
+            return GuardNotEnforceable(f"{action}: it is archived; rehydrate it, and keep it online: {brief(error)}")
+        return Lost(f"{action}: {brief(error)}")
     if isinstance(error, _DENIED):
         return GuardNotEnforceable(
             f"{action}: the store refused; the guard needs to read, write, list and delete below its prefix, with "

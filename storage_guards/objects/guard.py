@@ -14,7 +14,6 @@ from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
-from storage_guards.objects.bodies import read_pieces, size_of
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
@@ -138,7 +137,7 @@ class ObjectStoreGuard(ObjectGuard):
             objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
                 body is bytes, a path, a binary file, or an iterable of bytes. It may also be an entry of the current
                 publication, which is carried over without a copy. Bodies are read in this thread, in order, with
-                bounded memory.
+                bounded memory. After an error a seekable file is put back; an iterator that was read is refused.
             claim: claim and publish at once.
             replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
             progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
@@ -147,7 +146,8 @@ class ObjectStoreGuard(ObjectGuard):
             The new publication.
 
         Raises:
-            TypeError, ValueError: a name or a body is malformed, or there are too many. The text says which.
+            TypeError, ValueError: a name or a body is malformed, there are too many, or a body was read before. The
+                text says which.
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
             StaleRead: what it should replace, or an entry's data, is no longer current. Read again.
@@ -322,7 +322,7 @@ class ObjectStoreGuard(ObjectGuard):
     def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
             case OpenBody(body):
-                return read_pieces(body), size_of(body)
+                return body.pieces(), body.size
             case Next(Generator() as body):
                 return next(body, None)
             case Close(Generator() as body):

@@ -150,7 +150,7 @@ class ObjectIO:
             use_multipart=False,
         )
         try:
-            result = await _bounded(put, request.seconds, action)
+            result = await _bounded(put, request.seconds, action, conditional=request.condition is not None)
         except FileNotFoundError as error:
             require_bucket(error, request.key)
             if request.condition not in (None, CREATE):
@@ -161,10 +161,6 @@ class ObjectIO:
             raise GuardNotEnforceable(f"{action}: not found: is there such a bucket? {brief(error)}") from error
         except GuardNotEnforceable as error:
             if is_denied(error.__cause__) and not is_first_attempt(error.__cause__):
-                raise Lost(f"{action}: {error}") from error
-            raise
-        except Conflict as error:
-            if request.condition is None:  # there was no condition to refuse
                 raise Lost(f"{action}: {error}") from error
             raise
         stored = Version(result.get("e_tag"), result.get("version"))
@@ -224,8 +220,12 @@ class ObjectIO:
         return found[: request.limit]
 
 
-async def _bounded(awaitable: Awaitable[T], seconds: float | None, action: str) -> T:
-    """Await the result within the bound, and map obstore's errors, except FileNotFoundError."""
+async def _bounded(awaitable: Awaitable[T], seconds: float | None, action: str, *, conditional: bool = False) -> T:
+    """Await the result within the bound, and map obstore's errors, except FileNotFoundError.
+
+    Args:
+        conditional: it is a put under a condition. Only that can be a :class:`Conflict`.
+    """
     try:
         async with asyncio.timeout(seconds):
             return await awaitable
@@ -234,7 +234,7 @@ async def _bounded(awaitable: Awaitable[T], seconds: float | None, action: str) 
     except FileNotFoundError:
         raise
     except STORE_ERRORS as error:
-        raise map_error(error, action) from error
+        raise map_error(error, action, conditional=conditional) from error
 
 
 def write_etag(e_tag: str, form: str) -> str:

@@ -10,6 +10,7 @@ from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects import pointer as states
+from storage_guards.objects.bodies import restored
 from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_inspect, plan_put, plan_read, unavailable
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
@@ -84,15 +85,16 @@ def plan_publish(
         return states.with_publication(now, fence, mark, upload, scope.now(), objects)
 
     encode(decide((yield from plan_read(scope))), ROOM)  # a refusal comes before the first upload
-    for name, body in bodies.items():
-        if name not in carried:
-            key = objects[name].key
-            try:
-                size = yield from plan_upload(name, directory.full(key), body, upload_seconds)
-            except Lost as error:
-                raise unavailable(scope, error, "nothing was published, retry") from error
-            objects[name] = Entry(key, size)
-    pointer = yield Shielded(_plan_write(scope, fence, decide))
+    with restored(bodies):
+        for name, body in bodies.items():
+            if name not in carried:
+                key = objects[name].key
+                try:
+                    size = yield from plan_upload(name, directory.full(key), body, upload_seconds)
+                except Lost as error:
+                    raise unavailable(scope, error, "nothing was published, retry") from error
+                objects[name] = Entry(key, size)
+        pointer = yield Shielded(_plan_write(scope, fence, decide))
     return pointer.published  # type: ignore[no-any-return]
 
 

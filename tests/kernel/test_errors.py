@@ -37,6 +37,7 @@ EVERY: list[FencingError] = [
     StaleFence(fence=FENCE, mark=None, floor=8),
     UnclaimedFence(fence=FENCE, mark=None),
     UnclaimedFence(fence=FENCE, mark=Mark(3, "b" * 22)),
+    UnclaimedFence(fence=FENCE, mark=Mark(7, "a" * 22, 3), acknowledged=5),
     StaleRead(resource="orders:42"),
     StaleRead(resource="orders:42", key="reports/today.csv"),
     OutcomeUnknown(fence=FENCE, seq=3, transaction="811"),

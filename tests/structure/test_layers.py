@@ -31,6 +31,7 @@ LOCKS = "fencing.locks"
 BACKEND = (KERNEL, LOCKS, "fencing.coordinator")
 REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
 REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
+SHARED = ("storage_guards.bounds", "storage_guards.continuity")  # what all guards share
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -56,20 +57,17 @@ ROOMS = {
     "fencing.sql.errors": Room(),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
+    "storage_guards.continuity": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
-    "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", "storage_guards.bounds")),
-    "storage_guards.sqlalchemy": Room(
-        (KERNEL, "fencing.sql", "storage_guards.bounds", "storage_guards.sql"), ("sqlalchemy",)
-    ),
+    "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", *SHARED)),
+    "storage_guards.sqlalchemy": Room((KERNEL, "fencing.sql", *SHARED, "storage_guards.sql"), ("sqlalchemy",)),
     "storage_guards.sqlalchemy.over_psycopg": Room(
         (KERNEL, "fencing.sql", "storage_guards.sql", "storage_guards.sqlalchemy", "storage_guards.psycopg"),
         ("sqlalchemy", "psycopg"),
     ),
-    "storage_guards.psycopg": Room(
-        (KERNEL, "fencing.sql.errors", "storage_guards.bounds", "storage_guards.sql"), ("psycopg",)
-    ),
-    "storage_guards.objects": Room((KERNEL, "storage_guards.bounds"), ("obstore",)),
+    "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
+    "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
 }
 FACES = ("fencing", "storage_guards")  # they name everything, and load it when it is used: see the tests below
 

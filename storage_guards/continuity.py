@@ -1,0 +1,132 @@
+"""The rule of continuity: a storage must still have the writes that it has acknowledged to a living holder.
+
+A restore, or the promotion of a lagging replica, can bring back marks and data together. Then the mark may still be the
+holder's own, but what the holder has read or written since is gone. So a guard remembers the last acknowledged state of
+each fence, and refuses a check where the storage has an older one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Container
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from fencing.kernel.errors import UnclaimedFence
+from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.kernel.process import after_fork
+
+REMEMBERED_WRITES = 16
+"""How many of its last writes a mark remembers, in every guard."""
+
+MOST_FENCES = 4096
+"""How many fences one guard object remembers. The fences used last stay."""
+
+
+class _Acknowledged(NamedTuple):
+    seq: int
+    write_id: str
+    storage: object  # referenced, so that no other storage gets its id
+
+
+_Key = tuple[object, ...]
+
+_lock = threading.RLock()  # reentrant: a signal handler may use a guard, too
+_of_leases: WeakKeyDictionary[Any, dict[_Key, _Acknowledged]] = WeakKeyDictionary()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+after_fork(_in_child)
+
+
+class Continuity:
+    """The memory of one guard object: the last state that the storage has acknowledged under each fence.
+
+    What was acknowledged to a lease is also kept with the lease, as long as it lives. All guard objects over the same
+    storage share that. A bare fence is remembered by the guard object alone, with a bound on their number.
+
+    It is a lower bound: another guard object may have written under the same fence meanwhile. If it has written
+    ``REMEMBERED_WRITES`` times or more, the mark no longer remembers this guard's last write. Then only ``seq`` is
+    compared.
+
+    Args:
+        storage: the object that stands for the storage, such as an engine or a store. It is compared by identity.
+        part: what distinguishes two sets of marks in one storage, such as a schema or a prefix.
+    """
+
+    def __init__(self, storage: object, part: object = "") -> None:
+        self._storage = storage
+        self._id: _Key = (id(storage), part)
+        self._fences: OrderedDict[_Key, _Acknowledged] = OrderedDict()
+        self._most = MOST_FENCES
+
+    def check(
+        self, holder: Fence | HasFence, fence: Fence, seq: int, recent_writes: Container[str], key: str = ""
+    ) -> None:
+        """Refuse a claim or a write if the storage has lost a state that it had acknowledged under this fence.
+
+        Call it with what the storage answered, before its transaction is committed or its conditional put is sent.
+
+        Args:
+            holder: the lease or fence that the caller passed.
+            fence: its fence. The mark is this fence's own.
+            seq: the mark's, without the addition of the write that is being checked.
+            recent_writes: the ids of the last writes that the mark remembers: a list, or a text of them. It may already
+                have the id of the write that is being checked.
+            key: of the object whose mark it is, where a storage has other marks than the resource's.
+
+        Raises:
+            UnclaimedFence: it has lost such a state. Nothing may be written.
+        """
+        name = (fence.token, fence.resource, key)
+        last = self._fences.get(name)
+        if not isinstance(holder, Fence):
+            shared = self._shared(holder)
+            kept = None if shared is None else shared.get((self._id, name))
+            if kept is not None and (last is None or kept.seq > last.seq):
+                last = kept
+        if last is None:
+            return
+        since = seq - last.seq
+        if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
+            raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
+
+    def remember(self, holder: Fence | HasFence, fence: Fence, seq: int, write_id: str, key: str = "") -> None:
+        """Remember a state that the storage has acknowledged. Never call it before the commit is acknowledged.
+
+        Args:
+            holder: the lease or fence that the caller passed.
+            fence: its fence.
+            seq: the mark's, with the addition of the write that was acknowledged.
+            write_id: of that write; of a claim, the newest one that the mark remembers. "": there is none.
+            key: as for :meth:`check`.
+        """
+        name = (fence.token, fence.resource, key)
+        state = _Acknowledged(seq, write_id, self._storage)
+        with _lock:
+            last = self._fences.get(name)
+            if last is None or last.seq <= seq:  # a slower thread must not replace what a faster one has stored
+                self._fences[name] = state
+            self._fences.move_to_end(name)
+            while len(self._fences) > self._most:
+                self._fences.popitem(last=False)
+            if not isinstance(holder, Fence):
+                shared = self._shared(holder, make=True)
+                if shared is not None:
+                    kept = shared.get((self._id, name))
+                    if kept is None or kept.seq <= seq:
+                        shared[self._id, name] = state
+
+    @staticmethod
+    def _shared(holder: HasFence, make: bool = False) -> dict[_Key, _Acknowledged] | None:
+        try:
+            if make:
+                return _of_leases.setdefault(holder, {})
+            return _of_leases.get(holder)
+        except TypeError:  # it is no lease of ours, and has no hash or no weak references: the fence must do
+            return None
