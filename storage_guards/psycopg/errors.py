@@ -12,7 +12,7 @@ from storage_guards.sql.errors import ErrorContext
 class PsycopgErrors(ErrorContext):
     """The context of statements that go through psycopg."""
 
-    kinds = (psycopg.Error,)
+    kinds = of_driver = (psycopg.Error,)
 
     def explain(self, error: Exception) -> Exception:
         state, message = getattr(error, "sqlstate", None), first_line(error)

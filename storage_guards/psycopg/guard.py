@@ -69,8 +69,14 @@ class PsycopgGuard(PsycopgBase, Operations):
             ValueError: the guard's only connection is in a transaction. End it first.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction, self._borrow(transaction.seconds) as connection:
-            run_alone(connection, transaction.plan_begin(connection), transaction.max_silence)
+        lent = self._borrow(transaction.seconds)
+        try:
+            with transaction, lent as connection:
+                run_alone(connection, transaction.plan_begin(connection), transaction.max_silence)
+        except BaseException as error:
+            lent.recover()
+            if transaction.conclude(error):
+                raise
 
     @contextmanager
     def begin(self, *holders: Fence | HasFence, claim: bool = False) -> Iterator[Connection[Any]]:
@@ -100,8 +106,14 @@ class PsycopgGuard(PsycopgBase, Operations):
                 for instance. Nothing was written. Correct the data, or begin a new block.
         """
         transaction = self._transaction(holders, claim=claim, caller_block=True)
-        with transaction, self._borrow(transaction.seconds) as connection, GuardedBlock(connection, transaction):
-            yield connection
+        lent = self._borrow(transaction.seconds)
+        try:
+            with transaction, lent as connection, GuardedBlock(connection, transaction):
+                yield connection
+        except BaseException as error:
+            lent.recover()
+            if transaction.conclude(error):
+                raise
 
     def write(
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
@@ -127,9 +139,16 @@ class PsycopgGuard(PsycopgBase, Operations):
                 :meth:`begin`.
         """
         transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
-        with transaction, self._borrow(transaction.seconds) as connection, GuardedBlock(connection, transaction):
-            rows = connection.execute(query, params).rowcount
-        return rows  # noqa: RET504 - the transaction swallows what comes after its commit
+        lent = self._borrow(transaction.seconds)
+        rows = -1
+        try:
+            with transaction, lent as connection, GuardedBlock(connection, transaction):
+                rows = connection.execute(query, params).rowcount
+        except BaseException as error:
+            lent.recover()
+            if transaction.conclude(error):
+                raise
+        return rows
 
     def advance(self, connection: Connection[Any], *holders: Fence | HasFence) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.
@@ -156,6 +175,10 @@ class PsycopgGuard(PsycopgBase, Operations):
 
     def _operate(self, operation: Operation) -> Any:
         seconds = operation.errors.seconds
-        with operation.errors as errors, self._borrow(seconds) as connection:
-            errors.connected = True
-            return run_alone(connection, operation.work(connection), operation.waits * seconds)
+        lent = self._borrow(seconds)
+        try:
+            with operation.errors as errors, lent as connection:
+                errors.connected = True
+                return run_alone(connection, operation.work(connection), operation.waits * seconds)
+        finally:
+            lent.recover()

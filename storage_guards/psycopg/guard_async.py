@@ -66,9 +66,15 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             ValueError: the guard's only connection is in a transaction. End it first.
         """
         transaction = self._transaction(holders, claim=True, writes=0, timeout=timeout)
-        with transaction:
-            async with self._borrow(transaction.seconds) as connection:
-                await run_alone_async(connection, transaction.plan_begin(connection), transaction.max_silence)
+        lent = self._borrow(transaction.seconds)
+        try:
+            with transaction:
+                async with lent as connection:
+                    await run_alone_async(connection, transaction.plan_begin(connection), transaction.max_silence)
+        except BaseException as error:
+            await lent.recover()
+            if transaction.conclude(error):
+                raise
 
     @asynccontextmanager
     async def begin(self, *holders: Fence | HasFence, claim: bool = False) -> AsyncIterator[AsyncConnection[Any]]:
@@ -102,9 +108,15 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 for instance. Nothing was written. Correct the data, or begin a new block.
         """
         transaction = self._transaction(holders, claim=claim, caller_block=True)
-        with transaction:
-            async with self._borrow(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
-                yield connection
+        lent = self._borrow(transaction.seconds)
+        try:
+            with transaction:
+                async with lent as connection, AsyncGuardedBlock(connection, transaction):
+                    yield connection
+        except BaseException as error:
+            await lent.recover()
+            if transaction.conclude(error):
+                raise
 
     async def write(
         self, holder: Fence | HasFence, query: Query, params: Params | None = None, *, claim: bool = False
@@ -130,9 +142,16 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                 :meth:`begin`.
         """
         transaction = self._transaction((holder,), claim=claim, caller_block=may_end_the_transaction(query))
-        with transaction:
-            async with self._borrow(transaction.seconds) as connection, AsyncGuardedBlock(connection, transaction):
-                rows = (await connection.execute(query, params)).rowcount
+        lent = self._borrow(transaction.seconds)
+        rows = -1
+        try:
+            with transaction:
+                async with lent as connection, AsyncGuardedBlock(connection, transaction):
+                    rows = (await connection.execute(query, params)).rowcount
+        except BaseException as error:
+            await lent.recover()
+            if transaction.conclude(error):
+                raise
         return rows
 
     async def advance(self, connection: AsyncConnection[Any], *holders: Fence | HasFence) -> None:
@@ -160,7 +179,11 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
 
     async def _operate(self, operation: Operation) -> Any:
         seconds = operation.errors.seconds
-        with operation.errors as errors:
-            async with self._borrow(seconds) as connection:
-                errors.connected = True
-                return await run_alone_async(connection, operation.work(connection), operation.waits * seconds)
+        lent = self._borrow(seconds)
+        try:
+            with operation.errors as errors:
+                async with lent as connection:
+                    errors.connected = True
+                    return await run_alone_async(connection, operation.work(connection), operation.waits * seconds)
+        finally:
+            await lent.recover()

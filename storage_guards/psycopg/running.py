@@ -4,6 +4,7 @@ transaction."""
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -12,14 +13,15 @@ from psycopg import AsyncConnection, Connection
 from psycopg.abc import PQGen
 
 from fencing.kernel.errors import GuardNotEnforceable
+from storage_guards.psycopg.sources import ENDS_THE_BLOCK, allow
 from storage_guards.psycopg.statements import AnyConnection
 from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.psycopg.wire import hang_up, is_idle, limit_silence, require_idle
-from storage_guards.sql.shield import GRACE, finish_within, raise_outcome
+from storage_guards.sql.shield import GRACE, finish_within
 
 T = TypeVar("T")
 
-_ENDS_THE_BLOCK = ("commit", "rollback", "close")
+_PAUSE = 0.005
 
 
 class GuardedBlock:
@@ -36,28 +38,32 @@ class GuardedBlock:
             if self._autocommit:  # in autocommit, what follows a COMMIT in the block would be committed at once
                 self._connection.autocommit = False
             run(self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence)
+            if self._transaction.caller_block:
+                _forbid(self._connection)
         except BaseException:
             self._clean_up()
             raise
-        if self._transaction.caller_block:
-            _forbid(self._connection)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.caller_block:
-            _allow(self._connection)
         try:
             if error is None:
+                allow(self._connection)
                 run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence)
             else:
                 self._transaction.body_failed(error)
+        except psycopg.Error as failure:
+            self._transaction.meaning(failure)  # whether it is a refusal is known only while the connection is open
+            raise
         finally:
             if self._autocommit or not is_idle(self._connection):
                 self._clean_up()
+            allow(self._connection)
 
     def _clean_up(self) -> None:
         """Roll back what is not committed, or else close the connection. Ignore the database's errors."""
+        allow(self._connection)
         try:
             if not is_idle(self._connection) and not self._connection.closed:
                 _wait_for_turn(self._connection, self._transaction.max_silence)
@@ -87,22 +93,21 @@ class AsyncGuardedBlock:
             await run_async(
                 self._connection, self._transaction.plan_begin(self._connection), self._transaction.max_silence
             )
+            if self._transaction.caller_block:
+                _forbid(self._connection)
         except BaseException:
             await finish_within(self._clean_up(), self._transaction.seconds, lambda: hang_up(self._connection))
             raise
-        if self._transaction.caller_block:
-            _forbid(self._connection)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._transaction.caller_block:
-            _allow(self._connection)
+        allow(self._connection)
         if error is not None:
             self._transaction.body_failed(error)
         end = self._end(commits=error is None)
-        ended = await finish_within(end, self._transaction.seconds, lambda: hang_up(self._connection))
-        raise_outcome(ended, error, self._transaction.explain)
+        interruption, failure = await finish_within(end, self._transaction.seconds, lambda: hang_up(self._connection))
+        self._transaction.raise_outcome(interruption, failure, error)
 
     async def _end(self, *, commits: bool) -> None:
         try:
@@ -114,6 +119,7 @@ class AsyncGuardedBlock:
             await self._clean_up()
 
     async def _clean_up(self) -> None:
+        allow(self._connection)
         try:
             if not is_idle(self._connection) and not self._connection.closed:
                 await _wait_for_turn_async(self._connection, self._transaction.max_silence)
@@ -176,21 +182,24 @@ async def _roll_back(connection: AsyncConnection[Any]) -> None:
 def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
     """Wait until the connection is free. Close it and raise OperationalError where it stays in use.
 
-    psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open.
+    psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open. The
+    lock is not taken here: an interruption could leave it taken.
     """
     if connection.lock.locked():
-        if not connection.lock.acquire(timeout=seconds):
-            _give_up(connection, seconds)
-        connection.lock.release()
+        deadline = time.monotonic() + seconds
+        while connection.lock.locked():
+            if time.monotonic() > deadline:
+                _give_up(connection, seconds)
+            time.sleep(_PAUSE)
 
 
 async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
     if connection.lock.locked():
-        try:
-            await asyncio.wait_for(connection.lock.acquire(), seconds)
-        except TimeoutError:
-            _give_up(connection, seconds)
-        connection.lock.release()
+        deadline = time.monotonic() + seconds
+        while connection.lock.locked():
+            if time.monotonic() > deadline:
+                _give_up(connection, seconds)
+            await asyncio.sleep(_PAUSE)
 
 
 def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
@@ -214,9 +223,4 @@ def _forbid(connection: AnyConnection) -> None:
             "and rolls back after an exception. Put connection.transaction() around what may be rolled back by itself"
         )
 
-    vars(connection).update(dict.fromkeys(_ENDS_THE_BLOCK, refuse))
-
-
-def _allow(connection: AnyConnection) -> None:
-    for name in _ENDS_THE_BLOCK:
-        vars(connection).pop(name, None)
+    vars(connection).update(dict.fromkeys(ENDS_THE_BLOCK, refuse))

@@ -6,8 +6,12 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+import time
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
@@ -16,9 +20,10 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict
 
 from fencing.kernel.errors import GuardUnavailable
+from storage_guards.psycopg.wire import hang_up, is_idle
 
-Borrow = Callable[[float], AbstractContextManager[Connection[Any]]]
-AsyncBorrow = Callable[[float], AbstractAsyncContextManager[AsyncConnection[Any]]]
+ENDS_THE_BLOCK = ("commit", "rollback", "close")
+"""The methods that a guarded block refuses, by attributes of the connection."""
 
 _EXPECTED = "a psycopg_pool pool, a psycopg connection, a connection string, or a function that connects is needed"
 
@@ -47,6 +52,142 @@ Source = Pool | Connection[Any] | str | Callable[[], Connection[Any]]
 AsyncSource = AsyncPool | AsyncConnection[Any] | str | Callable[[], Awaitable[AsyncConnection[Any]]]
 
 
+class Lent(ABC):
+    """One connection of a source, for one operation. It is idle when it is given back, or closed.
+
+    An interruption can hit ``__exit__`` itself. So the guard's methods have an ``except`` around it, which calls
+    :meth:`recover`.
+    """
+
+    _connection: Connection[Any] | None = None
+    _state: _State | None = None
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> Connection[Any]:
+        try:
+            self._connection = connection = self._take()
+            self._state = _State(connection)
+        except BaseException:
+            self.give_back()
+            raise
+        return connection
+
+    def __exit__(self, *_: object) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Give the connection back, unless that has happened already."""
+        connection = self._connection
+        if connection is None:
+            self._give_up()
+            return
+        if self._state is not None and self._state.has_changed(connection):
+            self._state.restore(connection)
+        self._return(connection)
+        self._connection = None
+
+    def recover(self) -> None:
+        """Give the connection back if an interruption has prevented that."""
+        with suppress(ValueError, psycopg.Error):  # a pool has it already
+            self.give_back()
+
+    @abstractmethod
+    def _take(self) -> Connection[Any]: ...
+
+    @abstractmethod
+    def _return(self, connection: Connection[Any]) -> None: ...
+
+    def _give_up(self) -> None:  # noqa: B027 - most need nothing
+        """End what an interrupted ``_take`` has left."""
+
+
+class AsyncLent(ABC):
+    """An async :class:`Lent`."""
+
+    _connection: AsyncConnection[Any] | None = None
+    _state: _State | None = None
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    async def __aenter__(self) -> AsyncConnection[Any]:
+        try:
+            self._connection = connection = await self._take()
+            self._state = _State(connection)
+        except BaseException:
+            await self.give_back()
+            raise
+        return connection
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.give_back()
+
+    async def give_back(self) -> None:
+        """Give the connection back, unless that has happened already, and even on a cancellation: otherwise its pool
+        would lose it. It waits for no server."""
+        connection = self._connection
+        if connection is None:
+            self._give_up()
+            return
+        if self._state is not None and self._state.has_changed(connection):
+            self._state.restore(connection)
+        giving_back = self._return(connection)
+        self._connection = None
+        if giving_back is not None:
+            await _finish_despite_cancellation(giving_back)
+
+    async def recover(self) -> None:
+        """Give the connection back if an interruption has prevented that."""
+        with suppress(ValueError, psycopg.Error):  # a pool has it already
+            await self.give_back()
+
+    @abstractmethod
+    async def _take(self) -> AsyncConnection[Any]:
+        """Return a connection, within the bound."""
+
+    @abstractmethod
+    def _return(self, connection: AsyncConnection[Any]) -> Awaitable[None] | None: ...
+
+    def _give_up(self) -> None:  # noqa: B027 - most need nothing
+        """End what an interrupted ``_take`` has left."""
+
+
+Borrow = Callable[[float], Lent]
+AsyncBorrow = Callable[[float], AsyncLent]
+
+
+class _State:
+    """The state in which a connection was borrowed, and must be given back."""
+
+    __slots__ = ("_autocommit", "_was_idle")
+
+    def __init__(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        self._was_idle = is_idle(connection)
+        self._autocommit = connection.autocommit
+
+    def has_changed(self, connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+        """Return whether an interruption has kept a guarded block from ending its transaction."""
+        return self._was_idle and (
+            connection.autocommit is not self._autocommit
+            or ENDS_THE_BLOCK[-1] in vars(connection)
+            or not is_idle(connection)
+        )
+
+    def restore(self, connection: Connection[Any] | AsyncConnection[Any]) -> None:
+        """Close the connection if anything but its methods has changed: what it has sent is not known."""
+        allow(connection)
+        if connection.autocommit is not self._autocommit or not is_idle(connection):
+            hang_up(connection)
+
+
+def allow(connection: Connection[Any] | AsyncConnection[Any]) -> None:
+    """Allow the methods again that a guarded block refuses."""
+    for name in ENDS_THE_BLOCK:
+        vars(connection).pop(name, None)
+
+
 def connection_source(source: Source) -> Borrow:
     """Return a function that borrows a connection of ``source``, and waits for it at most so many seconds.
 
@@ -56,129 +197,195 @@ def connection_source(source: Source) -> Borrow:
     """
     checked = _check_source(source, asynchronous=False)
     if isinstance(checked, Connection):
-        return partial(_SingleConnection, checked, threading.Lock())
+        return partial(_SingleConnection, checked, Turn())
     if isinstance(checked, str):
-        return _new_connection(lambda seconds: Connection.connect(checked, **_connect_timeout(checked, seconds)))
+        return partial(
+            _NewConnection, lambda seconds: Connection.connect(checked, **_connect_timeout(checked, seconds))
+        )
     if hasattr(checked, "getconn"):
         return partial(_PooledConnection, checked)
-    return _new_connection(lambda _: checked())
+    return partial(_NewConnection, lambda _: checked())
 
 
 def async_connection_source(source: AsyncSource) -> AsyncBorrow:
     """Return a function that borrows a connection of ``source``, as :func:`connection_source` does."""
     checked = _check_source(source, asynchronous=True)
     if isinstance(checked, AsyncConnection):
-        return _async_single(checked)
+        return partial(_AsyncSingleConnection, checked, asyncio.Lock())
     if isinstance(checked, str):
-        return _async_new_connection(
-            lambda seconds: AsyncConnection.connect(checked, **_connect_timeout(checked, seconds))
+        return partial(
+            _AsyncNewConnection,
+            lambda seconds: AsyncConnection.connect(checked, **_connect_timeout(checked, seconds)),
         )
     if hasattr(checked, "getconn"):
-        return _async_pooled(checked)
-    return _async_new_connection(lambda _: checked())
+        return partial(_AsyncPooledConnection, checked)
+    return partial(_AsyncNewConnection, lambda _: checked())
 
 
-class _PooledConnection:
-    """One connection of a pool, for one operation. (A class, because a generator costs more.)"""
-
+class _PooledConnection(Lent):
     def __init__(self, pool: Any, seconds: float) -> None:
+        super().__init__(seconds)
         self._pool = pool
-        self._seconds = seconds
 
-    def __enter__(self) -> Connection[Any]:
+    def _take(self) -> Connection[Any]:
         connection: Connection[Any] = self._pool.getconn(timeout=self._seconds)
-        self._connection = connection
         return connection
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.putconn(self._connection)
+    def _return(self, connection: Connection[Any]) -> None:
+        self._pool.putconn(connection)
 
 
-def _async_pooled(pool: Any) -> AsyncBorrow:
-    @asynccontextmanager
-    async def borrow(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
-        connection = await pool.getconn(timeout=seconds)
-        try:
-            yield connection
-        finally:
-            await _finish_despite_cancellation(pool.putconn(connection))
+class _AsyncPooledConnection(AsyncLent):
+    def __init__(self, pool: Any, seconds: float) -> None:
+        super().__init__(seconds)
+        self._pool = pool
 
-    return borrow
+    async def _take(self) -> AsyncConnection[Any]:
+        connection: AsyncConnection[Any] = await self._pool.getconn(timeout=self._seconds)
+        return connection
+
+    def _return(self, connection: AsyncConnection[Any]) -> Awaitable[None]:
+        giving_back: Awaitable[None] = self._pool.putconn(connection)
+        return giving_back
 
 
-def _new_connection(connect: Callable[[float], Any]) -> Borrow:
-    @contextmanager
-    def borrow(seconds: float) -> Iterator[Connection[Any]]:
-        connection = connect(seconds)
+class _NewConnection(Lent):
+    def __init__(self, connect: Callable[[float], Any], seconds: float) -> None:
+        super().__init__(seconds)
+        self._connect = connect
+
+    def _take(self) -> Connection[Any]:
+        connection = self._connect(self._seconds)
         if not isinstance(connection, Connection):
             if inspect.iscoroutine(connection):
                 connection.close()
             raise TypeError(
                 f"the function that connects returned a {type(connection).__name__}; let it return a psycopg Connection"
             )
-        try:
-            yield connection
-        finally:
-            connection.close()
+        return connection
 
-    return borrow
+    def _return(self, connection: Connection[Any]) -> None:
+        connection.close()
 
 
-def _async_new_connection(connect: Callable[[float], Any]) -> AsyncBorrow:
-    @asynccontextmanager
-    async def borrow(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
-        made = connect(seconds)
+class _AsyncNewConnection(AsyncLent):
+    def __init__(self, connect: Callable[[float], Any], seconds: float) -> None:
+        super().__init__(seconds)
+        self._connect = connect
+
+    async def _take(self) -> AsyncConnection[Any]:
+        made = self._connect(self._seconds)
         connection = await made if inspect.isawaitable(made) else made
         if not isinstance(connection, AsyncConnection):
             raise TypeError(
                 f"the function that connects returned a {type(connection).__name__}; let it return an AsyncConnection"
             )
-        try:
-            yield connection
-        finally:
-            await _finish_despite_cancellation(connection.close())
+        return connection
 
-    return borrow
+    def _return(self, connection: AsyncConnection[Any]) -> Awaitable[None]:
+        return connection.close()
 
 
-class _SingleConnection:
+class _SingleConnection(Lent):
     """The guard's only connection, for one operation after the other."""
 
-    def __init__(self, connection: Connection[Any], free: threading.Lock, seconds: float) -> None:
-        self._connection = connection
-        self._free = free
-        self._seconds = seconds
+    def __init__(self, connection: Connection[Any], turn: Turn, seconds: float) -> None:
+        super().__init__(seconds)
+        self._only = connection
+        self._turn = turn
 
-    def __enter__(self) -> Connection[Any]:
-        if not self._free.acquire(timeout=self._seconds):
+    def _take(self) -> Connection[Any]:
+        if not self._turn.take(self, self._seconds):
             raise _busy(self._seconds)
-        try:
-            _require_alive(self._connection)
-        except BaseException:
-            self._free.release()
-            raise
-        return self._connection
+        _require_alive(self._only)
+        return self._only
 
-    def __exit__(self, *_: object) -> None:
-        self._free.release()
+    def _return(self, connection: Connection[Any]) -> None:
+        self._turn.pass_on(self)
+
+    def _give_up(self) -> None:
+        self._turn.pass_on(self)
 
 
-def _async_single(connection: AsyncConnection[Any]) -> AsyncBorrow:
-    turn = asyncio.Lock()
+class _AsyncSingleConnection(AsyncLent):
+    """The guard's only connection, for one operation after the other."""
 
-    @asynccontextmanager
-    async def borrow(seconds: float) -> AsyncIterator[AsyncConnection[Any]]:
-        try:
-            await asyncio.wait_for(turn.acquire(), seconds)
-        except TimeoutError:
-            raise _busy(seconds) from None
-        try:
-            _require_alive(connection)
-            yield connection
-        finally:
-            turn.release()
+    _has_turn = False
 
-    return borrow
+    def __init__(self, connection: AsyncConnection[Any], turn: asyncio.Lock, seconds: float) -> None:
+        super().__init__(seconds)
+        self._only = connection
+        self._turn = turn
+
+    async def _take(self) -> AsyncConnection[Any]:
+        if self._turn.locked():
+            try:
+                async with asyncio.timeout(self._seconds):  # wait_for could swallow a cancellation as it returns
+                    await self._turn.acquire()
+                    self._has_turn = True
+            except TimeoutError:
+                raise _busy(self._seconds) from None
+        else:
+            await self._turn.acquire()
+            self._has_turn = True
+        _require_alive(self._only)
+        return self._only
+
+    def _return(self, connection: AsyncConnection[Any]) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._has_turn:
+            self._has_turn = False
+            self._turn.release()
+
+
+class Turn:
+    """The right to use the guard's only connection. One operation has it at a time.
+
+    It is not a lock that an interruption could leave taken. It notes which operation has it, so it is free again when
+    that operation passes it on, and also when nothing refers to that operation any more.
+    """
+
+    _LOOK = 0.05
+    """Seconds after which a waiter looks whether the operation is gone that has the turn."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._owner: weakref.ref[object] | None = None
+        self._waiting: deque[threading.Lock] = deque()
+
+    def take(self, operation: object, seconds: float) -> bool:
+        """Wait for the turn at most so many seconds, and return whether ``operation`` has it."""
+        if self._taken(operation, None):
+            return True
+        deadline = time.monotonic() + seconds
+        called = threading.Lock()
+        called.acquire()
+        while (left := deadline - time.monotonic()) > 0:
+            if self._taken(operation, called):
+                return True
+            called.acquire(timeout=min(left, self._LOOK))
+        return self._taken(operation, None)
+
+    def pass_on(self, operation: object) -> None:
+        """Pass the turn on, if ``operation`` has it."""
+        with self._mutex:
+            if self._owner is None or self._owner() is not operation:
+                return
+            self._owner = None
+            called, self._waiting = self._waiting, deque()
+        for each in called:
+            each.release()
+
+    def _taken(self, operation: object, called: threading.Lock | None) -> bool:
+        with self._mutex:
+            if self._owner is None or self._owner() is None:
+                self._owner = weakref.ref(operation)
+                return True
+            if called is not None and called not in self._waiting:
+                self._waiting.append(called)
+            return False
 
 
 def _require_alive(connection: Any) -> None:

@@ -45,6 +45,8 @@ class ErrorContext(ABC):
 
     kinds: ClassVar[tuple[type[Exception], ...]]
     """The errors of the driver, and of the connection to the database."""
+    of_driver: ClassVar[tuple[type[Exception], ...]]
+    """Those of them that only the driver raises. A signal handler may raise the others, such as TimeoutError."""
     connected = False
     """Whether there is a connection yet, for a driver whose errors do not say so."""
 

@@ -7,8 +7,7 @@ for the first, and the first for the second, until one of them runs out of time.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -29,23 +28,23 @@ class _OpenTransaction:
     __slots__ = ("fences", "holder", "marks", "owner")
 
     def __init__(self, owner: object, marks: object, fences: Sequence[Fence], holder: Holder) -> None:
-        self.owner: object = owner  # None: the transaction is over
+        self.owner: object = owner
         self.marks = id(marks)
         self.fences = fences
         self.holder = weakref.ref(holder)  # a transaction that is interrupted as it begins ends with its object
 
     def is_over(self) -> bool:
         holder = self.holder()
-        return self.owner is None or holder is None or holder.is_over()
+        return holder is None or holder.is_over()
 
 
 # The open transactions of this context. Child contexts inherit them, so each has its owner.
 _open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
 
 
-@contextmanager
-def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> Iterator[None]:
-    """Surround a transaction, and refuse it inside a guarded block of the same thread or task and the same fence.
+def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
+    """Note a transaction until its end, and refuse it inside a guarded block of the same thread or task and the same
+    fence.
 
     It does not notice the block of another guard object, or of another fence of the same name.
 
@@ -67,10 +66,4 @@ def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> Ite
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this call would wait for "
                 f"itself; use the connection or session of that block, or end the block first"
             )
-    opened = _OpenTransaction(owner, marks, fences, holder)
-    del holder  # it refers to this generator
-    _open.set((*still_open, opened))
-    try:
-        yield
-    finally:
-        opened.owner = None
+    _open.set((*still_open, _OpenTransaction(owner, marks, fences, holder)))

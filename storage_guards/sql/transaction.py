@@ -2,14 +2,14 @@
 
 No I/O, and no driver is known here. The states are: admitted; its body has failed; committing, from the moment that a
 COMMIT may be sent; committed. Until the commit begins, an error means that nothing was written. From then on every
-error that is not the server's own answer means that the outcome is not known.
+error that is not the server's own answer means that the outcome is not known, whatever raised it: the driver, a hook, a
+signal handler, or a cancellation.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
@@ -21,12 +21,21 @@ from storage_guards.sql.nesting import refuse_nested
 M = TypeVar("M")
 
 
+class NoAnswer(Exception):
+    """The failure of a request that was given up: it is not known what became of it."""
+
+
 class GuardedTransaction(ABC, Generic[M]):
     """One claim, one guarded block, or one check in a transaction of the caller's own. It is used once.
 
-    As a context manager it surrounds all of it, connecting included. It gives database errors the meaning that they
-    have in the current state. An interruption (CancelledError, KeyboardInterrupt) stays the same error. If it came
-    during the commit, so that the outcome is not known, its ``__cause__`` says so.
+    As a context manager it surrounds all of it, connecting included. It gives errors the meaning that they have in the
+    current state. From the commit on, every error that leaves it either is an OutcomeUnknown, or has one as its
+    ``__cause__``, or is (or has as its cause) the refusal of the commit. So any other error means that nothing was
+    written. An interruption that programs end by (CancelledError, KeyboardInterrupt) stays the same error; an Exception
+    becomes the OutcomeUnknown's cause.
+
+    An interruption can also hit ``__exit__`` itself. So the guard's methods have an ``except`` around it, which calls
+    :meth:`conclude`.
 
     Args:
         marks: the guard's access to the marks: one object for each guard.
@@ -49,6 +58,10 @@ class GuardedTransaction(ABC, Generic[M]):
     _committing = False
     _committed = False
 
+    _told: BaseException | None = None
+    """The error that says already what became of the transaction."""
+    _left = False
+
     def __init__(
         self,
         marks: M,
@@ -69,34 +82,74 @@ class GuardedTransaction(ABC, Generic[M]):
         self._marks = marks
 
     def __enter__(self) -> Self:
-        self._nesting: AbstractContextManager[None] = (
-            nullcontext() if self.joined else refuse_nested(self._marks, self.fences, self)
-        )
-        self._nesting.__enter__()
+        if not self.joined:
+            refuse_nested(self._marks, self.fences, self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._nesting.__exit__(None, None, None)
-        if isinstance(error, self.errors.kinds):
-            explained = self.explain(error)
-            if explained is None:
-                return True
-            if explained is error:
-                return False
-            if explained is self._body_error:
-                raise explained  # it keeps its own cause
-            raise explained from error
-        if error is None or isinstance(error, Exception) or error.__cause__ is not None:
-            return False
-        if self._committing and not self._committed and self.writes:
-            raise error from self.explain(error)
-        return False
+        self._left = True
+        return error is not None and not self._remains(error)
 
-    def explain(self, error: BaseException) -> BaseException | None:
+    def conclude(self, error: BaseException) -> bool:
+        """End what an interruption of ``__exit__`` has left. Raise the meaning of ``error``, where it has another one.
+
+        Returns:
+            Whether ``error`` itself must be raised. False: the transaction is committed, so raise nothing.
+        """
+        self._left = True
+        return self._remains(error)
+
+    def meaning(self, error: BaseException) -> BaseException | None:
         """Return the error to raise for ``error``, which ended the transaction. None: it is committed, so raise
         nothing."""
+        if error is self._told or error is self._body_error:
+            return error
+        if not self._committing or not self.writes or self._body_error is not None:
+            return self._explain(error) if isinstance(error, (NoAnswer, *self.errors.kinds)) else error
+        if self._committed and isinstance(error, self.errors.of_driver):
+            return None
+        if not self._committed and isinstance(error, self.errors.kinds) and self._commit_was_refused(error):
+            self._told = error
+            return error
+        return self._in_doubt(error)
+
+    def raise_outcome(
+        self, interruption: BaseException | None, failure: BaseException | None, error: BaseException | None
+    ) -> None:
+        """Raise the error that the caller must see after the shielded end of the transaction, if there is one.
+
+        Args:
+            interruption: what came meanwhile.
+            failure: the error of the end.
+            error: the error of the block. It propagates by itself unless another one is raised here.
+        """
+        meaning = None if failure is None else self.meaning(failure)
+        if interruption is None:
+            if meaning is None or meaning is error:
+                return
+            if meaning is failure or meaning is self._body_error:
+                raise meaning
+            raise meaning from failure
+        if error is not None or meaning is None:
+            outcome = self.meaning(interruption)
+            raise interruption if outcome is None else outcome
+        if isinstance(interruption, Exception) and isinstance(meaning, OutcomeUnknown):
+            raise meaning from interruption
+        self._told = interruption
+        raise interruption from meaning
+
+    def _remains(self, error: BaseException) -> bool:
+        meaning = self.meaning(error)
+        if meaning is None or meaning is error:
+            return meaning is not None
+        if meaning is self._body_error or meaning is self._told:
+            raise meaning  # it keeps its own cause
+        raise meaning from error
+
+    def _explain(self, error: BaseException) -> BaseException | None:
+        """Return the meaning of a database's error where no data was committed."""
         if self._committed:
             return None
         if self._body_error is not None:
@@ -105,9 +158,19 @@ class GuardedTransaction(ABC, Generic[M]):
             if isinstance(error, self.errors.kinds):
                 return self.errors.explain(error)
             return GuardUnavailable("the database did not answer in time; no data was written, retry")
-        if self._committing and not self._commit_was_refused(error):
-            return self._unknown()
         return error
+
+    def _in_doubt(self, error: BaseException) -> BaseException:
+        """Return the error that says that the outcome is not known."""
+        unknown = self._unknown()
+        if isinstance(error, Exception):
+            unknown.__cause__ = error
+            self._told = unknown
+        else:  # programs, and asyncio, end by it
+            unknown.__cause__ = error.__cause__
+            error.__cause__ = unknown
+            self._told = error
+        return self._told
 
     def body_failed(self, error: BaseException) -> None:
         """Note that the block raised ``error``, unless the commit has begun: then the error is the commit's."""
@@ -121,7 +184,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
-        return False
+        return self._left
 
     @abstractmethod
     def _commit_was_refused(self, error: BaseException) -> bool:

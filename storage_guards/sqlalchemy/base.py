@@ -77,12 +77,13 @@ class SQLAlchemyBase(OperationsBase):
     def _may_end_the_transaction(self, statement: Executable) -> bool:
         """Return whether the statement may end the transaction.
 
-        PostgreSQL takes several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL it
+        Only an INSERT, UPDATE or DELETE construct may not. PostgreSQL takes several statements, a COMMIT among them,
+        where there are no parameters: so a ``text()`` without a semicolon is harmless there. On MariaDB and MySQL it
         may be any statement that commits implicitly, also a procedure.
         """
-        if self._marks.dialect.commits_implicitly:
-            return not isinstance(statement, UpdateBase)
-        return isinstance(statement, TextClause) and ";" in statement.text
+        if type(statement) is TextClause and not self._marks.dialect.commits_implicitly:
+            return ";" in statement.text
+        return not isinstance(statement, UpdateBase)
 
     def _errors(
         self, fences: Sequence[Fence] = (), seconds: float | None = None, then: str = NOTHING_WRITTEN
@@ -153,5 +154,8 @@ def check_writes(statement: object) -> None:
         raise ValueError("write takes no SELECT; read inside begin(), where what is read is current")  # noqa: TRY004
 
 
-def affected(result: CursorResult[Any]) -> int:
+def affected(transaction: SQLAlchemyTransaction, result: CursorResult[Any]) -> int:
+    """Return how many rows a write affected, or returned. Note if it may have been several statements."""
+    if ";" in (result.context.statement or ""):  # a construct may have text in it
+        transaction.caller_block = True
     return len(result.all()) if result.returns_rows else result.rowcount

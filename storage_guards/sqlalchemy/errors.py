@@ -20,6 +20,7 @@ class SQLAlchemyErrors(ErrorContext):
     """The context of statements that go through SQLAlchemy."""
 
     kinds = DATABASE_ERRORS
+    of_driver = (DBAPIError,)
 
     def explain(self, error: Exception) -> Exception:
         if isinstance(error, PoolTimeoutError):

@@ -9,11 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, Executable
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import Operation, Operations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
@@ -109,8 +107,13 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             sqlalchemy.exc.DBAPIError: the database refused the commit, because of a deferred constraint or a
                 serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
         """
-        with self._run(self._transaction(holders, claim=claim, caller_block=True)) as connection:
-            yield connection
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        try:
+            with self._run(transaction) as connection:
+                yield connection
+        except BaseException as error:
+            if transaction.conclude(error):
+                raise
 
     @overload
     def session(
@@ -156,13 +159,17 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         """
         check_factory(factory, self._engine)
         transaction = self._transaction(holders, claim=claim, caller_block=True)
-        with (
-            transaction,
-            self._engine.connect() as connection,
-            session_on(connection, transaction, factory) as session,
-            transaction.on(connection),
-        ):
-            yield session
+        try:
+            with (
+                transaction,
+                self._engine.connect() as connection,
+                session_on(connection, transaction, factory) as session,
+                transaction.on(connection),
+            ):
+                yield session
+        except BaseException as error:
+            if transaction.conclude(error):
+                raise
 
     @contextmanager
     def _run(self, transaction: SQLAlchemyTransaction) -> Iterator[Connection]:
@@ -208,7 +215,9 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
                 with self._run(transaction) as connection:
                     result: T = function(connection)
                 return result
-            except (DBAPIError, GuardUnavailable) as error:
+            except BaseException as error:
+                if not transaction.conclude(error):
+                    return result
                 if not transaction.lost_race(error):
                     raise
                 pause = retries.pause(error)
@@ -239,8 +248,15 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         """
         check_writes(statement)
         transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
-        with self._run(transaction) as connection:
-            return affected(connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+        rows = -1
+        try:
+            with self._run(transaction) as connection:
+                result = connection.execute(statement, parameters, execution_options=COUNT_ROWS)
+                rows = affected(transaction, result)
+        except BaseException as error:
+            if transaction.conclude(error):
+                raise
+        return rows
 
     def advance(self, connection_or_session: Connection | Session, *holders: Fence | HasFence) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.

@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
 from sqlalchemy import Engine, Executable
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -18,7 +17,6 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
 )
 
-from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import AsyncOperations, Operation
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
@@ -110,8 +108,13 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             sqlalchemy.exc.DBAPIError: the database refused the commit, because of a deferred constraint or a
                 serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
         """
-        async with self._run(self._transaction(holders, claim=claim, caller_block=True)) as connection:
-            yield connection
+        transaction = self._transaction(holders, claim=claim, caller_block=True)
+        try:
+            async with self._run(transaction) as connection:
+                yield connection
+        except BaseException as error:
+            if transaction.conclude(error):
+                raise
 
     @overload
     def session(
@@ -161,13 +164,17 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         """
         check_factory(factory, self._engine.sync_engine, asynchronous=True)
         transaction = self._transaction(holders, claim=claim, caller_block=True)
-        with transaction:
-            async with (
-                self._engine.connect() as connection,
-                async_session_on(connection, transaction, factory) as session,
-                AsyncGuardedBlock(connection, transaction),
-            ):
-                yield session
+        try:
+            with transaction:
+                async with (
+                    self._engine.connect() as connection,
+                    async_session_on(connection, transaction, factory) as session,
+                    AsyncGuardedBlock(connection, transaction),
+                ):
+                    yield session
+        except BaseException as error:
+            if transaction.conclude(error):
+                raise
 
     @asynccontextmanager
     async def _run(self, transaction: SQLAlchemyTransaction) -> AsyncIterator[AsyncConnection]:
@@ -216,7 +223,9 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                         raise TypeError("the function is not asynchronous; write it as async def")
                     result: T = await running
                 return result
-            except (DBAPIError, GuardUnavailable) as error:
+            except BaseException as error:
+                if not transaction.conclude(error):
+                    return result
                 if not transaction.lost_race(error):
                     raise
                 pause = retries.pause(error)
@@ -247,8 +256,16 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         """
         check_writes(statement)
         transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
-        async with self._run(transaction) as connection:
-            return affected(await connection.execute(statement, parameters, execution_options=COUNT_ROWS))
+        rows = -1
+        try:
+            async with self._run(transaction) as connection:
+                rows = affected(
+                    await connection.execute(statement, parameters, execution_options=COUNT_ROWS), transaction
+                )
+        except BaseException as error:
+            if transaction.conclude(error):
+                raise
+        return rows
 
     async def advance(self, connection_or_session: AsyncConnection | AsyncSession, *holders: Fence | HasFence) -> None:
         """Check and lock the marks in a transaction of your own, from here to its end.

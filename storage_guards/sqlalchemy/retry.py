@@ -45,7 +45,7 @@ class Retries:
         """Return the seconds left."""
         return self._deadline - time.monotonic()
 
-    def pause(self, error: Exception) -> float:
+    def pause(self, error: BaseException) -> float:
         """Return the seconds to wait before the next attempt. Raise GuardUnavailable from ``error`` if there is
         none."""
         self._failed += 1

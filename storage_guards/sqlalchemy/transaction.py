@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,9 +18,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
-from storage_guards.sql.shield import finish_within, raise_outcome
+from storage_guards.sql.shield import finish_within
 from storage_guards.sql.transaction import GuardedTransaction
-from storage_guards.sqlalchemy.errors import commit_was_refused, lost_race, transaction_is_gone
+from storage_guards.sqlalchemy.errors import DATABASE_ERRORS, commit_was_refused, lost_race, transaction_is_gone
 from storage_guards.sqlalchemy.marks import Marks
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     """The context in which the block runs. It may commit at its end, but not before :meth:`about_to_commit`."""
     commit_is_over = False
     """The commit was answered, so an error of the unit of work is no answer to it."""
-    _connection: Connection
+    _connection: Connection | None = None
 
     @contextmanager
     def on(self, connection: Connection) -> Iterator[Connection]:
@@ -100,13 +100,28 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
         SQLAlchemy drops a transaction when it is committed or rolled back, and calls hooks after that.
         """
-        return self._admitted is not None and self._connection.get_transaction() is None
+        if super().is_over():
+            return True
+        connection = self._connection
+        return self._admitted is not None and connection is not None and connection.get_transaction() is None
+
+    def conclude(self, error: BaseException) -> bool:
+        """End what an interruption has left, as :meth:`GuardedTransaction.conclude` does: also the connection's
+        transaction."""
+        connection = self._connection
+        if connection is not None and not connection.closed:
+            self.hang_up(connection)
+            if not connection.dialect.is_async:
+                with suppress(*DATABASE_ERRORS):
+                    connection.invalidate(error)
+                    connection.close()
+        return super().conclude(error)
 
     def hang_up(self, connection: Connection | None) -> None:
         """Close the connection's socket."""
         self._marks.dialect.hang_up(connection)
 
-    def lost_race(self, error: Exception) -> bool:
+    def lost_race(self, error: BaseException) -> bool:
         """Return whether ``error`` came only from concurrent transactions, so that the whole block may be repeated."""
         if isinstance(error, GuardUnavailable) and error is not self._body_error:
             return lost_race(error.__cause__)
@@ -154,10 +169,10 @@ class AsyncGuardedBlock:
             self._manager.__exit__(kind, error, trace)
 
         end = self._connection.run_sync(leave)
-        ended = await finish_within(end, self._transaction.seconds, self._hang_up)
+        interruption, failure = await finish_within(end, self._transaction.seconds, self._hang_up)
         if isinstance(error, asyncio.CancelledError):
             _drop_cursors(error)
-        raise_outcome(ended, error, self._transaction.explain)
+        self._transaction.raise_outcome(interruption, failure, error)
 
     def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
         manager = self._transaction.on(connection)

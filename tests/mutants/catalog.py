@@ -214,8 +214,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lost-commit-is-told-as-refused",
         "storage_guards/sql/transaction.py",
-        "if self._committing and not self._commit_was_refused(error):",
-        "if self._committing and not isinstance(error, self.errors.kinds):",
+        "isinstance(error, self.errors.kinds) and self._commit_was_refused(error):",
+        "isinstance(error, self.errors.kinds):",
         ("tests/sql/test_outcomes.py::test_a_lost_commit",),
     ),
     Mutant(
@@ -315,9 +315,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-cancelled-commit-does-not-say-what-became-of-it",
-        "storage_guards/sql/shield.py",
-        "raise cancelled from explained",
-        "raise cancelled",
+        "storage_guards/sql/transaction.py",
+        "raise interruption from meaning",
+        "raise interruption",
         ("tests/sql/test_cancelled_commits.py::test_a_commit_that_is_refused_is_told",),
     ),
 )

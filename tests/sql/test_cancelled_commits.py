@@ -64,7 +64,9 @@ def test_the_commit_is_finished_first(play: Callable[..., None]) -> None:
         task = asyncio.ensure_future(stage.write(1))
         await cancelled_thrice(stage, task)
         stage.proxy.restore()
-        assert (await ended(task)).__cause__ is None
+        cause = (await ended(task)).__cause__
+        assert isinstance(cause, OutcomeUnknown)
+        assert stage.beside.landed(cause) is True
         assert stage.done == {1}
         await stage.is_usable()
 

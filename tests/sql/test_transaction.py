@@ -18,8 +18,12 @@ class Broken(Exception):
     """The driver's error."""
 
 
+class SoftTimeLimit(Exception):
+    """Raised by a signal handler."""
+
+
 class Errors(ErrorContext):
-    kinds = (Broken,)
+    kinds = of_driver = (Broken,)
 
     def explain(self, error: Exception) -> Exception:
         return self.unavailable("explained")
@@ -92,13 +96,34 @@ def test_after_the_commit_nothing_matters_any_more() -> None:
 
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
 def test_an_interruption_stays_what_it_is(interruption: type[BaseException]) -> None:
-    for point, unknown in (("admitted", False), ("committing", True), ("committed", False)):
+    """Without an OutcomeUnknown as its cause it says that nothing was written."""
+    for point, told in (("admitted", False), ("committing", True), ("committed", True)):
         error = interruption()
         assert ended(point, error) is error
-        assert isinstance(error.__cause__, OutcomeUnknown) is unknown, point
-    error = interruption()
-    assert ended("committing", error, writes=0) is error
-    assert error.__cause__ is None
+        assert isinstance(error.__cause__, OutcomeUnknown) is told, point
+    for point in ("committing", "committed"):
+        error = interruption()
+        assert ended(point, error, writes=0) is error
+        assert error.__cause__ is None
+
+
+@pytest.mark.parametrize("point", ["committing", "committed"])
+def test_an_exception_of_a_signal_handler_is_no_answer(point: str) -> None:
+    """Celery's SoftTimeLimitExceeded, say: it came out bare, although the write was committed."""
+    for error in (SoftTimeLimit(), TimeoutError("mine"), FencingError("mine")):
+        error.__cause__ = KeyError("its own")
+        meaning = ended(point, error)
+        assert isinstance(meaning, OutcomeUnknown)
+        assert meaning.__cause__ is error
+    assert ended("admitted", error) is error
+
+
+def test_the_cause_of_an_interruption_is_kept() -> None:
+    error = KeyboardInterrupt()
+    error.__cause__ = cause = KeyError("its own")
+    assert ended("committing", error) is error
+    assert error.__cause__ is not None
+    assert error.__cause__.__cause__ is cause
 
 
 def test_the_blocks_error_is_not_masked_by_what_follows() -> None:
@@ -144,6 +169,6 @@ def test_one_that_was_interrupted_as_it_began_is_forgotten() -> None:
 
 
 def test_an_error_of_this_library_passes() -> None:
-    for point in ("connecting", "admitted", "committing"):
+    for point in ("connecting", "admitted"):
         error = FencingError("x")
         assert ended(point, error) is error
