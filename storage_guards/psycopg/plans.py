@@ -13,6 +13,7 @@ from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import ask, ask_prepared, first_row, with_fallback
+from storage_guards.sql import pruning as pruning_sql
 from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
 from storage_guards.sql.outcome import Admitted, Settled, verdict
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
@@ -249,7 +250,10 @@ def prune(connection: AnyConnection, access: MarkAccess, pruning: Pruning, secon
     while True:
         statements = on_postgresql(access.texts.table, left)
         opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
-        results = yield from ask(connection, [*opening, statements.raise_floor, statements.delete, sql.COMMIT])
+        count_implausible = pruning_sql.count_implausible(access.texts.table)
+        results = yield from ask(
+            connection, [*opening, count_implausible, statements.raise_floor, statements.delete, sql.COMMIT]
+        )
         floor = first_row(results[-3])
         if floor is None:
             raise GuardNotEnforceable(NO_FLOOR)
@@ -257,6 +261,7 @@ def prune(connection: AnyConnection, access: MarkAccess, pruning: Pruning, secon
         deleted += count
         rest = left.next_batch(int(floor[0] or 0), count)
         if rest is None:
+            pruning_sql.warn_of_implausible(int((first_row(results[-4]) or ("0",))[0] or 0))
             return deleted
         left = rest
 

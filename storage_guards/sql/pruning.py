@@ -18,6 +18,7 @@ would shut out every name without a mark, and not only its own.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from typing import NamedTuple
 
 from fencing.kernel.fence import MAX_NUMBER, check_number
 from storage_guards.sql.outcome import FLOOR
+
+logger = logging.getLogger("fencing")
 
 BATCH = 1000
 """Marks in one transaction, so that claims on absent marks do not wait long for the floor."""
@@ -91,6 +94,21 @@ def check_pruning(below: object, older_than: object) -> Pruning:
     if not 0 < older_than <= _MOST_SECONDS:
         raise ValueError(f"older_than is a number of seconds above 0, and not above {_MOST_SECONDS}, not {older_than}")
     return Pruning(highest, math.ceil(older_than * 1000) / 1000)
+
+
+def count_implausible(table: str) -> str:
+    """Return the query for the number of marks that stay because no coordinator can have minted their numbers."""
+    return f"SELECT count(*) FROM {table} WHERE number > {highest_plausible()} AND resource <> '{FLOOR}'"
+
+
+def warn_of_implausible(count: int) -> None:
+    """Log how many marks :func:`count_implausible` found."""
+    if count:
+        logger.warning(
+            "%d mark(s) have numbers that no coordinator can have minted, and were not pruned; guard.verify() names "
+            "them",
+            count,
+        )
 
 
 def now_as_number() -> int:

@@ -22,7 +22,15 @@ from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql.dialects import Dialect
 from storage_guards.sql.errors import ROUNDS, keeps_changing
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled, new_id
-from storage_guards.sql.pruning import NO_FLOOR, Pruning, PruningStatements, highest_plausible, now_as_number
+from storage_guards.sql.pruning import (
+    NO_FLOOR,
+    Pruning,
+    PruningStatements,
+    count_implausible,
+    highest_plausible,
+    now_as_number,
+    warn_of_implausible,
+)
 from storage_guards.sql.schema import Choice, Look, others
 from storage_guards.sql.verify import (
     MAKE_ANEW,
@@ -228,9 +236,11 @@ class Marks(ABC):
             with self.dialect.bounded_waits(connection, seconds, read_committed=True), connection.begin():
                 self.limit(connection, seconds, read_committed=True)
                 floor, count = self._prune_batch(connection, left)
+                implausible = connection.exec_driver_sql(count_implausible(self.locate(connection).table)).scalar_one()
             deleted += count
             rest = left.next_batch(floor, count)
             if rest is None:
+                warn_of_implausible(implausible)
                 return deleted
             left = rest
 
