@@ -17,6 +17,7 @@ from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.pruning import Pruning
+from storage_guards.sql.schema import Choice
 from storage_guards.sql.verify import VerifyReport
 
 Query = str | bytes | SQL | Composed
@@ -25,9 +26,9 @@ Query = str | bytes | SQL | Composed
 class PsycopgBase(OperationsBase):
     """The base of both guards. It makes transactions of arguments, and plans of operations."""
 
-    def __init__(self, timeout: float) -> None:
-        super().__init__(timeout)
-        self._access = MarkAccess()
+    def __init__(self, timeout: float, schema: str | None) -> None:
+        super().__init__(timeout, schema)
+        self._access = MarkAccess(Choice(self._schema))
 
     def _transaction(
         self,
@@ -51,22 +52,22 @@ class PsycopgBase(OperationsBase):
         return PsycopgErrors(fences, self._timeout if seconds is None else seconds, then)
 
     def _create(self, connection: AnyConnection) -> PQGen[None]:
-        return plans.create_tables(connection, self._timeout)
+        return plans.create_tables(connection, self._access, self._timeout)
 
     def _read(self, connection: AnyConnection, resource: str) -> PQGen[Mark | None]:
-        return plans.read_mark(connection, resource, self._timeout)
+        return plans.read_mark(connection, self._access, resource, self._timeout)
 
     def _settle(self, connection: AnyConnection, unknown: OutcomeUnknown, seconds: float) -> PQGen[bool | None]:
         return plans.settle(connection, self._access, unknown, seconds)
 
     def _prune(self, connection: AnyConnection, pruning: Pruning) -> PQGen[int]:
-        return plans.prune(connection, pruning, self._timeout)
+        return plans.prune(connection, self._access, pruning, self._timeout)
 
     def _verify(self, connection: AnyConnection) -> PQGen[VerifyReport]:
-        return plans.verify(connection, self._timeout)
+        return plans.verify(connection, self._access, self._timeout)
 
-    def _execute(self, connection: AnyConnection, statement: str) -> PQGen[None]:
-        return plans.execute(connection, statement, self._timeout)
+    def _execute(self, connection: AnyConnection, statement: str, question: str) -> PQGen[list[str]]:
+        return plans.execute(connection, statement, question, self._timeout)
 
 
 def may_end_the_transaction(query: object) -> bool:

@@ -43,14 +43,16 @@ class PsycopgGuard(PsycopgBase, Operations):
         timeout: seconds: the longest wait for a connection, and for any statement of a guarded transaction, locks
             included. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
             give up one second after that bound when the network is silent.
+        schema: the schema of the mark table. None: the only mark table of the database, which must be on the search
+            path. A second one in sight is refused (docs/guards/databases.md). Each guard looks once: one round trip.
 
     Raises:
         TypeError: ``source`` is none of these, or is for asyncio; ``timeout`` is no number.
         ValueError: ``source`` is no connection string; ``timeout`` is not finite and above 0.
     """
 
-    def __init__(self, source: Source, *, timeout: float = 10.0) -> None:
-        super().__init__(timeout)
+    def __init__(self, source: Source, *, timeout: float = 10.0, schema: str | None = None) -> None:
+        super().__init__(timeout, schema)
         self._borrow = connection_source(source)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

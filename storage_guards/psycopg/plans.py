@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psycopg.abc import PQGen
-from psycopg.errors import InsufficientPrivilege
 from psycopg.pq.abc import PGresult
 
 from fencing.kernel.admission import admit_claim, admit_write
@@ -14,11 +13,12 @@ from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import ask, ask_prepared, first_row, with_fallback
+from storage_guards.sql import pruning as pruning_sql
 from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
 from storage_guards.sql.outcome import Admitted, Settled, verdict
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
-from storage_guards.sql.statements import POSTGRESQL
-from storage_guards.sql.verify import POSTGRESQL_FACTS, VerifyReport, assess_postgresql
+from storage_guards.sql.schema import Look, read_look
+from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 
 
 def admit(
@@ -44,6 +44,8 @@ def admit(
         StaleFence, UnclaimedFence: the rule refuses a fence.
     """
 
+    if not access.is_located:
+        yield from locate(connection, access, seconds)
     if claim:
         return (yield from _claim_all(connection, access, fences, seconds, writes, last))
     results = yield from ask_prepared(
@@ -154,35 +156,53 @@ def _claim_one(
         floor, claimed = yield from answers(access.sql.lock_floor, access.sql.first_claim.format(**values))
         if claimed.ntuples:
             return claimed
-        if not floor.ntuples:
-            yield from answers(sql.make_floor())
-            continue
         mark, floor = yield from answers(access.sql.read_mark.format(**values), access.sql.read_floor)
-        row = first_row(floor)
-        admit_claim(_to_mark(mark), fence, int((row and row[0]) or 0))
+        found, row = _to_mark(mark), first_row(floor)
+        if found is None and row is None:
+            raise GuardNotEnforceable(NO_FLOOR)
+        admit_claim(found, fence, int((row and row[0]) or 0))
         [claimed] = yield from answers(sql.claim(access, values))  # where there is a mark, it counts, and not the floor
         if claimed.ntuples:
             return claimed
     raise keeps_changing(fence)
 
 
-def create_tables(connection: AnyConnection, seconds: float) -> PQGen[None]:
-    """Create the table and its floor row where they are missing. Two processes may do it at once.
-
-    A database that enforces has them already, and lets only their owner create them.
-    """
+def locate(connection: AnyConnection, access: MarkAccess, seconds: float) -> PQGen[None]:
+    """Look up the mark table's schema, on an idle connection. It takes one round trip, once for each guard."""
     opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
-    try:
-        yield from ask(connection, [*opening, *sql.create(), sql.COMMIT])
-    except InsufficientPrivilege:
-        [_, enforced] = yield from ask(connection, [sql.ROLLBACK, sql.IS_ENFORCED])
-        if first_row(enforced) != ("t",):
-            raise
+    results = yield from ask(connection, [*opening, sql.LOOK, sql.ROLLBACK])
+    access.locate(access.choice.of(_to_look(connection, results[-2])))
 
 
-def read_mark(connection: AnyConnection, resource: str, seconds: float) -> PQGen[Mark | None]:
+def locate_here(connection: AnyConnection, access: MarkAccess) -> PQGen[None]:
+    """Look up the mark table's schema, in the connection's transaction or outside any."""
+    [look] = yield from ask(connection, [sql.LOOK])
+    access.locate(access.choice.of(_to_look(connection, look)))
+
+
+def create_tables(connection: AnyConnection, access: MarkAccess, seconds: float) -> PQGen[None]:
+    """Create the table and its floor row where they are missing. Two processes may do it at once: one waits for the
+    other, and then finds the table."""
+    # READ COMMITTED: the look must see what it has waited for.
+    opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
+    results = yield from ask(connection, [*opening, sql.LOCK_CREATION, sql.LOOK])
+    look = _to_look(connection, results[-1])
+    schema = access.choice.to_create(look)
+    if schema is not None:
+        access.locate(schema)
+        yield from ask(connection, [*sql.create(access.texts), sql.COMMIT])
+        return
+    access.locate(access.choice.of(look))
+    [floor, _] = yield from ask(connection, [access.texts.direct.read_floor, sql.COMMIT])
+    if not floor.ntuples:
+        yield from ask(connection, [*opening, sql.make_floor(access.texts, new=False), sql.COMMIT])
+
+
+def read_mark(connection: AnyConnection, access: MarkAccess, resource: str, seconds: float) -> PQGen[Mark | None]:
     """Read the mark. It locks nothing, so the mark may change at any time."""
-    read = POSTGRESQL.read_mark.format(resource=sql.literal(connection, resource))
+    if not access.is_located:
+        yield from locate(connection, access, seconds)
+    read = access.texts.direct.read_mark.format(resource=sql.literal(connection, resource))
     results = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), read, sql.COMMIT])
     return _to_mark(results[-2])
 
@@ -194,6 +214,8 @@ def settle(
 
     It takes one round trip, unless the mark is inserted or deleted meanwhile.
     """
+    if not access.is_located:
+        yield from locate(connection, access, seconds)
     return (yield from with_fallback(connection, access, lambda: _settle(connection, access, unknown, seconds)))
 
 
@@ -217,16 +239,21 @@ def _settle(
     raise keeps_changing(unknown.fence, ASK_AGAIN)
 
 
-def prune(connection: AnyConnection, pruning: Pruning, seconds: float) -> PQGen[int]:
+def prune(connection: AnyConnection, access: MarkAccess, pruning: Pruning, seconds: float) -> PQGen[int]:
     """Delete marks, one round trip for each transaction.
 
     DELETE is a statement after the one that locked the floor, so it sees the marks as they are then.
     """
+    if not access.is_located:
+        yield from locate(connection, access, seconds)
     deleted, left = 0, pruning
     while True:
-        statements = on_postgresql(left)
+        statements = on_postgresql(access.texts.table, left)
         opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
-        results = yield from ask(connection, [*opening, statements.raise_floor, statements.delete, sql.COMMIT])
+        count_implausible = pruning_sql.count_implausible(access.texts.table)
+        results = yield from ask(
+            connection, [*opening, count_implausible, statements.raise_floor, statements.delete, sql.COMMIT]
+        )
         floor = first_row(results[-3])
         if floor is None:
             raise GuardNotEnforceable(NO_FLOOR)
@@ -234,23 +261,33 @@ def prune(connection: AnyConnection, pruning: Pruning, seconds: float) -> PQGen[
         deleted += count
         rest = left.next_batch(int(floor[0] or 0), count)
         if rest is None:
+            pruning_sql.warn_of_implausible(int((first_row(results[-4]) or ("0",))[0] or 0))
             return deleted
         left = rest
 
 
-def verify(connection: AnyConnection, seconds: float) -> PQGen[VerifyReport]:
-    """Ask for the facts, and assess them."""
+def verify(connection: AnyConnection, access: MarkAccess, seconds: float) -> PQGen[VerifyReport]:
+    """Look up the mark table anew, ask for the facts, and assess them."""
     opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
-    results = yield from ask(connection, [*opening, POSTGRESQL_FACTS, sql.ROLLBACK])
+    yield from locate(connection, access, seconds)
+    results = yield from ask(connection, [*opening, postgresql_facts(access.texts.schema), sql.ROLLBACK])
     info = connection.info
     facts = (results[-2].get_value(0, 0) or b"").decode(info.encoding)
     parameters = None if info.host.startswith("/") else info.get_parameters()
-    return assess_postgresql(facts, pid=info.backend_pid, parameters=parameters)
+    return assess_postgresql(facts, access.texts.schema, pid=info.backend_pid, parameters=parameters)
 
 
-def execute(connection: AnyConnection, statement: str, seconds: float) -> PQGen[None]:
-    """Execute one statement in a transaction of its own."""
-    yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), statement, sql.COMMIT])
+def execute(connection: AnyConnection, statement: str, question: str, seconds: float) -> PQGen[list[str]]:
+    """Execute one statement in a transaction of its own, and return the texts that answer the question."""
+    opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
+    results = yield from ask(connection, [*opening, statement, question, sql.COMMIT])
+    answer = results[-2]
+    encoding = connection.info.encoding
+    return [(answer.get_value(row, 0) or b"").decode(encoding) for row in range(answer.ntuples)]
+
+
+def _to_look(connection: AnyConnection, result: PGresult) -> Look:
+    return read_look((result.get_value(0, 0) or b"").decode(connection.info.encoding))
 
 
 def _to_mark(result: PGresult) -> Mark | None:

@@ -7,7 +7,8 @@ database that enforces: there they are calls of functions, whose plans the serve
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from psycopg import AsyncConnection, Connection
@@ -16,17 +17,19 @@ from psycopg.pq import Escaping
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_NUMBER, Fence
 from storage_guards.sql.outcome import FLOOR, TABLE, new_id
-from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, JOINING, POSTGRESQL, Statements
+from storage_guards.sql.pruning import now_as_number
+from storage_guards.sql.schema import POSTGRESQL_LOOK, Choice, quoted
+from storage_guards.sql.statements import CREATE_LOCK, Statements, calls_in, enforced_in, statements_on
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
 Values = dict[str, str]
 
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
-IS_ENFORCED = f"SELECT {ENFORCED}"
+LOOK = POSTGRESQL_LOOK
 
 _TABLE = f"""
-    CREATE TABLE IF NOT EXISTS {TABLE} (
+    CREATE TABLE IF NOT EXISTS {{table}} (
         resource TEXT COLLATE "C" NOT NULL,
         number BIGINT NOT NULL,
         token TEXT COLLATE "C" NOT NULL,
@@ -51,27 +54,85 @@ def _named(kind: str, text: str, types: str) -> tuple[str, str]:
     return name, f"PREPARE {name} ({types}) AS {text.format(**_PLACES)}"
 
 
-_CHECK_NAME, _PREPARE_CHECK = _named("check", POSTGRESQL.check, "text, bigint, text, text")
-_CLAIM_NAME, _PREPARE_CLAIM = _named("claim", POSTGRESQL.claim, "text, bigint, text, text, bigint")
+class Texts(NamedTuple):
+    """The statements on one mark table.
 
-PREPARE = (_PREPARE_CHECK, _PREPARE_CLAIM)
-"""The statements that a connection needs before ``check`` and ``claim`` with ``prepared=True``."""
+    Args:
+        schema: of the table.
+        table: its full name, as SQL.
+        direct: the statements on it.
+        joining: the same, with one more column.
+        calls: the statements where the database enforces.
+        check_name: the name of the prepared check.
+        claim_name: the name of the prepared claim.
+        prepare: what a connection needs before ``check`` and ``claim`` with ``prepared=True``.
+        is_enforced: the query whether the database enforces.
+    """
+
+    schema: str
+    table: str
+    direct: Statements
+    joining: Statements
+    calls: Statements
+    check_name: str
+    claim_name: str
+    prepare: tuple[str, str]
+    is_enforced: str
+
+
+@cache
+def texts_in(schema: str) -> Texts:
+    """Return the statements on the mark table of this schema."""
+    table = f"{quoted(schema)}.{TABLE}"
+    direct = statements_on(table)
+    check_name, prepare_check = _named("check", direct.check, "text, bigint, text, text")
+    claim_name, prepare_claim = _named("claim", direct.claim, "text, bigint, text, text, bigint")
+    return Texts(
+        schema,
+        table,
+        direct,
+        statements_on(table, outermost=True),
+        calls_in(schema),
+        check_name,
+        claim_name,
+        (prepare_check, prepare_claim),
+        f"SELECT {enforced_in(schema)}",
+    )
 
 
 class MarkAccess:
     """The access of a guard's role to the marks.
 
     It is by statements on the table, or by calls of functions, on a database that enforces. The guard finds out by the
-    refusal of the one, and remembers it.
+    refusal of the one, and remembers it. It also remembers the schema of the table, which it looks up once.
+
+    Args:
+        choice: of the table.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, choice: Choice) -> None:
+        self.choice = choice
         self.enforced: bool | None = None
+        self._texts: Texts | None = None
+
+    @property
+    def is_located(self) -> bool:
+        """Whether the table's schema is known, and no other mark table was in sight."""
+        return self._texts is not None
+
+    def locate(self, schema: str) -> None:
+        """Remember the schema of the table."""
+        self._texts = texts_in(schema)
+
+    @property
+    def texts(self) -> Texts:
+        assert self._texts is not None, "the mark table was not looked up"
+        return self._texts
 
     @property
     def sql(self) -> Statements:
         """The statements for this access."""
-        return CALLS if self.enforced else POSTGRESQL
+        return self.texts.calls if self.enforced else self.texts.direct
 
 
 def begin(connection: AnyConnection, *, read_committed: bool = False) -> str:
@@ -135,8 +196,8 @@ def check(
     """
     if prepared and not access.enforced:
         resource = literal(connection, fence.resource)
-        return f"EXECUTE {_CHECK_NAME} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
-    statements = JOINING if joins and not access.enforced else access.sql
+        return f"EXECUTE {access.texts.check_name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
+    statements = access.texts.joining if joins and not access.enforced else access.sql
     return statements.check.format(**values_of(connection, fence))
 
 
@@ -144,19 +205,27 @@ def claim(access: MarkAccess, values: Values, *, prepared: bool = False) -> str:
     """Return the statement that raises a mark that exists: a row (seq, recent_writes, xact) if the rule admits the
     fence."""
     if prepared and not access.enforced:
-        return f"EXECUTE {_CLAIM_NAME} ({', '.join(values.values())})"
+        return f"EXECUTE {access.texts.claim_name} ({', '.join(values.values())})"
     return access.sql.claim.format(**values)
 
 
-def make_floor() -> str:
-    """Return the statement that makes the floor row where there is none, and with it the table's id."""
-    return POSTGRESQL.make_floor.format(write=f"'{new_id()}'")
+def make_floor(texts: Texts, *, new: bool) -> str:
+    """Return the statement that makes the floor row where there is none, and with it the table's id.
+
+    Args:
+        texts: of the table.
+        new: the table was just created, so there never was a mark. Otherwise marks may be lost: the floor shuts out all
+            fences that are older than now.
+    """
+    return texts.direct.make_floor.format(number=0 if new else now_as_number(), write=f"'{new_id()}'")
 
 
-def create() -> list[str]:
-    """Return the statements that create the table and its floor row where they are missing. Two processes may do it at
-    once."""
-    return [f"SELECT pg_advisory_xact_lock({CREATE_LOCK})", _TABLE, make_floor()]
+LOCK_CREATION = f"SELECT pg_advisory_xact_lock({CREATE_LOCK})"
+
+
+def create(texts: Texts) -> list[str]:
+    """Return the statements that create the table and its floor row."""
+    return [_TABLE.format(table=texts.table), make_floor(texts, new=True)]
 
 
 def literal(connection: AnyConnection, text: str) -> str:

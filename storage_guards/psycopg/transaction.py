@@ -14,7 +14,7 @@ from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFu
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.errors import commit_was_refused
-from storage_guards.psycopg.plans import admit, check_again, to_admitted
+from storage_guards.psycopg.plans import admit, check_again, locate_here, to_admitted
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, require_ready, send
 from storage_guards.sql.transaction import GuardedTransaction
@@ -68,8 +68,10 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
             opening.insert(0, sql.begin(connection))
+        if not self._marks.is_located:
+            yield from locate_here(connection, self._marks)
         if self._marks.enforced is None:  # a refusal would undo the caller's transaction, so ask first, once
-            [enforced] = yield from ask(connection, [sql.IS_ENFORCED])
+            [enforced] = yield from ask(connection, [self._marks.texts.is_enforced])
             self._marks.enforced = first_row(enforced) == ("t",)
         checks = [sql.check(self._marks, connection, fence, joins=True) for fence in self.fences]
         try:

@@ -18,15 +18,16 @@ from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from storage_guards.psycopg.statements import PREPARE, ROLLBACK, AnyConnection, MarkAccess
+from storage_guards.psycopg.statements import ROLLBACK, AnyConnection, MarkAccess
 
 T = TypeVar("T")
 Row = tuple[str | None, ...]
 
 _ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
-_prepared: WeakKeyDictionary[AnyConnection, bool] = WeakKeyDictionary()
-"""True: PREPARE was sent. False: it does not last here (because of a pooler), so statements are sent in full."""
+_prepared: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
+"""By the name of the prepared check. True: PREPARE was sent. False: it does not last here (because of a pooler), so
+statements are sent in full."""
 
 
 def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
@@ -98,18 +99,22 @@ def ask_prepared(
     """
     refused: psycopg.Error | None = None
     vanished = 0
+    name, prepare = access.texts.check_name, access.texts.prepare
+    here = _prepared.get(connection)
+    if here is None:
+        here = _prepared[connection] = {}
     while True:
-        enforced, known = access.enforced, _prepared.get(connection)
+        enforced, known = access.enforced, here.get(name)
         if enforced:
             known = False
         elif vanished == 2 or (known is None and connection.prepare_threshold is None):
-            known = _prepared[connection] = False
-        before = opening if known is not None else [*opening, *PREPARE]
+            known = here[name] = False
+        before = opening if known is not None else [*opening, *prepare]
         results = yield from send(connection, [*before, *statements(known is not False)])
         failure = failure_of(connection, results)
         if failure is None:
             if known is None:
-                _prepared[connection] = True
+                here[name] = True
             return results[len(before) :]
         if isinstance(failure, _ACCESS_REFUSED):
             if refused is not None:
@@ -119,10 +124,10 @@ def ask_prepared(
             # The reverse of what it was before: another thread may have found out the same meanwhile.
             access.enforced = not enforced
         elif known and isinstance(failure, errors.InvalidSqlStatementName):
-            _prepared.pop(connection, None)
+            here.pop(name, None)
             vanished += 1
         elif known is None and isinstance(failure, errors.DuplicatePreparedStatement):  # its answer was lost
-            _prepared[connection] = True
+            here[name] = True
             vanished += 1
         else:
             raise failure

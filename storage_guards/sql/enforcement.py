@@ -18,7 +18,9 @@ from __future__ import annotations
 
 from storage_guards.sql.functions import CREATE_FUNCTIONS, FUNCTION_NAMES
 from storage_guards.sql.outcome import TABLE
+from storage_guards.sql.schema import quoted
 from storage_guards.sql.statements import CREATE_LOCK
+from storage_guards.sql.verify import forgers
 
 _ROW_TRIGGER = "fencing_enforced"
 _TRUNCATE_TRIGGER = "fencing_enforced_truncate"
@@ -52,8 +54,9 @@ _REFUSALS = """
     UNION ALL
     SELECT format('may still change %s itself, by a predefined role or a grant that is not yours', marks),
         'Revoke it (pg_write_all_data, for instance).'
-        WHERE has_table_privilege(app, marks_oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
-        OR has_any_column_privilege(app, marks_oid, 'INSERT, UPDATE')
+        FROM pg_roles WHERE pg_has_role(app, oid, 'MEMBER')
+        AND (has_table_privilege(oid, marks_oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
+            OR has_any_column_privilege(oid, marks_oid, 'INSERT, UPDATE'))
 """
 
 _ENFORCE = f"""
@@ -65,7 +68,7 @@ DECLARE
     app name := {{role}};
     expression text := {{resource}};
     path text;
-    marks_oid oid := to_regclass('{TABLE}');
+    marks_oid oid := to_regclass({{marks_literal}});
     marks text;
     home name;
     bare name;
@@ -79,7 +82,12 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock({CREATE_LOCK});
     IF marks_oid IS NULL THEN
-        RAISE EXCEPTION 'the table {TABLE} is missing: call create_tables() of a guard, as its owner';
+        RAISE EXCEPTION 'the table % is missing: call create_tables() of a guard, as its owner', {{marks_literal}};
+    ELSIF NOT {{is_named}} AND 1 < (
+        SELECT count(*) FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE relname = '{TABLE}' AND relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_(temp|toast)'
+    ) THEN
+        RAISE EXCEPTION 'there are several mark tables {TABLE} here: name the right one with schema= at every guard';
     ELSIF target IS NULL THEN
         RAISE EXCEPTION 'there is no table %', {{table_literal}};
     ELSIF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = app) THEN
@@ -146,6 +154,13 @@ BEGIN
         RAISE EXCEPTION '% cannot be enforced against the role %, which %. %', target, quote_ident(app), wrong, cure;
     END LOOP;
 
+    -- Not this role's matter, and perhaps an operator's wish; but it must be known.
+    FOR wrong IN {{forgers}}
+    LOOP
+        RAISE WARNING 'fencing: the role % may change % directly, so it can forge a mark and pass the check: revoke '
+            'that (pg_write_all_data, for instance)', quote_ident(wrong), marks;
+    END LOOP;
+
     {{drop}}
     made := 'fencing_enforced_' || replace(gen_random_uuid()::text, '-', '');
     EXECUTE format('CREATE FUNCTION %I.%I() RETURNS trigger LANGUAGE plpgsql STABLE SECURITY INVOKER '
@@ -207,14 +222,16 @@ END
 ${tag}$"""
 
 
-def enforce(table: str, resource: str, role: str) -> str:
+def enforce(table: str, resource: str, role: str, schema: str | None = None) -> str:
     """Return one statement that makes the database refuse unchecked writes of ``table``, or says why it cannot.
 
     Args:
         table: as in SQL: ``orders``, ``shop.orders``, ``"Orders"``.
         resource: an expression over the table's columns that gives the name of the row's resource: ``'orders:' || id``.
         role: the exact name of the application's role.
+        schema: of the mark table. None: there is only one.
     """
+    marks = TABLE if schema is None else f"{quoted(schema)}.{TABLE}"
     return _fill(
         _ENFORCE,
         table,
@@ -222,7 +239,16 @@ def enforce(table: str, resource: str, role: str) -> str:
         role=_literal("role", role),
         functions=CREATE_FUNCTIONS,
         names=FUNCTION_NAMES,
+        marks_literal=_literal("schema", marks),
+        is_named="false" if schema is None else "true",
+        forgers=forgers("marks_oid", "(SELECT relowner FROM pg_class WHERE oid = marks_oid)"),
     )
+
+
+def question_for_forgers(schema: str | None) -> str:
+    """Return the query for the roles, neither owner nor superuser, that may change the mark table directly."""
+    table = f"to_regclass('{TABLE if schema is None else f'{quoted(schema)}.{TABLE}'}')"
+    return forgers(table, f"(SELECT relowner FROM pg_class WHERE oid = {table})")
 
 
 def unenforce(table: str) -> str:

@@ -17,7 +17,6 @@ _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writ
 
 # PostgreSQL's format() replaces %1$s by the mark table's full name, and %% by %.
 _SQL = statements_on("%1$s", outermost=True)
-_MAKE_FLOOR = _SQL.make_floor.format(write="substr(replace(gen_random_uuid()::text, '-', ''), 1, 12)")
 _IS_NO_RESOURCE = f"IF $1 = '{FLOOR}' THEN RAISE EXCEPTION '{FLOOR} is no resource'; END IF;"
 _ADMITTED = "TABLE (seq bigint, recent_writes text, xact text, outermost boolean)"
 
@@ -63,10 +62,7 @@ _LOCK_FLOOR = _Function(
     "fencing_lock_floor",
     "",
     "TABLE (number bigint, recent_writes text)",
-    _body(
-        f"RETURN QUERY {_SQL.lock_floor};",
-        f"IF NOT FOUND THEN {_MAKE_FLOOR}; RETURN QUERY {_SQL.lock_floor}; END IF;",
-    ),
+    _body(f"RETURN QUERY {_SQL.lock_floor};"),
 )
 
 _LOCK_MARK = _Function(

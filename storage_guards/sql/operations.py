@@ -6,6 +6,7 @@ connection of its own. Each guard decides how to run it.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -13,10 +14,13 @@ from typing import Any, NamedTuple
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark, check_resource
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
-from storage_guards.sql.enforcement import enforce, unenforce
+from storage_guards.sql.enforcement import enforce, question_for_forgers, unenforce
 from storage_guards.sql.errors import ASK_AGAIN, NOTHING_WRITTEN, ErrorContext
 from storage_guards.sql.pruning import Pruning, check_pruning
+from storage_guards.sql.schema import check_schema
 from storage_guards.sql.verify import VerifyReport
+
+logger = logging.getLogger("fencing")
 
 _REPEAT = "the marks deleted until then stay deleted; call prune again"
 
@@ -38,8 +42,9 @@ class Operation(NamedTuple):
 class OperationsBase(ABC):
     """The operations as values, and the hooks that each guard supplies for them."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, schema: str | None) -> None:
         self._timeout = check_timeout(timeout)
+        self._schema = check_schema(schema)
 
     def enforcement_sql(self, table: str, *, resource: str, role: str) -> str:
         """Return the statement that ``enforce`` executes, for use in a migration.
@@ -52,7 +57,7 @@ class OperationsBase(ABC):
             resource: as for ``enforce``.
             role: as for ``enforce``.
         """
-        return enforce(table, resource, role)
+        return enforce(table, resource, role, self._schema)
 
     def _creation(self) -> Operation:
         return Operation(self._errors(), self._create)
@@ -74,8 +79,20 @@ class OperationsBase(ABC):
     def _verification(self) -> Operation:
         return Operation(self._errors(), self._verify)
 
-    def _change(self, statement: str) -> Operation:
-        return Operation(self._errors(), lambda connection: self._execute(connection, statement))
+    def _enforcement(self, table: str, resource: str, role: str) -> Operation:
+        return self._change(enforce(table, resource, role, self._schema), question_for_forgers(self._schema))
+
+    def _change(self, statement: str, question: str = "SELECT '' WHERE false") -> Operation:
+        return Operation(self._errors(), lambda connection: self._execute(connection, statement, question))
+
+    def _warn_of(self, forgers: Sequence[str]) -> None:
+        """Log the roles that may change marks although the database enforces."""
+        if forgers:
+            logger.warning(
+                "these roles may change the mark table directly, so they can forge a mark and pass the check: %s; "
+                "revoke that (pg_write_all_data, for instance), and call enforce() for those that use a guard",
+                ", ".join(forgers),
+            )
 
     @abstractmethod
     def _errors(
@@ -104,8 +121,9 @@ class OperationsBase(ABC):
         """Return the report."""
 
     @abstractmethod
-    def _execute(self, connection: Any, statement: str) -> Any:
-        """Execute the statement in a transaction of its own, within the guard's bounds. PostgreSQL only."""
+    def _execute(self, connection: Any, statement: str, question: str) -> Any:
+        """Execute the statement in a transaction of its own, within the guard's bounds, and return the texts that
+        answer the question. PostgreSQL only."""
 
 
 class Operations(OperationsBase):
@@ -118,10 +136,14 @@ class Operations(OperationsBase):
     def create_tables(self) -> None:
         """Create the mark table where it is missing. It may be called at each start, by several processes at once.
 
+        Where the table exists it needs no privilege to create one. It never makes a second mark table in a database
+        unless the guard was given a ``schema``. Without one the new table is in the first schema of the search path.
+        Where the table has lost its floor row, it makes one that shuts out all fences that are older than now.
+
         Raises:
             GuardUnavailable: the database did not answer. Retry.
-            GuardNotEnforceable: the database refused, because of a missing privilege for instance. A migration can
-                create the table instead: docs/guards/databases.md.
+            GuardNotEnforceable: there would be two mark tables, or the database refused, because of a missing privilege
+                for instance. A migration can create the table instead: docs/guards/databases.md.
         """
         self._operate(self._creation())
 
@@ -177,7 +199,8 @@ class Operations(OperationsBase):
         the floor.
 
         A holder whose mark was deleted cannot write any more (``UnclaimedFence``), even if it renews its lease. So
-        choose an age that no lease reaches: days, not minutes. Marks that an open transaction uses stay.
+        choose an age that no lease reaches: days, not minutes. Marks that an open transaction uses stay. So do marks
+        whose number no coordinator can have minted: :meth:`verify` names them.
 
         Each transaction deletes 1000 marks at most, so claims on new names wait only shortly. The role needs the
         privilege to DELETE.
@@ -229,7 +252,8 @@ class Operations(OperationsBase):
         earlier in the same transaction. An UPDATE that changes the resource needs both checks. TRUNCATE is refused. The
         application's role and every other role lose the right to change ``fencing_marks`` directly. The guards of the
         application's role use functions instead, and find that out by themselves. Enforce the table for each role that
-        uses a guard.
+        uses a guard. A role that keeps the right by other means, such as ``pg_write_all_data``, can forge marks. It is
+        logged as a warning, and :meth:`verify` reports it.
 
         It may be repeated, for another role, another expression, or new partitions. (Rows of a new partition are
         checked at once, but TRUNCATE of this partition alone is not.) A row that breaks the rule now is not checked
@@ -249,7 +273,7 @@ class Operations(OperationsBase):
             GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
             TypeError, ValueError: an argument is no text, or is empty.
         """
-        self._operate(self._change(enforce(table, resource, role)))
+        self._warn_of(self._operate(self._enforcement(table, resource, role)))
 
     def unenforce(self, table: str) -> None:
         """Let ``table`` be written without a check again. The marks and their functions stay, and guards still use
@@ -276,10 +300,14 @@ class AsyncOperations(OperationsBase):
     async def create_tables(self) -> None:
         """Create the mark table where it is missing. It may be called at each start, by several processes at once.
 
+        Where the table exists it needs no privilege to create one. It never makes a second mark table in a database
+        unless the guard was given a ``schema``. Without one the new table is in the first schema of the search path.
+        Where the table has lost its floor row, it makes one that shuts out all fences that are older than now.
+
         Raises:
             GuardUnavailable: the database did not answer. Retry.
-            GuardNotEnforceable: the database refused, because of a missing privilege for instance. A migration can
-                create the table instead: docs/guards/databases.md.
+            GuardNotEnforceable: there would be two mark tables, or the database refused, because of a missing privilege
+                for instance. A migration can create the table instead: docs/guards/databases.md.
         """
         await self._operate(self._creation())
 
@@ -335,7 +363,8 @@ class AsyncOperations(OperationsBase):
         the floor.
 
         A holder whose mark was deleted cannot write any more (``UnclaimedFence``), even if it renews its lease. So
-        choose an age that no lease reaches: days, not minutes. Marks that an open transaction uses stay.
+        choose an age that no lease reaches: days, not minutes. Marks that an open transaction uses stay. So do marks
+        whose number no coordinator can have minted: :meth:`verify` names them.
 
         Each transaction deletes 1000 marks at most, so claims on new names wait only shortly. The role needs the
         privilege to DELETE.
@@ -387,7 +416,8 @@ class AsyncOperations(OperationsBase):
         earlier in the same transaction. An UPDATE that changes the resource needs both checks. TRUNCATE is refused. The
         application's role and every other role lose the right to change ``fencing_marks`` directly. The guards of the
         application's role use functions instead, and find that out by themselves. Enforce the table for each role that
-        uses a guard.
+        uses a guard. A role that keeps the right by other means, such as ``pg_write_all_data``, can forge marks. It is
+        logged as a warning, and :meth:`verify` reports it.
 
         It may be repeated, for another role, another expression, or new partitions. (Rows of a new partition are
         checked at once, but TRUNCATE of this partition alone is not.) A row that breaks the rule now is not checked
@@ -407,7 +437,7 @@ class AsyncOperations(OperationsBase):
             GuardUnavailable: the database did not answer, or the table was in use for the guard's ``timeout``. Retry.
             TypeError, ValueError: an argument is no text, or is empty.
         """
-        await self._operate(self._change(enforce(table, resource, role)))
+        self._warn_of(await self._operate(self._enforcement(table, resource, role)))
 
     async def unenforce(self, table: str) -> None:
         """Let ``table`` be written without a check again. The marks and their functions stay, and guards still use

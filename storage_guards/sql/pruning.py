@@ -11,16 +11,23 @@ transaction locks the floor, raises it, and only then deletes marks, none above 
 
 The floor is never above the marks that were there. So a high ``below`` shuts out no later fence that would otherwise be
 admitted.
+
+A mark whose number no coordinator can have minted is not pruned. Coordinators refuse to mint above it. As the floor it
+would shut out every name without a mark, and not only its own.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from fencing.kernel.fence import MAX_NUMBER, check_number
-from storage_guards.sql.outcome import FLOOR, TABLE
+from storage_guards.sql.outcome import FLOOR
+
+logger = logging.getLogger("fencing")
 
 BATCH = 1000
 """Marks in one transaction, so that claims on absent marks do not wait long for the floor."""
@@ -28,7 +35,15 @@ BATCH = 1000
 _MOST_SECONDS = 10**9
 """Thirty years: every database can subtract this from its clock."""
 
-NO_FLOOR = "the floor row of fencing_marks is missing: call guard.create_tables() once, which makes it, and prune again"
+_PLAUSIBLE_STEP = 2**49
+"""How far above the clock, in microseconds, a number is still plausible here: 17 years, half of what coordinators
+accept, because clocks differ."""
+
+NO_FLOOR = (
+    "the floor row of fencing_marks is missing. If the table was emptied or restored without it, restore it with its "
+    "data. If the table is new, or cannot be restored, call guard.create_tables() once: it makes the floor, which "
+    "shuts out all fences that are older than that moment"
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,9 @@ def check_pruning(below: object, older_than: object) -> Pruning:
     range."""
     if below is None and older_than is None:
         raise TypeError("prune needs below=number or older_than=seconds, or both")
-    highest = MAX_NUMBER if below is None else check_number(below, "below") - 1
+    highest = highest_plausible()
+    if below is not None:
+        highest = min(check_number(below, "below") - 1, highest)
     if older_than is None:
         return Pruning(highest, 0.0)
     if isinstance(older_than, bool) or not isinstance(older_than, (int, float)):
@@ -77,6 +94,31 @@ def check_pruning(below: object, older_than: object) -> Pruning:
     if not 0 < older_than <= _MOST_SECONDS:
         raise ValueError(f"older_than is a number of seconds above 0, and not above {_MOST_SECONDS}, not {older_than}")
     return Pruning(highest, math.ceil(older_than * 1000) / 1000)
+
+
+def count_implausible(table: str) -> str:
+    """Return the query for the number of marks that stay because no coordinator can have minted their numbers."""
+    return f"SELECT count(*) FROM {table} WHERE number > {highest_plausible()} AND resource <> '{FLOOR}'"
+
+
+def warn_of_implausible(count: int) -> None:
+    """Log how many marks :func:`count_implausible` found."""
+    if count:
+        logger.warning(
+            "%d mark(s) have numbers that no coordinator can have minted, and were not pruned; guard.verify() names "
+            "them",
+            count,
+        )
+
+
+def now_as_number() -> int:
+    """Return the clock of this program in microseconds, which the numbers of fences follow."""
+    return time.time_ns() // 1000
+
+
+def highest_plausible() -> int:
+    """Return the highest number that a coordinator can have minted by now, within the errors of clocks."""
+    return min(now_as_number() + _PLAUSIBLE_STEP, MAX_NUMBER - 1)
 
 
 class PruningStatements(NamedTuple):
@@ -92,23 +134,23 @@ class PruningStatements(NamedTuple):
     delete: str
 
 
-def on_postgresql(pruning: Pruning) -> PruningStatements:
-    """Return the statements for PostgreSQL."""
+def on_postgresql(table: str, pruning: Pruning) -> PruningStatements:
+    """Return the statements for this mark table of PostgreSQL."""
     old = pruning.condition(f"claimed_at < clock_timestamp() - interval '{pruning.seconds:.3f} seconds'")
-    return _statements(old, "greatest", " FOR UPDATE SKIP LOCKED")
+    return _statements(table, old, "greatest", " FOR UPDATE SKIP LOCKED")
 
 
-def on_sqlite(pruning: Pruning) -> PruningStatements:
-    """Return the statements for SQLite."""
+def on_sqlite(table: str, pruning: Pruning) -> PruningStatements:
+    """Return the statements for this mark table of SQLite."""
     old = pruning.condition(f"claimed_at < strftime('%Y-%m-%d %H:%M:%S', 'now', '-{pruning.seconds:.3f} seconds')")
-    return _statements(old, "max", "")
+    return _statements(table, old, "max", "")
 
 
-def _statements(old: str, largest: str, skip: str) -> PruningStatements:
+def _statements(table: str, old: str, largest: str, skip: str) -> PruningStatements:
     return PruningStatements(
-        f"UPDATE {TABLE} SET number = {largest}(number, "
-        f"COALESCE((SELECT max(number) FROM {TABLE} WHERE {old}), 0)) "
+        f"UPDATE {table} SET number = {largest}(number, "
+        f"COALESCE((SELECT max(number) FROM {table} WHERE {old}), 0)) "
         f"WHERE resource = '{FLOOR}' RETURNING number",
-        f"DELETE FROM {TABLE} WHERE resource IN (SELECT resource FROM {TABLE} WHERE {old} "
-        f"AND number <= (SELECT number FROM {TABLE} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})",
+        f"DELETE FROM {table} WHERE resource IN (SELECT resource FROM {table} WHERE {old} "
+        f"AND number <= (SELECT number FROM {table} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})",
     )

@@ -12,13 +12,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
+from storage_guards.sql.schema import quoted
 
 CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
 number is arbitrary."""
 
-ENFORCED = "to_regprocedure('fencing_check(text, bigint, text, text)') IS NOT NULL"
-"""True where the functions exist. The application's role then has no other access to the table."""
+
+def enforced_in(schema: str) -> str:
+    """Return the expression that is true where the schema has the functions. The application's role then has no other
+    access to the table."""
+    return f"to_regprocedure('{quoted(schema)}.fencing_check(text, bigint, text, text)') IS NOT NULL"
+
 
 # In a savepoint, a row's xmin is the savepoint's own transaction id, not that of the outer transaction.
 _IS_OUTERMOST = "xmin = pg_current_xact_id()::xid"
@@ -38,12 +43,15 @@ class Statements(NamedTuple):
         claim: raises a mark that exists. It answers with such a row if the rule admits the fence.
         first_claim: the same for a mark that may be absent. ``lock_floor`` comes before it.
         lock_floor: answers with a row (number, recent_writes) that no other transaction can change before this one
-            ends. No row: there is no floor yet.
-        make_floor: makes the floor where there is none, and with it the table's id, which is the ``write``.
+            ends. No row: there is no floor.
+        make_floor: makes the floor where there is none, at ``number``, and with it the table's id, which is the
+            ``write``.
         lock_mark: changes nothing, and waits for the transaction that has written the mark. It answers with a row
             (recent_writes) if there is a mark.
         lock_absence: inserts a mark, to be rolled back, and answers with a row if there was none. The insertion waits
             for an open transaction that is about to insert the same mark, which cannot be seen yet.
+        read_mark: reads the mark: a row (number, token, seq). It locks nothing, so the mark may change at any time.
+        read_floor: reads the floor: a row (number, recent_writes). It locks nothing.
     """
 
     check: str
@@ -53,20 +61,15 @@ class Statements(NamedTuple):
     make_floor: str
     lock_mark: str
     lock_absence: str
-
-    @property
-    def read_mark(self) -> str:
-        """The statement that reads the mark: a row (number, token, seq). It locks nothing, so the mark may change at
-        any time."""
-        return f"SELECT number, token, seq FROM {TABLE} WHERE resource = {{resource}}"
-
-    @property
-    def read_floor(self) -> str:
-        return f"SELECT number, recent_writes FROM {TABLE} WHERE resource = '{FLOOR}'"
+    read_mark: str
+    read_floor: str
 
 
 def statements_on(table: str, *, postgresql: bool = True, outermost: bool = False) -> Statements:
     """Return the rule's statements on the table of that name, which may be qualified by a schema.
+
+    On SQLite (``postgresql`` is False) there is one writer at a time: the earlier UPDATE has taken the write lock,
+    which covers the floor.
 
     With ``outermost`` the rows have one more column: whether the check was outside any savepoint. (It adds a tenth to
     the cost of the check.)
@@ -101,32 +104,34 @@ def statements_on(table: str, *, postgresql: bool = True, outermost: bool = Fals
         lock_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'{share}",
         make_floor=(
             f"INSERT INTO {table} (resource, number, token, seq, recent_writes) "
-            f"VALUES ('{FLOOR}', 0, '', 0, {{write}}) ON CONFLICT (resource) DO NOTHING"
+            f"VALUES ('{FLOOR}', {{number}}, '', 0, {{write}}) ON CONFLICT (resource) DO NOTHING"
         ),
         lock_mark=f"UPDATE {table} SET seq = seq WHERE resource = {{resource}} RETURNING recent_writes",
         lock_absence=(
             f"INSERT INTO {table} (resource, number, token, seq) VALUES ({{resource}}, {{number}}, {{token}}, 0) "
             "ON CONFLICT (resource) DO NOTHING RETURNING resource"
         ),
+        read_mark=f"SELECT number, token, seq FROM {table} WHERE resource = {{resource}}",
+        read_floor=f"SELECT number, recent_writes FROM {table} WHERE resource = '{FLOOR}'",
     )
 
-
-POSTGRESQL = statements_on(TABLE)
-JOINING = statements_on(TABLE, outermost=True)
-
-# SQLite has one writer at a time: the earlier UPDATE has taken the write lock, which covers the floor.
-SQLITE = statements_on(TABLE, postgresql=False)
 
 _FENCE = "CAST({resource} AS text), CAST({number} AS bigint), CAST({token} AS text)"
 _WRITE = f"{_FENCE}, CAST({{write}} AS text)"
 
-CALLS = Statements(
-    check=f"SELECT * FROM fencing_check({_WRITE})",
-    claim=f"SELECT * FROM fencing_claim({_WRITE}, CAST({{writes}} AS bigint))",
-    first_claim=f"SELECT * FROM fencing_first_claim({_WRITE}, CAST({{writes}} AS bigint))",
-    lock_floor="SELECT * FROM fencing_lock_floor()",
-    make_floor="SELECT number FROM fencing_lock_floor()",  # it makes the floor, too
-    lock_mark="SELECT * FROM fencing_lock_mark(CAST({resource} AS text))",
-    lock_absence=f"SELECT * FROM fencing_lock_absence({_FENCE})",
-)
-"""The statements on a database that enforces: calls of its functions."""
+
+def calls_in(schema: str) -> Statements:
+    """Return the statements on a database that enforces: calls of the functions in this schema."""
+    home = quoted(schema)
+    direct = statements_on(f"{home}.{TABLE}")
+    return Statements(
+        check=f"SELECT * FROM {home}.fencing_check({_WRITE})",
+        claim=f"SELECT * FROM {home}.fencing_claim({_WRITE}, CAST({{writes}} AS bigint))",
+        first_claim=f"SELECT * FROM {home}.fencing_first_claim({_WRITE}, CAST({{writes}} AS bigint))",
+        lock_floor=f"SELECT * FROM {home}.fencing_lock_floor()",
+        make_floor=direct.make_floor,  # only the owner may execute it
+        lock_mark=f"SELECT * FROM {home}.fencing_lock_mark(CAST({{resource}} AS text))",
+        lock_absence=f"SELECT * FROM {home}.fencing_lock_absence({_FENCE})",
+        read_mark=direct.read_mark,
+        read_floor=direct.read_floor,
+    )

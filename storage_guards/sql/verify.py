@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.sql.outcome import FLOOR, TABLE
+from storage_guards.sql.pruning import NO_FLOOR, highest_plausible
+from storage_guards.sql.schema import quoted
 
 MAKE_ANEW = f"make the table {TABLE} as create_tables() or guard.metadata does"
 _CHECKS = ("fencing_marks_number", "fencing_marks_seq")
@@ -42,18 +44,20 @@ class VerifyReport:
     Args:
         database: its kind and version.
         findings: may be empty.
+        table: the mark table, with its schema.
     """
 
     database: str
     findings: tuple[Finding, ...]
+    table: str = TABLE
 
     def __str__(self) -> str:
-        return "\n".join([self.database, *map(str, self.findings)])
+        return "\n".join([f"{self.database}, {self.table}", *map(str, self.findings)])
 
 
-def report(database: str, findings: Iterable[Finding]) -> VerifyReport:
+def report(database: str, findings: Iterable[Finding], table: str) -> VerifyReport:
     """Return the report. Raise GuardNotEnforceable where a finding threatens safety."""
-    found = VerifyReport(database, tuple(findings))
+    found = VerifyReport(database, tuple(findings), table)
     broken = [f"{finding.problem}; {finding.change}" for finding in found.findings if finding.threatens == "safety"]
     if broken:
         raise GuardNotEnforceable(f"{database} cannot enforce the rules as it is: {'. '.join(broken)}")
@@ -68,8 +72,42 @@ def missing_checks(there: Container[str], how: str = "is missing") -> Iterator[F
 def missing_floor(count: int) -> Iterator[Finding]:
     """Yield a finding if the number of floor rows, ``count``, is 0."""
     if not count:
+        problem, _, change = NO_FLOOR.partition(". ")
+        yield Finding("safety", f"{problem}, so no new name can be claimed", change)
+
+
+IMPLAUSIBLE = 5
+"""How many marks with an implausible number a report names."""
+
+
+def implausible_marks(rows: Iterable[tuple[str, int]]) -> Iterator[Finding]:
+    """Yield the marks whose number no coordinator can have minted: ``rows`` of names and numbers.
+
+    Such a mark shuts out its own name only. As the floor, the number shuts out every name without a mark.
+    """
+    for name, number in rows:
+        if name == FLOOR:
+            yield Finding(
+                "safety",
+                f"the floor is {number}, which no coordinator can have minted, so no new name can be claimed",
+                "correct it as docs/operations/incidents.md says",
+            )
+        else:
+            yield Finding(
+                "upkeep",
+                f"the mark of {name!r} has the number {number}, which no coordinator can have minted; it is not pruned",
+                "correct it as docs/operations/incidents.md says",
+            )
+
+
+def other_tables(names: Iterable[str]) -> Iterator[Finding]:
+    """Yield a finding where there are other mark tables."""
+    listed = ", ".join(names)
+    if listed:
         yield Finding(
-            "upkeep", "the floor row is missing; if marks were ever pruned, stale claims may be admitted", MAKE_ANEW
+            "upkeep",
+            f"there are other mark tables: {listed}",
+            "see that all writers of the same data name the same one with schema=",
         )
 
 
@@ -80,7 +118,7 @@ def not_durable(name: str, value: str, change: str) -> Finding:
 
 # PostgreSQL
 
-POSTGRESQL_FACTS = f"""
+_POSTGRESQL_FACTS = """
     SELECT json_build_object(
         'server', current_setting('server_version'),
         'encoding', current_setting('server_encoding'),
@@ -90,7 +128,21 @@ POSTGRESQL_FACTS = f"""
         'read_only', current_setting('transaction_read_only'),
         'replica', pg_is_in_recovery(),
         'pid', pg_backend_pid(),
-        'floor', (SELECT count(*) FROM {TABLE} WHERE resource = '{FLOOR}'),
+        'floor', (SELECT count(*) FROM {table} WHERE resource = '{floor}'),
+        'implausible', (
+            SELECT COALESCE(json_agg(json_build_array(resource, number)), '[]')
+            FROM (SELECT resource, number FROM {table} WHERE number > {highest} LIMIT {most}) AS implausible
+        ),
+        'others', (
+            SELECT COALESCE(json_agg(nspname || '.' || other.relname ORDER BY nspname), '[]')
+            FROM pg_class AS other JOIN pg_namespace ON pg_namespace.oid = other.relnamespace
+            WHERE other.relname = '{name}' AND other.relkind IN ('r', 'p', 'v', 'm', 'f')
+            AND nspname !~ '^pg_(temp|toast)' AND other.oid <> pg_class.oid
+        ),
+        'forgers', (
+            SELECT COALESCE(json_agg(rolname ORDER BY rolname), '[]') FROM ({forgers}) AS forging
+            WHERE to_regprocedure('{home}.fencing_check(text, bigint, text, text)') IS NOT NULL
+        ),
         'kind', relkind,
         'persistence', relpersistence,
         'row_security', relrowsecurity AND row_security_active(pg_class.oid),
@@ -113,9 +165,50 @@ POSTGRESQL_FACTS = f"""
             FROM pg_constraint WHERE conrelid = pg_class.oid AND contype = 'c' AND convalidated
         )
     )::text
-    FROM pg_class WHERE oid = to_regclass('{TABLE}')
+    FROM pg_class WHERE oid = to_regclass('{table}')
 """
-"""One row with one column of JSON. The error is undefined_table where there is no table."""
+
+_FORGERS = """
+    SELECT rolname FROM pg_roles AS one WHERE rolcanlogin
+    AND NOT EXISTS (
+        SELECT FROM pg_roles AS other
+        WHERE (other.rolsuper OR other.oid = {owner}) AND pg_has_role(one.oid, other.oid, 'MEMBER')
+    )
+    AND EXISTS (
+        SELECT FROM pg_roles AS other
+        WHERE (has_table_privilege(other.oid, {table}, 'INSERT, UPDATE, DELETE, TRUNCATE')
+            OR has_any_column_privilege(other.oid, {table}, 'INSERT, UPDATE'))
+        AND pg_has_role(one.oid, other.oid, 'MEMBER')
+    )
+"""
+
+
+def forgers(table: str, owner: str) -> str:
+    """Return the query for the roles, neither owner nor superuser, that may change the mark table directly. The
+    table's own grants do not show the members of ``pg_write_all_data``.
+
+    Args:
+        table: the table's oid, as SQL.
+        owner: the oid of its owner, as SQL.
+    """
+    return _FORGERS.format(table=table, owner=owner)
+
+
+def postgresql_facts(schema: str) -> str:
+    """Return the query for the facts of :func:`assess_postgresql`: one row with one column of JSON.
+
+    The error is undefined_table where there is no table.
+    """
+    return _POSTGRESQL_FACTS.format(
+        home=quoted(schema),
+        table=f"{quoted(schema)}.{TABLE}",
+        name=TABLE,
+        floor=FLOOR,
+        highest=highest_plausible(),
+        most=IMPLAUSIBLE,
+        forgers=forgers("pg_class.oid", "pg_class.relowner"),
+    )
+
 
 _TEXTS = ("text", "character varying")
 _TYPES = {
@@ -129,17 +222,18 @@ _TYPES = {
 }
 
 
-def assess_postgresql(text: str, *, pid: int | None, parameters: dict[str, str] | None) -> VerifyReport:
+def assess_postgresql(text: str, schema: str, *, pid: int | None, parameters: dict[str, str] | None) -> VerifyReport:
     """Return the report. Raise GuardNotEnforceable where something breaks safety.
 
     Args:
-        text: the answer to POSTGRESQL_FACTS.
+        text: the answer to :func:`postgresql_facts`.
+        schema: of the mark table.
         pid: the server process that the server named to the driver at connecting. None: the driver does not say.
         parameters: libpq's, for a connection over a network. None: another driver, or no network.
     """
     facts = json.loads(text)
     findings = [*_table_findings(facts), *_server_findings(facts), *_connection_findings(facts, pid, parameters)]
-    return report(f"PostgreSQL {facts['server']}", findings)
+    return report(f"PostgreSQL {facts['server']}", findings, f"{schema}.{TABLE}")
 
 
 def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
@@ -165,6 +259,14 @@ def _table_findings(facts: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("safety", "the primary key is not (resource) alone, valid and checked at once", MAKE_ANEW)
     yield from missing_checks(facts["checks"], "is missing or not validated")
     yield from missing_floor(facts["floor"])
+    yield from implausible_marks(facts["implausible"])
+    yield from other_tables(facts["others"])
+    for role in facts["forgers"]:
+        yield Finding(
+            "upkeep",
+            f"the role {role} may change {TABLE} directly, so it can forge a mark and pass the check",
+            "revoke that (pg_write_all_data, for instance); if it uses a guard, call enforce() for it",
+        )
 
 
 def _server_findings(facts: dict[str, Any]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
+from storage_guards.sql.schema import check_schema
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.marks import Marks
@@ -33,7 +34,7 @@ Parameters = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
 COUNT_ROWS = {"preserve_rowcount": True}
 """Execution options with which SQLAlchemy also keeps the row count of an INSERT."""
 
-_MARKS: dict[str, Callable[[], Marks]] = {
+_MARKS: dict[str, Callable[..., Marks]] = {
     name: kind for kind in (PostgreSQLMarks, MySQLMarks, SQLiteMarks) for name in kind.dialect.names
 }
 
@@ -41,12 +42,13 @@ _MARKS: dict[str, Callable[[], Marks]] = {
 class SQLAlchemyBase(OperationsBase):
     """The base of both guards. It makes transactions of arguments, and runs operations on a connection."""
 
-    def __init__(self, engine: Engine, timeout: float) -> None:
+    def __init__(self, engine: Engine, timeout: float, schema: str | None) -> None:
         reason = unsupported(engine)
         if reason is not None:
             raise GuardNotEnforceable(reason)
-        super().__init__(timeout)
-        self._marks = _marks_of(engine)
+        super().__init__(timeout, schema)
+        self._marks = _marks_of(engine, schema)
+        self._given_schema, self._schema = schema, self._marks.schema
 
     @property
     def metadata(self) -> MetaData:
@@ -109,8 +111,8 @@ class SQLAlchemyBase(OperationsBase):
         with self._marks.rolled_back(connection, self._timeout):
             return self._marks.verify(connection)
 
-    def _execute(self, connection: Connection, statement: str) -> None:
-        self._marks.execute(connection, statement, self._timeout)
+    def _execute(self, connection: Connection, statement: str, question: str) -> list[str]:
+        return self._marks.execute(connection, statement, question, self._timeout)
 
     def _advance(self, target: Connection | Session, holders: Sequence[Fence | HasFence]) -> None:
         transaction = self._transaction(holders, claim=False, joined=True)
@@ -128,6 +130,11 @@ class SQLAlchemyBase(OperationsBase):
                     f"the connection goes to {connection.dialect.name}, but this guard's marks are in "
                     f"{dialect.names[0]}; pass a connection to that database"
                 )
+            if self._marks.schema != translate(connection, self._given_schema):
+                raise ValueError(
+                    "the connection's schema_translate_map leads to another mark table than this guard's; give the "
+                    "guard the right schema="
+                )
             if nested or connection.in_nested_transaction():
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
             with dialect.bounded_waits(connection, transaction.seconds, begins=False):
@@ -136,12 +143,19 @@ class SQLAlchemyBase(OperationsBase):
             session.expire_all()
 
 
-def _marks_of(engine: Engine) -> Marks:
+def _marks_of(engine: Engine, schema: str | None) -> Marks:
+    translated = check_schema(translate(engine, schema))
     if engine.dialect.driver != "psycopg":
-        return _MARKS[engine.dialect.name]()
+        return _MARKS[engine.dialect.name](schema, translated=translated)
     from storage_guards.sqlalchemy.over_psycopg import PsycopgMarks  # only users of psycopg have it
 
-    return PsycopgMarks()
+    return PsycopgMarks(schema, translated=translated)
+
+
+def translate(target: Engine | Connection, schema: str | None) -> str | None:
+    """Return what the schema is at the database, for this engine or connection."""
+    translations: Mapping[str | None, str | None] | None = target.get_execution_options().get("schema_translate_map")
+    return schema if not translations else translations.get(schema, schema)
 
 
 def check_writes(statement: object) -> None:

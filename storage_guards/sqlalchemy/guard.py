@@ -47,6 +47,9 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             ``GuardUnavailable``. MariaDB's and MySQL's transactions become READ COMMITTED unless they are SERIALIZABLE.
         timeout: seconds: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and
             MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
+        schema: the schema of the mark table (on MariaDB and MySQL a database; on SQLite ``main`` or an attached file).
+            None: the only mark table that is there, which must be on the search path. A second one in sight is refused
+            (docs/guards/databases.md). Each guard looks once: one round trip.
 
     Raises:
         TypeError: ``engine`` is no sync engine, or ``timeout`` is no number.
@@ -54,14 +57,14 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         GuardNotEnforceable: this database, driver or pool is not supported. The text says which ones are.
     """
 
-    def __init__(self, engine: Engine, *, timeout: float = 10.0) -> None:
+    def __init__(self, engine: Engine, *, timeout: float = 10.0, schema: str | None = None) -> None:
         if isinstance(engine, AsyncEngine):
             raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
         if not isinstance(engine, Engine):
             raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
         if engine.dialect.is_async:
             raise TypeError(f"{engine.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard")
-        super().__init__(engine, timeout)
+        super().__init__(engine, timeout, schema)
         self._engine = engine
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

@@ -45,6 +45,9 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             ``sqlite+aiosqlite``. Not in autocommit.
         timeout: seconds: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and
             MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
+        schema: the schema of the mark table (on MariaDB and MySQL a database; on SQLite ``main`` or an attached file).
+            None: the only mark table that is there, which must be on the search path. A second one in sight is refused
+            (docs/guards/databases.md). Each guard looks once: one round trip.
 
     Raises:
         TypeError: ``engine`` is no ``AsyncEngine``, or ``timeout`` is no number.
@@ -52,12 +55,12 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         GuardNotEnforceable: this database, driver or pool is not supported. The text says which ones are.
     """
 
-    def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0) -> None:
+    def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0, schema: str | None = None) -> None:
         if isinstance(engine, Engine):
             raise TypeError("this is a sync Engine; use SQLAlchemyGuard")
         if not isinstance(engine, AsyncEngine):
             raise TypeError(f"an AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()")
-        super().__init__(engine.sync_engine, timeout)
+        super().__init__(engine.sync_engine, timeout, schema)
         self._engine = engine
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
@@ -259,9 +262,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         rows = -1
         try:
             async with self._run(transaction) as connection:
-                rows = affected(
-                    await connection.execute(statement, parameters, execution_options=COUNT_ROWS), transaction
-                )
+                result = await connection.execute(statement, parameters, execution_options=COUNT_ROWS)
+                rows = affected(transaction, result)
         except BaseException as error:
             if transaction.conclude(error):
                 raise

@@ -11,21 +11,37 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, Row, Table, text
+from sqlalchemy import Connection, MetaData, Row, Table
 from sqlalchemy.schema import CreateTable
 
 from fencing.kernel.admission import admit_claim, admit_write
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFence
+from fencing.kernel.errors import GuardNotEnforceable, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql.dialects import Dialect
 from storage_guards.sql.errors import ROUNDS, keeps_changing
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled, new_id
-from storage_guards.sql.pruning import NO_FLOOR, Pruning, PruningStatements
-from storage_guards.sql.statements import Statements
-from storage_guards.sql.verify import MAKE_ANEW, Finding, VerifyReport, report
-from storage_guards.sqlalchemy.table import PLACES, Prepared, fetch_one, prepare
+from storage_guards.sql.pruning import (
+    NO_FLOOR,
+    Pruning,
+    PruningStatements,
+    count_implausible,
+    highest_plausible,
+    now_as_number,
+    warn_of_implausible,
+)
+from storage_guards.sql.schema import Choice, Look, others
+from storage_guards.sql.verify import (
+    MAKE_ANEW,
+    Finding,
+    VerifyReport,
+    implausible_marks,
+    missing_floor,
+    other_tables,
+    report,
+)
+from storage_guards.sqlalchemy.table import Prepared, fetch_one
 
 _AUTOCOMMIT = (
     "the engine is in autocommit: each statement commits at once, so a check would not hold until the write. Make "
@@ -33,27 +49,60 @@ _AUTOCOMMIT = (
     "for the guard"
 )
 
-# A write that begins a transaction and changes nothing, because no mark has that name.
-_TOUCH = f"UPDATE {TABLE} SET seq = seq WHERE resource = ''"
+MISSING = "call guard.create_tables() once, or give guard.metadata to Alembic"
+
+
+class Located(NamedTuple):
+    """The mark table in one schema.
+
+    Args:
+        schema: its name.
+        table: the table's full name, as SQL.
+        direct: the statements on it. They answer with rows, as ``UPDATE … RETURNING`` does. A database without such
+            statements overrides more of :class:`Marks`.
+        calls: the statements where the database enforces, if it can.
+    """
+
+    schema: str
+    table: str
+    direct: Prepared
+    calls: Prepared
 
 
 class Marks(ABC):
     """The marks of one kind of database, on connections that a guard opens and bounds.
 
     Args:
-        table: as that database has it.
-        statements: answer with rows, as ``UPDATE … RETURNING`` does. A subclass without such statements overrides more.
-        calls: the statements where the database enforces, if it can.
+        table: as that database has it, with the schema that the caller named.
+        schema: what this schema is at the database, where the engine translates schemas; or None.
     """
 
     dialect: ClassVar[Dialect]
 
-    def __init__(self, table: Table, statements: Statements, calls: Statements | None = None) -> None:
+    def __init__(self, table: Table, schema: str | None) -> None:
         self.metadata = table.metadata
         self._table = table
-        self._read = text(statements.read_mark.format(**PLACES))
-        self._direct = prepare(statements)
-        self._calls = prepare(calls) if calls else self._direct
+        self._choice = Choice(schema, MISSING)
+        self._located: Located | None = None
+
+    @property
+    def schema(self) -> str | None:
+        """The schema that was named, as it is at the database."""
+        return self._choice.named
+
+    def locate(self, connection: Connection) -> Located:
+        """Look up the mark table's schema, once for each guard. Raise GuardNotEnforceable where it is not clear."""
+        if self._located is None:
+            self._located = self._statements_in(self._choice.of(self._look(connection)))
+        return self._located
+
+    @abstractmethod
+    def _look(self, connection: Connection) -> Look:
+        """Look for mark tables. It takes no lock and no snapshot."""
+
+    @abstractmethod
+    def _statements_in(self, schema: str) -> Located:
+        """Return the statements on the mark table of that schema."""
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing. Two processes may do it at once.
@@ -67,7 +116,7 @@ class Marks(ABC):
 
     def read(self, connection: Connection, resource: str) -> Mark | None:
         """Read the mark. It locks nothing, so the mark may change at any time."""
-        row = fetch_one(connection, self._read, {"resource": self._key(resource)})
+        row = fetch_one(connection, self.locate(connection).direct.read_mark, {"resource": self._key(resource)})
         return None if row is None else Mark(row.number, row.token, row.seq)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
@@ -128,7 +177,8 @@ class Marks(ABC):
     ) -> list[Admitted]:
         """Raise each mark to its fence, and count ``writes`` at once. Raise StaleFence where the rule refuses a
         fence."""
-        return [self._claim_one(connection, self._statements(enforced), fence, writes) for fence in fences]
+        sql = self._statements(connection, enforced)
+        return [self._claim_one(connection, sql, fence, writes) for fence in fences]
 
     def check(
         self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
@@ -141,7 +191,8 @@ class Marks(ABC):
             joined: the transaction may have begun, and read, before.
             enforced: the database enforces.
         """
-        return [self._check_one(connection, self._statements(enforced), fence) for fence in fences]
+        sql = self._statements(connection, enforced)
+        return [self._check_one(connection, sql, fence) for fence in fences]
 
     def note_transaction(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
         """Prepare :meth:`is_same_transaction`, where it needs more than the admitted fence."""
@@ -159,7 +210,7 @@ class Marks(ABC):
             fence: of the resource.
             enforced: the database enforces.
         """
-        sql = self._statements(enforced)
+        sql = self._statements(connection, enforced)
         for _ in range(ROUNDS):
             row = self._lock_mark(connection, sql, fence)
             # An open transaction may be about to insert the mark. Inserting it here waits for that transaction.
@@ -185,27 +236,48 @@ class Marks(ABC):
             with self.dialect.bounded_waits(connection, seconds, read_committed=True), connection.begin():
                 self.limit(connection, seconds, read_committed=True)
                 floor, count = self._prune_batch(connection, left)
+                implausible = connection.exec_driver_sql(count_implausible(self.locate(connection).table)).scalar_one()
             deleted += count
             rest = left.next_batch(floor, count)
             if rest is None:
+                warn_of_implausible(implausible)
                 return deleted
             left = rest
 
     def verify(self, connection: Connection) -> VerifyReport:
         """Return the report, from trial claims, the catalog and the settings. The caller rolls the transaction back."""
-        found = [*self._check_exactness(connection), *self._check_catalog(connection)]
-        return report(self.dialect.title(connection), found)
+        look = self._look(connection)
+        self._located = located = self._statements_in(self._choice.of(look))
+        floor = [*self._check_floor(connection)]
+        found = [*floor, *self._check_catalog(connection), *other_tables(others(look, located.schema))]
+        if not floor:  # otherwise the trial claims would be refused
+            found += self._check_exactness(connection)
+        return report(self.dialect.title(connection), found, f"{located.schema}.{TABLE}")
 
-    def execute(self, connection: Connection, statement: str, seconds: float) -> None:
-        """Execute a statement that switches enforcement on or off, in a transaction of its own."""
+    def execute(self, connection: Connection, statement: str, question: str, seconds: float) -> list[str]:
+        """Execute a statement that switches enforcement on or off, in a transaction of its own. Return the texts that
+        answer the question."""
         raise GuardNotEnforceable(f"{self.dialect.names[0]} cannot enforce the check by itself; PostgreSQL can")
 
-    def _statements(self, enforced: bool) -> Prepared:
-        return self._calls if enforced else self._direct
+    def _statements(self, connection: Connection, enforced: bool) -> Prepared:
+        located = self.locate(connection)
+        return located.calls if enforced else located.direct
 
     def _create(self, connection: Connection) -> None:
-        connection.execute(CreateTable(self._table, if_not_exists=True))
-        self._make_floor(connection, self._direct)
+        """Create the table and its floor row where they are missing. Others that do the same must wait for this."""
+        look = self._look(connection)
+        schema = self._choice.to_create(look)
+        if schema is None:
+            self._located = located = self._statements_in(self._choice.of(look))
+            if fetch_one(connection, located.direct.read_floor, {"resource": self._key(FLOOR)}) is None:
+                self._make_floor(connection, located.direct, new=False)
+            return
+        table = self._table.to_metadata(MetaData(), schema=schema)
+        # The schema is what it is at the database.
+        options = {"schema_translate_map": None}
+        connection.execute(CreateTable(table, if_not_exists=True), execution_options=options)
+        self._located = located = self._statements_in(schema)
+        self._make_floor(connection, located.direct, new=True)
 
     def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
@@ -243,14 +315,20 @@ class Marks(ABC):
         """Return the floor, which no other transaction can raise before this one ends, and the table's id."""
         row = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
         if row is None:
-            self._make_floor(connection, sql)
-            row = fetch_one(connection, sql.lock_floor, {"resource": self._key(FLOOR)})
-        if row is None:
-            raise GuardUnavailable("the floor row of fencing_marks is being replaced; retry")
+            raise GuardNotEnforceable(NO_FLOOR)
         return row.number, row.recent_writes
 
-    def _make_floor(self, connection: Connection, sql: Prepared) -> None:
-        connection.execute(sql.make_floor, {"resource": self._key(FLOOR), "write": new_id()})
+    def _make_floor(self, connection: Connection, sql: Prepared, *, new: bool) -> None:
+        """Make the floor row where there is none.
+
+        Args:
+            connection: in a transaction.
+            sql: the statements.
+            new: the table was just created, so there never was a mark. Otherwise marks may be lost: the floor shuts out
+                all fences that are older than now.
+        """
+        number = 0 if new else now_as_number()
+        connection.execute(sql.make_floor, {"resource": self._key(FLOOR), "number": number, "write": new_id()})
 
     @abstractmethod
     def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
@@ -263,17 +341,25 @@ class Marks(ABC):
             raise GuardNotEnforceable(NO_FLOOR)
         return floor, connection.exec_driver_sql(statements.delete).rowcount
 
+    def _check_floor(self, connection: Connection) -> Iterator[Finding]:
+        """Yield a finding where no new name can be claimed."""
+        located = self.locate(connection)
+        # Before any claim: in autocommit it would stay. A write, because a SELECT may not begin a transaction.
+        connection.exec_driver_sql(f"UPDATE {located.table} SET seq = seq WHERE resource = ''")
+        self.require_open(connection)
+        floor = fetch_one(connection, located.direct.read_floor, {"resource": self._key(FLOOR)})
+        yield from missing_floor(0 if floor is None else 1)
+        if floor is not None and floor.number > highest_plausible():
+            yield from implausible_marks([(FLOOR, floor.number)])
+
     def _check_catalog(self, connection: Connection) -> Iterable[Finding]:
         """Yield the findings in the catalog and the settings."""
         return ()
 
     def _check_exactness(self, connection: Connection) -> Iterator[Finding]:
-        """Yield a finding where names, tokens or numbers are not exact, as trial claims show."""
+        """Yield a finding where names, tokens or numbers are not exact, as trial claims show. They are rolled back."""
         name = f"verify:{secrets.token_hex(8)}"
         trial = Fence(name, MAX_NUMBER, "a" * 22)
-        # Before the claim: in autocommit the claim would stay, and once pruned raise the floor above all numbers.
-        connection.exec_driver_sql(_TOUCH)
-        self.require_open(connection)
         try:
             self.claim(connection, [trial])
             exact = self.read(connection, name) == Mark(trial.number, trial.token)

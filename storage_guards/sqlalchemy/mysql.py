@@ -12,9 +12,10 @@ Names are sent as hexadecimal digits, so no character set and no ``sql_mode`` of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
-from sqlalchemy import VARBINARY, Connection, DateTime, Row, text
+from sqlalchemy import VARBINARY, Connection, DateTime, Row, TextClause, text
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
@@ -22,13 +23,16 @@ from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
 from fencing.sql.dialects import MySQL
 from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
-from storage_guards.sql.pruning import NO_FLOOR, Pruning
+from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
+from storage_guards.sql.schema import Look, quoted
 from storage_guards.sql.statements import Statements
-from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
+from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
+
+_CREATE_LOCK = "fencing_marks.create_tables"
 
 _REMEMBER = f"SUBSTRING(CONCAT(:write, ' ', recent_writes), 1, {REMEMBERED_CHARACTERS})"
 _ADMITS = "(number < :number OR (number = :number AND token = :token))"
@@ -46,34 +50,58 @@ _RAISE = f"""
 _READ_MARK = """
     SELECT number, CONVERT(token USING utf8mb4) AS token, seq, CONVERT(recent_writes USING utf8mb4) AS recent_writes,
         (SELECT engine FROM information_schema.tables
-         WHERE table_schema = DATABASE() AND table_name = 'fencing_marks') AS engine
-    FROM fencing_marks WHERE resource = UNHEX(:resource)
+         WHERE table_schema = '{schema}' AND table_name = '{name}') AS engine
+    FROM {table} WHERE resource = UNHEX(:resource)
 """
-_LOCK_MARK = text(_READ_MARK + " FOR UPDATE")
 
-_STATEMENTS = Statements(
-    check=f"""
-        UPDATE fencing_marks SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
+
+@cache
+def _located_in(schema: str) -> Located:
+    table = _full_name(schema)
+    prepared = Prepared(*map(text, _statements_on(table, _read_in(schema))))
+    return Located(schema, table, prepared, prepared)
+
+
+@cache
+def _locking_read_in(schema: str) -> TextClause:
+    return text(_read_in(schema) + " FOR UPDATE")
+
+
+def _read_in(schema: str) -> str:
+    return _READ_MARK.format(schema=schema, table=_full_name(schema), name=TABLE)
+
+
+def _full_name(schema: str) -> str:
+    return f"{quoted(schema, mark='`')}.{TABLE}"
+
+
+def _statements_on(table: str, read: str) -> Statements:
+    """Return the statements. Those that change something answer with no row, so the mark is read after them."""
+    return Statements(
+        check=f"""
+        UPDATE {table} SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
         WHERE resource = UNHEX(:resource)
     """,
-    claim=f"UPDATE fencing_marks SET {_RAISE} WHERE resource = UNHEX(:resource)",
-    first_claim=(
-        "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) VALUES "
-        "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
-        f"ON DUPLICATE KEY UPDATE {_RAISE}"
-    ),
-    lock_floor=_READ_MARK + " LOCK IN SHARE MODE",
-    make_floor=(
-        "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) "
-        "VALUES (UNHEX(:resource), 0, '', 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
-    ),
-    lock_mark="UPDATE fencing_marks SET seq = seq WHERE resource = UNHEX(:resource)",
-    lock_absence=(
-        "INSERT INTO fencing_marks (resource, number, token, seq, recent_writes, claimed_at) "
-        "VALUES (UNHEX(:resource), :number, :token, 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
-    ),
-)
-"""These statements answer with no row, so the mark is read after them."""
+        claim=f"UPDATE {table} SET {_RAISE} WHERE resource = UNHEX(:resource)",
+        first_claim=(
+            f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) VALUES "
+            "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
+            f"ON DUPLICATE KEY UPDATE {_RAISE}"
+        ),
+        lock_floor=read + " LOCK IN SHARE MODE",
+        make_floor=(
+            f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) "
+            "VALUES (UNHEX(:resource), :number, '', 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
+        ),
+        lock_mark=f"UPDATE {table} SET seq = seq WHERE resource = UNHEX(:resource)",
+        lock_absence=(
+            f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) "
+            "VALUES (UNHEX(:resource), :number, :token, 0, :write, UTC_TIMESTAMP()) ON DUPLICATE KEY UPDATE seq = seq"
+        ),
+        read_mark=read,
+        read_floor=read,
+    )
+
 
 _TYPES = {
     "resource": "varbinary(512)",
@@ -90,16 +118,46 @@ class MySQLMarks(Marks):
 
     dialect = MySQL()
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
         table = mark_table(
             resource=VARBINARY(MAX_RESOURCE_BYTES),
             token=VARBINARY(_TOKEN_BYTES),
             recent_writes=VARBINARY(REMEMBERED_CHARACTERS),
+            schema=schema,
             claimed_at=DateTime(),
             mysql_engine="InnoDB",
         )
-        super().__init__(table, _STATEMENTS)
-        self._read = text(_READ_MARK)
+        super().__init__(table, translated or schema)
+
+    def create(self, connection: Connection, seconds: float) -> None:
+        """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
+
+        CREATE TABLE commits, so a lock of the server keeps others away until the floor row is committed too.
+        """
+        got = connection.execute(
+            text(f"SELECT GET_LOCK('{_CREATE_LOCK}', :seconds)"), {"seconds": seconds}
+        ).scalar_one()
+        connection.rollback()
+        if got != 1:
+            raise GuardUnavailable(f"another process was creating {TABLE} for {seconds:.3g} s; retry")
+        try:
+            super().create(connection, seconds)
+            with connection.begin():
+                floor = self.locate(connection).direct.read_floor
+                _require_innodb(connection.execute(floor, {"resource": self._key(FLOOR)}).one())
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"DO RELEASE_LOCK('{_CREATE_LOCK}')")
+                connection.rollback()
+
+    def _look(self, connection: Connection) -> Look:
+        query = f"SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}'"
+        rows = connection.exec_driver_sql(f"SELECT 0, DATABASE() UNION ALL {query}").all()
+        everywhere = sorted(str(schema) for found, schema in rows if found)
+        return Look(tuple(everywhere), tuple(str(schema) for found, schema in rows if not found and schema is not None))
+
+    def _statements_in(self, schema: str) -> Located:
+        return _located_in(schema)
 
     def note_transaction(self, connection: Connection) -> None:
         """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
@@ -119,7 +177,8 @@ class MySQLMarks(Marks):
         write under it. Its later reads would be old, though the check is not. So its snapshot must have the mark as it
         is.
         """
-        seen = [self._row(connection, self._read, fence) for fence in fences] if joined else []
+        read = self.locate(connection).direct.read_mark
+        seen = [self._row(connection, read, fence) for fence in fences] if joined else []
         admitted = super().check(connection, fences)
         for row, now in zip(seen, admitted, strict=False):
             if row is None or now.recent_writes != _remember(now.recent_writes, row.recent_writes):
@@ -133,13 +192,13 @@ class MySQLMarks(Marks):
     def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
         connection.execute(sql.claim, values)
-        row = self._row(connection, _LOCK_MARK, fence)
+        row = self._lock_row(connection, fence)
         if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
             floor, table = self._shared_floor(connection, sql)
             if fence.number <= floor:
                 admit_claim(None, fence, floor)
             connection.execute(sql.first_claim, {**values, "table": table})
-            row = self._row(connection, _LOCK_MARK, fence)
+            row = self._lock_row(connection, fence)
         if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_claim(_mark(row), fence, 0)
@@ -148,7 +207,7 @@ class MySQLMarks(Marks):
     def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.check, values)
-        row = self._row(connection, _LOCK_MARK, fence)
+        row = self._lock_row(connection, fence)
         if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
             return Admitted(fence, row.seq, row.recent_writes, None)
         admit_write(_mark(row), fence)
@@ -159,13 +218,16 @@ class MySQLMarks(Marks):
         # A write comes first: after a SELECT the server may not yet report that it has begun a transaction.
         connection.execute(sql.lock_mark, {"resource": self._key(fence.resource)})
         self.require_open(connection)
-        return self._row(connection, _LOCK_MARK, fence)
+        return self._lock_row(connection, fence)
 
     def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.lock_absence, values)
-        row = self._row(connection, _LOCK_MARK, fence)
+        row = self._lock_row(connection, fence)
         return row is not None and _begins_with(row, values["write"])
+
+    def _lock_row(self, connection: Connection, fence: Fence) -> Row[Any] | None:
+        return self._row(connection, _locking_read_in(self.locate(connection).schema), fence)
 
     def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
         row = fetch_one(connection, statement, {"resource": self._key(fence.resource)})
@@ -173,45 +235,43 @@ class MySQLMarks(Marks):
             _require_innodb(row)
         return row
 
-    def _make_floor(self, connection: Connection, sql: Prepared) -> None:
-        super()._make_floor(connection, sql)
-        _require_innodb(connection.execute(self._read, {"resource": self._key(FLOOR)}).one())
-
     def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
         """Prune in one transaction.
 
         A statement here cannot change a table and select from it. So the names are read first, and then sent back.
         """
+        table = self.locate(connection).table
         old = pruning.condition(f"claimed_at < UTC_TIMESTAMP(6) - INTERVAL {pruning.seconds:.3f} SECOND")
-        connection.exec_driver_sql(f"UPDATE {TABLE} SET seq = seq WHERE resource = '{FLOOR}'")
+        connection.exec_driver_sql(f"UPDATE {table} SET seq = seq WHERE resource = '{FLOOR}'")
         self.require_open(connection)
-        highest = connection.exec_driver_sql(f"SELECT COALESCE(MAX(number), 0) FROM {TABLE} WHERE {old}").scalar_one()
+        highest = connection.exec_driver_sql(f"SELECT COALESCE(MAX(number), 0) FROM {table} WHERE {old}").scalar_one()
         connection.exec_driver_sql(
-            f"UPDATE {TABLE} SET number = GREATEST(number, {int(highest)}) WHERE resource = '{FLOOR}'"
+            f"UPDATE {table} SET number = GREATEST(number, {int(highest)}) WHERE resource = '{FLOOR}'"
         )
         floor: int | None = connection.exec_driver_sql(
-            f"SELECT number FROM {TABLE} WHERE resource = '{FLOOR}' FOR UPDATE"
+            f"SELECT number FROM {table} WHERE resource = '{FLOOR}' FOR UPDATE"
         ).scalar_one_or_none()
         if floor is None:
             raise GuardNotEnforceable(NO_FLOOR)
         may_go = f"{old} AND number <= {int(floor)}"
         names = connection.exec_driver_sql(
-            f"SELECT HEX(resource) FROM {TABLE} WHERE {may_go} LIMIT {pruning_module.BATCH} FOR UPDATE SKIP LOCKED"
+            f"SELECT HEX(resource) FROM {table} WHERE {may_go} LIMIT {pruning_module.BATCH} FOR UPDATE SKIP LOCKED"
         ).scalars()
         listed = ", ".join(f"x'{name}'" for name in names)
         if not listed:
             return floor, 0
         # They are locked, so none of them has been raised since.
-        return floor, connection.exec_driver_sql(f"DELETE FROM {TABLE} WHERE resource IN ({listed})").rowcount
+        return floor, connection.exec_driver_sql(f"DELETE FROM {table} WHERE resource IN ({listed})").rowcount
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
-        table = {"table": TABLE}
+        located = self.locate(connection)
+        table = {"table": TABLE, "schema": located.schema}
         columns = {
             name: (kind.lower(), nullable)
             for name, kind, nullable in connection.execute(
                 text(
                     "SELECT column_name, column_type, is_nullable FROM information_schema.columns "
-                    "WHERE table_schema = DATABASE() AND table_name = :table"
+                    "WHERE table_schema = :schema AND table_name = :table"
                 ),
                 table,
             )
@@ -225,20 +285,23 @@ class MySQLMarks(Marks):
         key = connection.execute(
             text(
                 "SELECT column_name, sub_part FROM information_schema.statistics "
-                "WHERE table_schema = DATABASE() AND table_name = :table AND index_name = 'PRIMARY'"
+                "WHERE table_schema = :schema AND table_name = :table AND index_name = 'PRIMARY'"
             ),
             table,
         ).all()
         if [tuple(row) for row in key] != [("resource", None)]:
             yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
         checks = connection.execute(
-            text(
-                "SELECT constraint_name FROM information_schema.check_constraints WHERE constraint_schema = DATABASE()"
-            )
+            text("SELECT constraint_name FROM information_schema.check_constraints WHERE constraint_schema = :schema"),
+            {"schema": located.schema},
         ).scalars()
         yield from missing_checks(set(checks))
-        count = f"SELECT count(*) FROM {TABLE} WHERE resource = UNHEX('{self._key(FLOOR)}')"
-        yield from missing_floor(connection.exec_driver_sql(count).scalar_one())
+        implausible = (
+            f"SELECT CONVERT(resource USING utf8mb4), number FROM {located.table} "
+            f"WHERE number > {highest_plausible()} LIMIT {IMPLAUSIBLE}"
+        )
+        rows = connection.exec_driver_sql(implausible).all()
+        yield from implausible_marks([(name, number) for name, number in rows if name != FLOOR])
         settings = {
             name: str(value)
             for name, value in connection.exec_driver_sql(

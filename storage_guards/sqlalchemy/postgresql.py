@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Text, text
+from sqlalchemy import Column, Connection, Text, TextClause, text
 
 from fencing.sql.dialects import PostgreSQL
-from storage_guards.sql.outcome import Admitted
+from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, on_postgresql
-from storage_guards.sql.statements import CALLS, CREATE_LOCK, ENFORCED, POSTGRESQL
-from storage_guards.sql.verify import POSTGRESQL_FACTS, VerifyReport, assess_postgresql
+from storage_guards.sql.schema import POSTGRESQL_LOOK, Look, quoted, read_look
+from storage_guards.sql.statements import CREATE_LOCK, calls_in, enforced_in, statements_on
+from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.alembic import XID8
-from storage_guards.sqlalchemy.marks import Marks
-from storage_guards.sqlalchemy.table import fetch_one, mark_table
+from storage_guards.sqlalchemy.marks import Located, Marks
+from storage_guards.sqlalchemy.table import fetch_one, mark_table, prepare
 
-_LIMITS = text(f"SELECT {ENFORCED}, {PostgreSQL.LIMITS}")
-_IS_ENFORCED = text(f"SELECT {ENFORCED}")
+_LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
+_READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _CREATE_LOCK = text("SELECT pg_advisory_xact_lock(:lock)")
 _IS_SAME_TRANSACTION = text("SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM :transaction")
 
@@ -26,42 +28,69 @@ class PostgreSQLMarks(Marks):
 
     dialect = PostgreSQL()
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
         exact = Text(collation="C")
         xact = Column("xact", XID8, nullable=True)
-        super().__init__(mark_table(xact, resource=exact, token=exact, recent_writes=exact), POSTGRESQL, CALLS)
+        table = mark_table(xact, resource=exact, token=exact, recent_writes=exact, schema=schema, now="now()")
+        super().__init__(table, translated or schema)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         if read_committed:
-            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-        return bool(connection.execute(_LIMITS, PostgreSQL.limit(seconds)).one()[0])
+            connection.exec_driver_sql(_READ_COMMITTED)
+        limit = PostgreSQL.limit(seconds)
+        if self._located is None:
+            connection.execute(_LIMITS, limit)
+        schema = self.locate(connection).schema
+        return bool(connection.execute(_limits_in(schema), limit).one()[0])
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         row = fetch_one(connection, _IS_SAME_TRANSACTION, {"transaction": admitted.transaction})
         return row is not None and bool(row[0])
 
     def verify(self, connection: Connection) -> VerifyReport:
-        facts = connection.exec_driver_sql(POSTGRESQL_FACTS).scalar_one()
+        self._located = located = self._statements_in(self._choice.of(self._look(connection)))
+        schema = located.schema
+        facts = connection.exec_driver_sql(postgresql_facts(schema)).scalar_one()
         self.require_open(connection)
         driver: Any = connection.connection.driver_connection
         if not PostgreSQL.is_psycopg(connection):
-            return assess_postgresql(facts, pid=driver.get_server_pid(), parameters=None)
+            return assess_postgresql(facts, schema, pid=driver.get_server_pid(), parameters=None)
         return assess_postgresql(
             facts,
+            schema,
             pid=driver.info.backend_pid,
             parameters=None if driver.info.host.startswith("/") else driver.info.get_parameters(),
         )
 
-    def execute(self, connection: Connection, statement: str, seconds: float) -> None:
+    def execute(self, connection: Connection, statement: str, question: str, seconds: float) -> list[str]:
         with connection.begin():
-            self.limit(connection, seconds)
+            connection.execute(_LIMITS, PostgreSQL.limit(seconds))
             connection.exec_driver_sql(statement, execution_options={"no_parameters": True})
+            return [str(row[0]) for row in connection.exec_driver_sql(question)]
 
-    def _create(self, connection: Connection) -> None:
-        if connection.execute(_IS_ENFORCED).scalar_one():
-            return  # the table exists, and only its owner may create it
-        connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})
-        super()._create(connection)
+    def create(self, connection: Connection, seconds: float) -> None:
+        with connection.begin():
+            connection.exec_driver_sql(_READ_COMMITTED)  # the look must see what it has waited for
+            connection.execute(_LIMITS, PostgreSQL.limit(seconds))
+            connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})
+            self._create(connection)
+
+    def _look(self, connection: Connection) -> Look:
+        return read_look(connection.exec_driver_sql(POSTGRESQL_LOOK).scalar_one())
+
+    def _statements_in(self, schema: str) -> Located:
+        return _located_in(schema)
 
     def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
-        return self._prune_with(connection, on_postgresql(pruning))
+        return self._prune_with(connection, on_postgresql(self.locate(connection).table, pruning))
+
+
+@cache
+def _located_in(schema: str) -> Located:
+    table = f"{quoted(schema)}.{TABLE}"
+    return Located(schema, table, prepare(statements_on(table)), prepare(calls_in(schema)))
+
+
+@cache
+def _limits_in(schema: str) -> TextClause:
+    return text(f"SELECT {enforced_in(schema)}, {PostgreSQL.LIMITS}")

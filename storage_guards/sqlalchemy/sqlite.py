@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 
 from sqlalchemy import CheckConstraint, Connection, Text, text
 from sqlalchemy.exc import OperationalError
 
+from fencing.kernel.fence import Fence
 from fencing.sql.dialects import SQLite
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
-from storage_guards.sql.pruning import Pruning, on_sqlite
-from storage_guards.sql.statements import SQLITE
-from storage_guards.sql.verify import MAKE_ANEW, Finding, missing_checks, missing_floor, not_durable
-from storage_guards.sqlalchemy.marks import Marks
-from storage_guards.sqlalchemy.table import fetch_one, mark_table
+from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
+from storage_guards.sql.schema import Look, quoted
+from storage_guards.sql.statements import statements_on
+from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
+from storage_guards.sqlalchemy.marks import Located, Marks
+from storage_guards.sqlalchemy.table import fetch_one, mark_table, prepare
 
 # This transaction has written, so it holds the write lock, and the row stays as it is until the commit.
-_IS_SAME_TRANSACTION = text(
-    "SELECT recent_writes = :recent_writes FROM fencing_marks "
+_IS_SAME_TRANSACTION = (
+    "SELECT recent_writes = :recent_writes FROM {table} "
     "WHERE resource = :resource AND number = :number AND token = :token"
 )
 
@@ -31,11 +34,13 @@ class SQLiteMarks(Marks):
 
     dialect = SQLite()
 
-    def __init__(self) -> None:
+    def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
         exact = Text(collation="BINARY")
         # SQLite's columns take any type, and text sorts above every number.
         integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
-        super().__init__(mark_table(integers, resource=exact, token=exact, recent_writes=exact), SQLITE)
+        table = mark_table(integers, resource=exact, token=exact, recent_writes=exact, schema=schema)
+        super().__init__(table, translated or schema)
+        self._looked = False
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -46,22 +51,69 @@ class SQLiteMarks(Marks):
         deadline = time.monotonic() + seconds
         while True:
             try:
-                return super().create(connection, seconds)
+                with connection.begin():
+                    if not self.dialect.is_open(connection):  # Python's sqlite3 begins no transaction before DDL
+                        connection.exec_driver_sql("BEGIN IMMEDIATE")
+                    return self._create(connection)
             except OperationalError:
                 if time.monotonic() > deadline:
                     raise
 
+    def locate(self, connection: Connection) -> Located:
+        """Return the statements on the table of ``main``, or of the schema that was named.
+
+        The choice is confirmed by :meth:`admit`, after the claim or check. To read the catalog before would begin a
+        transaction with a snapshot.
+        """
+        if self._located is None:
+            self._located = _located_in(self._choice.named or "main")
+        return self._located
+
+    def admit(
+        self,
+        connection: Connection,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        joined: bool = False,
+    ) -> list[Admitted]:
+        admitted = super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+        if not self._looked:
+            self._choice.of(self._look(connection))
+            self._looked = True
+        return admitted
+
+    def _look(self, connection: Connection) -> Look:
+        names = [row.name for row in connection.exec_driver_sql("PRAGMA database_list")]
+        found = []
+        for name in names:
+            master = "sqlite_temp_master" if name == "temp" else f"{_quoted_any(name)}.sqlite_master"
+            query = f"SELECT 1 FROM {master} WHERE type IN ('table', 'view') AND name = '{TABLE}'"
+            if connection.exec_driver_sql(query).first() is not None:
+                found.append(name)
+        path = ["main", *("temp" for name in names if name == "temp")]
+        return Look(tuple(found), tuple(path))
+
+    def _statements_in(self, schema: str) -> Located:
+        return _located_in(schema)
+
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         row = fetch_one(
-            connection, _IS_SAME_TRANSACTION, {**self._values(admitted.fence), "recent_writes": admitted.recent_writes}
+            connection,
+            text(_IS_SAME_TRANSACTION.format(table=self.locate(connection).table)),
+            {**self._values(admitted.fence), "recent_writes": admitted.recent_writes},
         )
         return row is not None and bool(row[0])
 
     def _prune_batch(self, connection: Connection, pruning: Pruning) -> tuple[int, int]:
-        return self._prune_with(connection, on_sqlite(pruning))
+        return self._prune_with(connection, on_sqlite(self.locate(connection).table, pruning))
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
-        columns = {row.name: row for row in connection.exec_driver_sql(f"PRAGMA table_info({TABLE})")}
+        located = self.locate(connection)
+        home, table = quoted(located.schema), located.table
+        columns = {row.name: row for row in connection.exec_driver_sql(f"PRAGMA {home}.table_info({TABLE})")}
         for name, wanted in _TYPES.items():
             kind = columns[name].type.upper() if name in columns else "missing"
             if kind != wanted:
@@ -70,15 +122,29 @@ class SQLiteMarks(Marks):
                 yield Finding("upkeep", f"the column {name} may be NULL", MAKE_ANEW)
         if [name for name, row in columns.items() if row.pk] != ["resource"]:
             yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
-        made: str = connection.exec_driver_sql(f"SELECT sql FROM sqlite_master WHERE name = '{TABLE}'").scalar_one()
+        query = f"SELECT sql FROM {home}.sqlite_master WHERE name = '{TABLE}'"
+        made: str = connection.exec_driver_sql(query).scalar_one()
         yield from missing_checks(made)
         if _INTEGERS not in made:
             yield Finding("upkeep", f"the CHECK {_INTEGERS} is missing: a number may be text", MAKE_ANEW)
-        count = f"SELECT count(*) FROM {TABLE} WHERE resource = '{FLOOR}'"
-        yield from missing_floor(connection.exec_driver_sql(count).scalar_one())
-        if (journal := connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()) == "off":
+        implausible = f"SELECT resource, number FROM {table} WHERE number > {highest_plausible()} LIMIT {IMPLAUSIBLE}"
+        rows = connection.exec_driver_sql(implausible).all()
+        yield from implausible_marks([(name, number) for name, number in rows if name != FLOOR])
+        if (journal := connection.exec_driver_sql(f"PRAGMA {home}.journal_mode").scalar_one()) == "off":
             yield Finding("safety", "journal_mode is off, so nothing can be rolled back", "PRAGMA journal_mode = WAL")
         elif journal == "memory":
             yield not_durable("journal_mode", journal, "PRAGMA journal_mode = WAL")
-        if connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 0:
+        if connection.exec_driver_sql(f"PRAGMA {home}.synchronous").scalar_one() == 0:
             yield not_durable("synchronous", "off", "PRAGMA synchronous = FULL")
+
+
+@cache
+def _located_in(schema: str) -> Located:
+    table = f"{quoted(schema)}.{TABLE}"
+    statements = prepare(statements_on(table, postgresql=False))
+    return Located(schema, table, statements, statements)
+
+
+def _quoted_any(name: str) -> str:
+    """Return the name of an attached database as SQL, whatever it is."""
+    return '"' + name.replace('"', '""') + '"'

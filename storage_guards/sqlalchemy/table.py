@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, func, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Connection, DateTime, MetaData, Row, Table, text
 from sqlalchemy.schema import SchemaItem
 from sqlalchemy.sql.elements import TextClause
 from sqlalchemy.types import TypeEngine
@@ -21,7 +21,9 @@ def mark_table(
     resource: TypeEngine[Any],
     token: TypeEngine[Any],
     recent_writes: TypeEngine[Any],
+    schema: str | None,
     claimed_at: TypeEngine[Any] | None = None,
+    now: str = "CURRENT_TIMESTAMP",
     **options: Any,
 ) -> Table:
     """Return the mark table of a database.
@@ -29,6 +31,8 @@ def mark_table(
     Args:
         more: further columns and constraints.
         resource: the type of that column, and so on.
+        schema: of the table. None: the connection's own.
+        now: the present time, as the database tells it.
         options: of the table.
     """
     numbers = f"number BETWEEN 1 AND {MAX_NUMBER} OR (resource = '{FLOOR}' AND number BETWEEN 0 AND {MAX_NUMBER})"
@@ -39,12 +43,14 @@ def mark_table(
         Column("number", BigInteger, nullable=False),
         Column("token", token, nullable=False),
         Column("seq", BigInteger, nullable=False),
-        Column("recent_writes", recent_writes, server_default="", nullable=False),
-        Column("claimed_at", claimed_at or DateTime(timezone=True), server_default=func.now(), nullable=False),
+        # The defaults are as the database tells them: otherwise Alembic finds a difference for ever.
+        Column("recent_writes", recent_writes, server_default=text("''"), nullable=False),
+        Column("claimed_at", claimed_at or DateTime(timezone=True), server_default=text(now), nullable=False),
         # Constraints of the table, because Alembic would lose those of a column.
         CheckConstraint(numbers, name="fencing_marks_number"),
         CheckConstraint("seq >= 0", name="fencing_marks_seq"),
         *more,
+        schema=schema,
         **options,
     )
 
@@ -59,6 +65,8 @@ class Prepared(NamedTuple):
     make_floor: TextClause
     lock_mark: TextClause
     lock_absence: TextClause
+    read_mark: TextClause
+    read_floor: TextClause
 
 
 def prepare(statements: Statements) -> Prepared:

@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.psycopg.statements import PREPARE
+from storage_guards.psycopg.statements import texts_in
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.psycopg_database import MINE, NEWER, OTHER, dsn_of
 
@@ -167,14 +167,6 @@ def test_a_claim_waits_while_the_floor_is_raised(orders: Orders) -> None:
         assert not claim.done()
         pruning.commit()
         assert isinstance(claim.exception(), StaleFence)
-
-
-def test_a_table_that_lost_its_floor_gets_one(orders: Orders) -> None:
-    orders.direct.execute("DELETE FROM fencing_marks")
-    orders.guard.claim(MINE, OTHER)
-    orders.direct.execute("DELETE FROM fencing_marks")
-    orders.guard.claim(MINE)
-    assert orders.guard.write(MINE, ADD) == 1
 
 
 # What it refuses
@@ -331,7 +323,7 @@ def test_prepared_statements_that_vanish_or_are_there_already(orders: Orders) ->
         assert second.write(MINE, ADD) == 1
         first.claim(MINE)
     elsewhere = orders.connect()
-    elsewhere.execute("; ".join(PREPARE))
+    elsewhere.execute("; ".join(texts_in("public").prepare))
     elsewhere.commit()
     assert PsycopgGuard(elsewhere).write(MINE, ADD) == 1
 

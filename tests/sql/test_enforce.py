@@ -320,14 +320,14 @@ def test_a_table_in_use(roles: Roles) -> None:
 def test_as_many_round_trips_as_before(
     side: Side, roles: Roles, postgres_server: PostgresServer, proxy: Callable[[PostgresServer], Proxy]
 ) -> None:
-    """Once a guard has found out; its first request costs two more."""
+    """Once a guard has found out; its first request costs three more."""
     roles.owners_guard().enforce("orders", resource=RESOURCE, role=roles.app)
     network = proxy(postgres_server)
     url = network.url(dsn(roles.app_url))
     connection: Any = side.call((psycopg.AsyncConnection if side.asynchronous else psycopg.Connection).connect, url)
     guard: Any = (AsyncPsycopgGuard if side.asynchronous else PsycopgGuard)(connection)
     wire = Wire(network)
-    assert wire.count(side, guard.claim, MINE) == 4
+    assert wire.count(side, guard.claim, MINE) == 5
     assert wire.count(side, guard.claim, MINE) == 1
     assert wire.count(side, guard.write, MINE, ADD) == 3
     assert wire.count(side, guard.claim, Fence("orders:2", 5, "b" * 22)) == 2  # there is no mark yet

@@ -18,7 +18,6 @@ from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, StaleFe
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql import client
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
-from storage_guards.sql.outcome import FLOOR
 from storage_guards.sqlalchemy.sqlite import SQLiteMarks
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 
@@ -71,15 +70,6 @@ def test_a_pruned_mark_leaves_its_floor(engine: Engine, guard: SQLAlchemyGuard) 
         pass
     assert guard.mark(RESOURCE) is None
     guard.claim(fence(8))
-
-
-def test_a_missing_floor_row_is_made_by_the_first_claim(engine: Engine) -> None:
-    guard = SQLAlchemyGuard(engine)
-    guard.metadata.create_all(engine)  # as Alembic makes the table: without rows
-    guard.claim(fence(1))
-    with engine.connect() as connection:
-        rows = connection.execute(text("SELECT resource, number FROM fencing_marks ORDER BY resource")).all()
-    assert [tuple(row) for row in rows] == [(FLOOR, 0), (RESOURCE, 1)]
 
 
 @pytest.mark.parametrize("number", [0, -1, MAX_NUMBER + 1, "7", "x", 1.5])

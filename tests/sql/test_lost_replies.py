@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
 
 
 def changes_a_mark(request: bytes) -> bool:
-    return b"UPDATE fencing_marks" in request or b"EXECUTE fencing" in request
+    return b"fencing_marks SET" in request or b"EXECUTE fencing" in request
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first claim", "later claim"])

@@ -1,0 +1,144 @@
+"""The schema of the mark table: named by the caller, or found once in the catalog. No I/O, and no driver is known here.
+
+Two mark tables for one set of data are as bad as none: two holders are admitted, each by its own table, and an update
+is lost. So each guard writes the table's name with its schema, and refuses where the choice is not clear:
+
+- With a schema that the caller named, no other mark table may be on the connection's search path.
+- Without one, the database may have only one mark table, and the search path must lead to it.
+
+On MariaDB and MySQL a schema is a database of the server. On SQLite it is ``main``, or the name of an attached file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import NamedTuple
+
+from fencing.kernel.errors import GuardNotEnforceable
+from storage_guards.sql.outcome import TABLE
+
+_UNUSUAL = re.compile(r"""["'`\\%:{}\x00-\x1f\x7f]""")
+
+POSTGRESQL_LOOK = f"""
+    SELECT json_build_object(
+        'everywhere', (
+            SELECT COALESCE(json_agg(nspname ORDER BY nspname), '[]')
+            FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+            WHERE relname = '{TABLE}' AND relkind IN ('r', 'p', 'v', 'm', 'f') AND nspname !~ '^pg_(temp|toast)'
+        ),
+        'path', current_schemas(false)
+    )::text
+"""
+"""One row with one column of JSON, for :func:`read_look`. It needs no privilege."""
+
+
+class Look(NamedTuple):
+    """The mark tables that a connection can see.
+
+    Args:
+        everywhere: the schemas of this database that have a mark table.
+        path: the schemas in which a name without a schema is looked up, in this order.
+    """
+
+    everywhere: tuple[str, ...]
+    path: tuple[str, ...]
+
+
+def read_look(text: str) -> Look:
+    """Return the answer to POSTGRESQL_LOOK as a value."""
+    found = json.loads(text)
+    return Look(tuple(found["everywhere"]), tuple(found["path"] or ()))
+
+
+def check_schema(schema: object) -> str | None:
+    """Return the schema's name. Raise TypeError or ValueError where it is none."""
+    if schema is None:
+        return None
+    if not isinstance(schema, str):
+        raise TypeError(f"schema is a str, not {type(schema).__name__}")
+    if not schema.strip() or _UNUSUAL.search(schema):
+        raise ValueError("schema is the plain name of a schema: it is not empty, and has no quotes, no \\ % : { }")
+    return schema
+
+
+class Choice:
+    """The choice of a mark table, for one guard.
+
+    Args:
+        named: the schema that the caller named, or None.
+        missing: what to do where there is no table yet.
+    """
+
+    def __init__(self, named: str | None, missing: str = "call guard.create_tables() once") -> None:
+        self.named = named
+        self._missing = missing
+
+    def of(self, look: Look) -> str:
+        """Return the schema of the guard's table. Raise GuardNotEnforceable where there is none, or no clear one."""
+        schema = self._of(look)
+        if schema is None:
+            where = "" if self.named is None else f" in the schema {self.named}"
+            raise GuardNotEnforceable(f"the table {TABLE} is missing{where}: {self._missing}")
+        return schema
+
+    def to_create(self, look: Look) -> str | None:
+        """Return the schema in which the table must be created. None: it is there already.
+
+        Raises:
+            GuardNotEnforceable: there would be two mark tables.
+        """
+        if self._of(look) is not None:
+            return None
+        if self.named is not None:
+            return self.named
+        if not look.path:
+            raise GuardNotEnforceable(f"the connection has no schema to create {TABLE} in: pass schema= to the guard")
+        check_found(look.path[0])
+        return look.path[0]
+
+    def _of(self, look: Look) -> str | None:
+        if self.named is not None:
+            others = [schema for schema in look.path if schema in look.everywhere and schema != self.named]
+            if others:
+                raise GuardNotEnforceable(
+                    f"this guard uses {self.named}.{TABLE}, but {others[0]}.{TABLE} is visible to it too, and with two "
+                    f"mark tables for the same data updates are lost: name the right one with schema=, and drop the "
+                    f"other one or remove its schema from the search_path"
+                )
+            return self.named if self.named in look.everywhere else None
+        if not look.everywhere:
+            return None
+        if len(look.everywhere) > 1:
+            raise GuardNotEnforceable(
+                f"there are several mark tables here ({_listed(look.everywhere)}), and with two for the same data "
+                f"updates are lost: drop those that are not used, or name the right one with schema= at every guard"
+            )
+        [schema] = look.everywhere
+        if schema not in look.path:
+            raise GuardNotEnforceable(
+                f"the mark table is {schema}.{TABLE}, and this connection's search_path does not lead to it: pass "
+                f'schema="{schema}" to the guard, or another schema if these are other data'
+            )
+        return check_found(schema)
+
+
+def check_found(schema: str) -> str:
+    """Return the name of a schema that was found. Raise GuardNotEnforceable where the guard cannot write it."""
+    if _UNUSUAL.search(schema):
+        raise GuardNotEnforceable(f"the schema {schema!r} of {TABLE} has an unusual name: rename it")
+    return schema
+
+
+def others(look: Look, schema: str) -> list[str]:
+    """Return the names of the other mark tables."""
+    return [f"{other}.{TABLE}" for other in look.everywhere if other != schema]
+
+
+def _listed(schemas: tuple[str, ...]) -> str:
+    return ", ".join(f"{schema}.{TABLE}" for schema in schemas)
+
+
+def quoted(*names: str, mark: str = '"') -> str:
+    """Return names of the kind that :func:`check_schema` admits as one SQL identifier."""
+    return ".".join(f"{mark}{name}{mark}" for name in names)
