@@ -253,10 +253,11 @@ def test_a_connection_that_translates_schemas_otherwise(postgres_url: str) -> No
 
 
 @contextmanager
-def second_database(server: MariaDBServer) -> Iterator[str]:
+def second_database(server: MariaDBServer, first: str) -> Iterator[str]:
+    """Another database that the account of the first one sees."""
     url = server.create_database()
     try:
-        yield url
+        yield server.share_database(url, first)
     finally:
         server.drop_database(url)
 
@@ -264,7 +265,7 @@ def second_database(server: MariaDBServer) -> Iterator[str]:
 def test_another_database_of_the_same_server(side: Side, mariadb_url: str, mariadb_server: MariaDBServer) -> None:
     opened = Opened(side, "sqlalchemy")
     mine = str(make_url(mariadb_url).database)
-    with second_database(mariadb_server) as url:
+    with second_database(mariadb_server, mariadb_url) as url:
         theirs = str(make_url(url).database)
         opened.call(opened.guard(mariadb_url).create_tables)
         # The same account, through the other database: no second table without a word.
@@ -293,7 +294,7 @@ def test_a_block_that_uses_another_database(mariadb_url: str, mariadb_server: Ma
     guard = SQLAlchemyGuard(engine)
     guard.create_tables()
     guard.claim(NEW)
-    with second_database(mariadb_server) as url:
+    with second_database(mariadb_server, mariadb_url) as url:
         with guard.begin(NEW) as connection:
             connection.exec_driver_sql(f"USE {make_url(url).database}")
         with pytest.raises(StaleFence):

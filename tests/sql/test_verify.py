@@ -15,6 +15,7 @@ from fencing import Fence, GuardNotEnforceable, GuardUnavailable
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.sql.verify import VerifyReport
 from tests.support.psycopg_database import dsn_of
+from tests.support.servers import MariaDBServer
 from tests.support.sides import Side
 from tests.support.sql_ways import ALL, THROUGH_SQLALCHEMY, TO_MARIADB, TO_POSTGRES, Way, new_way, ways
 
@@ -222,14 +223,14 @@ def test_what_breaks_a_table_of_mariadb(checked: Checked, change: str) -> None:
 
 @on_mariadb
 def test_what_mariadb_could_do_better(checked: Checked) -> None:
-    checked.sql(
-        "ALTER TABLE fencing_marks DROP CONSTRAINT fencing_marks_seq",
-        "SET GLOBAL innodb_flush_log_at_trx_commit = 2",
-    )
+    checked.sql("ALTER TABLE fencing_marks DROP CONSTRAINT fencing_marks_seq")
+    server = checked.way.server
+    assert isinstance(server, MariaDBServer)
+    server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
     try:
         found = checked.threats()
     finally:
-        checked.sql("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+        server.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     assert ("upkeep", "the CHECK fencing_marks_seq is missing") in found
     what = "innodb_flush_log_at_trx_commit is 2: a crash may lose acknowledged writes and marks"
     assert ("durability", what) in found

@@ -38,6 +38,7 @@ _SETTINGS: Mapping[str, str] = {
 }
 
 
+_PASSWORD = "fencing"
 _VERSION = r"Ver (\d+)\.(\d+)\.(\d+)-MariaDB"
 
 
@@ -84,10 +85,23 @@ class MariaDBServer(Server):
             return list(cursor.fetchall())
 
     def create_database(self) -> str:
-        """A new, empty database; returns its SQLAlchemy URL."""
+        """Create an empty database, and an account that sees no other. Return its SQLAlchemy URL."""
         name = f"fencing_{os.getpid()}_{next(self._numbers)}"
+        pattern = name.replace("_", r"\_")
         self.execute(f"CREATE DATABASE `{name}`")
-        return urlsplit(self.url)._replace(path=f"/{name}").geturl()
+        self.execute(f"CREATE USER '{name}'@'%' IDENTIFIED BY '{_PASSWORD}'")
+        self.execute(f"GRANT ALL PRIVILEGES ON `{pattern}`.* TO '{name}'@'%'")
+        self.execute(f"GRANT PROCESS ON *.* TO '{name}'@'%'")
+        parts = urlsplit(self.url)
+        host = parts.netloc.rpartition("@")[2]
+        return parts._replace(netloc=f"{name}:{_PASSWORD}@{host}", path=f"/{name}").geturl()
+
+    def share_database(self, url: str, account_url: str) -> str:
+        """Let the account of another database use this one too. Return the URL of this one with that account."""
+        parts = urlsplit(account_url)
+        pattern = urlsplit(url).path.removeprefix("/").replace("_", r"\_")
+        self.execute(f"GRANT ALL PRIVILEGES ON `{pattern}`.* TO '{parts.username}'@'%'")
+        return parts._replace(path=urlsplit(url).path).geturl()
 
     def drop_database(self, url: str) -> None:
         """Drop what `create_database` made; whoever is still connected to it is sent away first."""
@@ -96,6 +110,7 @@ class MariaDBServer(Server):
             with contextlib.suppress(Exception):  # it may be gone by now
                 self.execute(f"KILL {session}")
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
+        self.execute(f"DROP USER IF EXISTS '{name}'@'%'")
 
 
 @functools.cache
