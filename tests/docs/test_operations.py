@@ -50,6 +50,7 @@ def test_the_rule_for_redis_allows_locks_and_waiting_and_no_other_keys(fresh_red
     for key in ("invoices:1", "orders"):
         with pytest.raises(redis.exceptions.NoPermissionError):
             worker.get(key)
+    worker.close()
 
 
 def test_the_name_of_the_counter_is_what_the_command_prints() -> None:

@@ -68,4 +68,6 @@ def test_the_file_runs_and_runs_again(tmp_path: Path) -> None:
         )
         assert done.stdout.startswith("refused: fence")
         assert not done.stderr
-    assert total(create_engine(f"sqlite:///{tmp_path}/shop.db")) == 2
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    assert total(engine) == 2
+    engine.dispose()
