@@ -58,7 +58,7 @@ def check_resource(resource: object) -> str:
         raise ValueError(f"the resource name {_shown(resource)} is not valid Unicode text: {error.reason}") from None
     if size > MAX_RESOURCE_BYTES:
         raise ValueError(
-            f"a resource name must have at most {MAX_RESOURCE_BYTES} bytes of UTF-8, not {size} or more; hash longer names"
+            f"a resource name must have at most {MAX_RESOURCE_BYTES} bytes of UTF-8, not {size}; hash longer names"
         )
     return resource
 

@@ -132,9 +132,7 @@ def _check_options(
         if not isinstance(owner, str):
             raise TypeError(f"owner must be a str, not {type(owner).__name__}")
         if not owner.isprintable() or not 1 <= len(owner) <= MAX_OWNER_CHARACTERS:
-            raise ValueError(
-                f"owner must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not {len(owner)} or unprintable ones"
-            )
+            raise ValueError(f"owner must be 1 to {MAX_OWNER_CHARACTERS} printable characters")
     seconds = _check_seconds(ttl, "ttl")
     if not MIN_TTL <= seconds <= MAX_TTL:
         raise ValueError(
