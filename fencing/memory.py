@@ -172,7 +172,8 @@ def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: 
 
 def _check_arguments(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
     if not callable(clock) or isinstance(clock, type):
-        raise TypeError(f"clock must be a function that returns seconds, such as ManualClock(), not {clock!r}")
+        kind = type(clock).__name__
+        raise TypeError(f"clock must be a function that returns seconds, such as ManualClock(), not {kind}")
     if table is None:
         return LockTable(), clock
     if not isinstance(table, LockTable):

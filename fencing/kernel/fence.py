@@ -16,6 +16,9 @@ MAX_RESOURCE_BYTES = 512
 
 MAX_SEQ = 2**63 - 1
 
+MAX_TEXT = 16 + 1 + 128 + 1 + 3 * MAX_RESOURCE_BYTES
+"""The longest ``str(fence)``: number, token and resource, each byte of which may be quoted."""
+
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,128}")  # 22 characters of base64 hold the 128 random bits a token must have
 _SAFE_IN_TEXT = (
     "!$&'()*+,/:;=@"  # not quoted in str(fence). Quoted are '"', '\' and '%'. Only the first two '.' separate
@@ -30,7 +33,7 @@ def check_number(number: object, name: str = "a fencing number") -> int:
         name: its name in the error message.
     """
     if type(number) is not int:
-        raise TypeError(f"{name} must be an int, not {type(number).__name__} ({number!r})")
+        raise TypeError(f"{name} must be an int, not {type(number).__name__}")
     if not 1 <= number <= MAX_NUMBER:
         raise ValueError(f"{name} must be between 1 and 2^53-1 ({MAX_NUMBER}), not {number}")
     return number
@@ -50,7 +53,7 @@ def check_resource(resource: object) -> str:
     if "\0" in resource:
         raise ValueError("a resource name must not contain a NUL character: PostgreSQL text cannot store one")
     try:
-        size = len(resource.encode())
+        size = len(resource.encode()) if len(resource) <= MAX_RESOURCE_BYTES else len(resource)
     except UnicodeEncodeError as error:
         raise ValueError(f"the resource name {_shown(resource)} is not valid Unicode text: {error.reason}") from None
     if size > MAX_RESOURCE_BYTES:
@@ -116,6 +119,8 @@ class Fence:
         """
         if not isinstance(text, str):
             raise TypeError(f"the text of a fence must be a str, not {type(text).__name__}")
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"not the text of a fence: it has {len(text)} characters, more than {MAX_TEXT}")
         number, _, rest = text.partition(".")
         token, _, resource = rest.partition(".")
         if not re.fullmatch(r"[1-9][0-9]{0,15}", number):

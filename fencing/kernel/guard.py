@@ -78,7 +78,10 @@ def check_guards(guards: Iterable[G], *, asynchronous: bool) -> tuple[G, ...]:
         if isinstance(guard, type):
             raise TypeError(f"{guard.__name__} is a class, not a guard; make an instance of it first")
         if not callable(claim):
-            raise TypeError(f"{guard!r} is not a guard: it has no claim(); make one, such as SQLAlchemyGuard(engine)")
+            raise TypeError(
+                f"an object of type {type(guard).__name__} is not a guard: it has no claim(); "
+                f"make one, such as SQLAlchemyGuard(engine)"
+            )
         if inspect.iscoroutinefunction(claim) is not asynchronous:
             lock_kind, guard_kind = ("an async", "a sync") if asynchronous else ("a sync", "an async")
             raise TypeError(

@@ -34,6 +34,7 @@ class LeaseBase:
         self._holding = holding
         self._pid = process.pid()
         self._freed: bool | None = None
+        self._asked = False  # a release without an answer may have freed the lock
         holding.lease = weakref.ref(self)  # weak: a lease without references is collected, and its renewal ends
 
     @property
@@ -248,7 +249,8 @@ class Lease(LeaseBase):
         with self._releasing:
             if self._begin_release():
                 plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
-                self._freed = run(plan, self._backend.perform) or bool(self._freed)
+                asked_before, self._asked = self._asked, True
+                self._freed = run(plan, self._backend.perform) or asked_before
         return bool(self._freed)
 
     def __enter__(self) -> Lease:

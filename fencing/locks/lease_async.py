@@ -126,7 +126,8 @@ class AsyncLease(LeaseBase):
             releasing = self._releasing = asyncio.get_running_loop().create_future()
             try:
                 plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
-                self._freed = await run_async(plan, self._backend.perform) or bool(self._freed)
+                asked_before, self._asked = self._asked, True
+                self._freed = await run_async(plan, self._backend.perform) or asked_before
             finally:
                 self._releasing = None
                 releasing.cancel()

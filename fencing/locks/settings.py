@@ -132,7 +132,7 @@ def _check_options(
         if not isinstance(owner, str):
             raise TypeError(f"owner must be a str, not {type(owner).__name__}")
         if not owner.isprintable() or not 1 <= len(owner) <= MAX_OWNER_CHARACTERS:
-            raise ValueError(f"owner must be 1 to {MAX_OWNER_CHARACTERS} printable characters, not {owner!r}")
+            raise ValueError(f"owner must be 1 to {MAX_OWNER_CHARACTERS} printable characters")
     seconds = _check_seconds(ttl, "ttl")
     if not MIN_TTL <= seconds <= MAX_TTL:
         raise ValueError(
@@ -172,7 +172,7 @@ def _unknown_option(name: str, coordinator: type | None) -> str:
 def check_flag(value: object, name: str) -> bool:
     """Return ``value`` if it is True or False; raise TypeError otherwise."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
     return value
 
 

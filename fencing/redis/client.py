@@ -26,6 +26,7 @@ from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
+    ASK_POLICY,
     LEAST_SECONDS,
     NOT_READY,
     REPLIED,
@@ -278,6 +279,8 @@ class Connections:
     def _connect(self, connection: LazyConnection, seconds: float) -> None:
         try:
             connection.open(self._factory.make(), seconds)
+            if self._factory.must_ask_policy():
+                self._factory.check_policy(connection.ask(ASK_POLICY))
         except (RedisError, OSError) as error:
             raise map_connect_error(error, self.address) from error
 

@@ -24,6 +24,7 @@ from fencing.kernel.retry import NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
+    ASK_POLICY,
     NOT_READY,
     REPLIED,
     ConnectionFactory,
@@ -257,12 +258,21 @@ class _LoopConnection:
             # wait_for() could lose a cancellation that arrives at the moment of connecting.
             async with asyncio.timeout(self._factory.limit_seconds(CONNECT_SECONDS)):
                 await connection.connect()
+                if self._factory.must_ask_policy():
+                    self._factory.check_policy(await self._ask_policy(connection))
         except (TimeoutError, RedisError, OSError) as error:
             opening.set_exception(map_connect_error(error, self._factory.address))
             opening.exception()  # marked as retrieved: there may be no waiting call any more
             return False
         opening.set_result(None)
         return True
+
+    async def _ask_policy(self, connection: Any) -> Any:
+        await connection.send_packed_command([ASK_POLICY], check_health=False)
+        try:
+            return await connection.read_response(disconnect_on_error=False)
+        except REPLIED:
+            return None
 
     async def _dispatch_replies(self, connection: Any) -> None:
         """Give each reply to its call, until the connection breaks."""

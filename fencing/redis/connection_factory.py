@@ -8,6 +8,8 @@ and the plans repeat them until the caller's deadline.
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import Any
 
 import redis.asyncio
@@ -32,7 +34,14 @@ from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.resp import bulks, script_call
 
+logger = logging.getLogger("fencing")
+
 LEAST_SECONDS = 0.001
+
+ASK_POLICY = b"*2\r\n" + bulks(("INFO", "memory"))
+"""The question for the policy of eviction, packed."""
+
+SAFE_POLICY = "noeviction"
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 REFUSED = (AuthenticationError, AuthorizationError)
@@ -71,6 +80,7 @@ class ConnectionFactory:
         )
         quirks.refuse_maintenance(options)
         self.options = options
+        self._policy_asked = False
         self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
         if service := quirks.sentinel_service(pool):
             self.address = f"the Sentinel service {service!r}"
@@ -78,6 +88,23 @@ class ConnectionFactory:
     def make(self) -> Any:
         """Make a connection that is not open yet."""
         return self._make(**self.options)
+
+    def must_ask_policy(self) -> bool:
+        """Return True the first time: the server must be asked once for its policy of eviction."""
+        asked, self._policy_asked = self._policy_asked, True
+        return not asked
+
+    def check_policy(self, reply: Any) -> None:
+        """Warn if the reply to ``ASK_POLICY`` names a policy that evicts locks. A server may refuse to tell."""
+        found = re.search(rb"maxmemory_policy:([a-z-]+)", reply) if isinstance(reply, bytes) else None
+        policy = SAFE_POLICY if found is None else found[1].decode()
+        if policy != SAFE_POLICY:
+            logger.warning(
+                "Redis at %s may evict locks that are held (maxmemory-policy %s), so that two clients hold one lock; "
+                "set maxmemory-policy noeviction",
+                self.address,
+                policy,
+            )
 
     def limit_seconds(self, seconds: float) -> float:
         """Return the time limit of a wait: at most the client's own time-outs, and always more than 0."""
@@ -94,7 +121,7 @@ def command(call: Call, *, by_text: bool = False) -> bytes:
 
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
     """Map an error of redis-py to one of ours: NoReply if another attempt may succeed."""
-    if isinstance(error, REFUSED):
+    if isinstance(error, REFUSED) or is_logged_out(error):
         return CoordinatorUnavailable(
             f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
             address=address,
@@ -115,8 +142,15 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
 
 def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
     """Map an error of connecting: nothing was sent, so another attempt may succeed unless the server refused."""
-    if isinstance(error, REFUSED + NOT_READY):
-        return map_error(error, address)
+    if isinstance(error, (*REFUSED, *NOT_READY, ResponseError)):
+        mapped = map_error(error, address)
+        if isinstance(mapped, NoReply) or isinstance(error, REFUSED) or is_logged_out(error):
+            return mapped
+        return CoordinatorUnavailable(
+            f"Redis at {address} refused the connection: {error}; correct the client's settings, "
+            f"such as its database number (db)",
+            address=address,
+        )
     return NoReply(error, may_have_run=False)
 
 

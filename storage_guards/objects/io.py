@@ -73,7 +73,8 @@ class ObjectIO:
     def __init__(self, store: Any) -> None:
         missing = [name for name in METHODS if not callable(getattr(store, name, None))]
         if missing or isinstance(store, type):
-            raise TypeError(f"an obstore store is needed, such as obstore.store.S3Store(...), not {store!r}")
+            kind = type(store).__name__
+            raise TypeError(f"an obstore store is needed, such as obstore.store.S3Store(...), not {kind}")
         self.store = store
         self.form = "as given"
         """The form of an ETag in a condition. The probe finds it out."""

@@ -409,9 +409,11 @@ def _check_source(source: Any, *, asynchronous: bool) -> Any:
     if isinstance(source, str):
         try:
             conninfo_to_dict(source)
-        except psycopg.ProgrammingError as error:
+        except psycopg.ProgrammingError:  # its text quotes the string, and with it a password
             hint = "; psycopg takes postgresql://…, without +psycopg" if source.startswith("postgresql+") else ""
-            raise ValueError(f"not a connection string of PostgreSQL: {error}{hint}") from error
+            raise ValueError(
+                f"not a connection string of PostgreSQL: {len(source)} characters that libpq cannot read{hint}"
+            ) from None
         return source
     if isinstance(source, (Connection, AsyncConnection)):
         if isinstance(source, AsyncConnection) is not asynchronous:

@@ -1,0 +1,98 @@
+"""A fork while other threads are busy in every lock of the package: the child can use all of it."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import redis
+
+from examples.servers import RedisServer
+from fencing import Fence, FencedLock, MemoryCoordinator, RedisCoordinator
+from fencing.kernel import process
+from fencing.locks.callbacks import call_in_thread
+from fencing.locks.timer import timer
+from storage_guards import MemoryGuard
+from tests.redis.test_fork import in_child
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+
+THREADS = 3
+FORKS = 4
+
+
+def _nothing(*_: object) -> bool:
+    return False
+
+
+class Everything:
+    """Operations that take every lock of the package."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.redis = RedisCoordinator(redis.Redis.from_url(url), ttl=60)
+        self.memory = MemoryCoordinator(ttl=60)
+        self.guard = MemoryGuard(timeout=5)
+        self.fence = Fence("r", 1, "t" * 22)
+        self.guard.claim(self.fence)
+        self.operations: list[Callable[[], Any]] = [
+            partial(self._hold, self.redis, "redis"),
+            partial(self._hold, self.memory, "memory"),
+            partial(self.guard.write, self.fence, "key", 1),
+            lambda: FencedLock(redis.Redis.from_url(url), "r"),
+            lambda: timer().call_at(process.now() + 0.001, _nothing, _nothing),
+            partial(call_in_thread, _nothing, None),
+            self._renew,
+        ]
+
+    def _hold(self, coordinator: Any, name: str) -> None:
+        with coordinator.hold(name, timeout=10) as lease:
+            lease.lost.wait(0)
+
+    def _renew(self) -> None:
+        lease = self.memory.acquire(f"{threading.get_ident()}")
+        self.memory._renewal._submit([lease._holding])
+        lease.release()
+
+    def use(self) -> None:
+        for operation in self.operations:
+            operation()
+
+
+def test_a_fork_while_threads_are_busy(any_redis: RedisServer) -> None:
+    everything = Everything(any_redis.url)
+    ended = threading.Event()
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not ended.is_set():
+                everything.use()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+
+    def check() -> None:
+        faulthandler.dump_traceback_later(20, exit=True)
+        any_redis.client().delete("redis")  # the lock of a thread of the parent
+        everything.memory.table._held.clear()
+        everything.use()
+
+    try:
+        for _ in range(FORKS):
+            in_child(check)
+            assert os.getpid() == process.pid()
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join()
+    everything.use()
+    assert not [error for error in errors if "LeaseLost" not in repr(error)]

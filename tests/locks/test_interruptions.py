@@ -1,0 +1,325 @@
+"""An exception at every single line of an acquire and of a block: the lock is given back, and nothing renews it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing import (
+    AsyncMemoryCoordinator,
+    Fence,
+    FencingError,
+    LeaseLost,
+    MemoryCoordinator,
+    NotAcquired,
+    RedisCoordinator,
+    StaleFence,
+)
+from fencing.coordinator import Coordinator
+from fencing.kernel.fence import HasFence
+from fencing.locks import lease as leases
+from fencing.memory import LockTable
+from tests.support import wait_until
+
+FOLDER = str(sys.modules["fencing"].__file__).removesuffix("__init__.py")
+
+
+class Failure(Exception):
+    """An exception of a signal handler that is caught by `except Exception`."""
+
+
+class Exit(BaseException):
+    """One that is not."""
+
+
+@contextmanager
+def interruption(step: int, kind: type[BaseException]) -> Iterator[list[int]]:
+    """Raise an exception at one step of the library's code in this thread, where Python runs signal handlers.
+
+    That is where a function begins, and where a call of C returns. The list has the number of steps that are left.
+    """
+    left = [step]
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event not in ("call", "c_return") or not code.co_filename.startswith(FOLDER) or code.co_name == "_wake":
+            return  # _wake: a callback of the event loop, which loses every exception of its callbacks
+        left[0] -= 1
+        if left[0] == -1:
+            where.append(f"{frame.f_code.co_filename}:{frame.f_lineno} {event} {argument}")
+            raise kind
+
+    sys.setprofile(profile)
+    try:
+        yield left
+    finally:
+        sys.setprofile(None)
+
+
+where: list[str] = []
+
+
+def at_every_step(work: Callable[[], object], check: Callable[[], object], stride: int = 1) -> int:
+    """Interrupt the work at its first step, at its second, and so on. Return how many steps it has."""
+    for step in range(0, 3000, stride):
+        left = [0]
+        try:
+            with interruption(step, Failure if step // stride % 2 else Exit) as left:
+                work()
+        except (Failure, Exit, FencingError):
+            pass
+        try:
+            check()
+        except AssertionError as error:
+            raise AssertionError(f"an interruption at {where[-1]}") from error
+        if left[0] >= 0:
+            return step
+    raise AssertionError("it never ends")
+
+
+def is_idle(coordinator: Any) -> bool:
+    return not coordinator._renewal.held()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_step_in_memory() -> None:
+    table = LockTable()
+    coordinator = MemoryCoordinator(table, ttl=60)
+
+    def work() -> None:
+        with coordinator.hold("r", timeout=0):
+            pass
+
+    def check() -> None:
+        wait_until(lambda: not table._held and is_idle(coordinator))
+
+    work()
+    assert at_every_step(work, check) > 50
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_every_step_in_memory_for_asyncio() -> None:
+    table = LockTable()
+    coordinator = AsyncMemoryCoordinator(table, ttl=60)
+
+    async def work() -> None:
+        async with coordinator.hold("r", timeout=0):
+            pass
+
+    async def main() -> None:
+        for step in range(3000):
+            left = [0]
+            try:
+                with interruption(step, Failure) as left:
+                    await work()
+            except (Failure, FencingError):
+                pass
+            for _ in range(500):
+                if not table._held and is_idle(coordinator):
+                    break
+                await asyncio.sleep(0.002)
+            assert not table._held, step
+            if left[0] >= 0:
+                assert step > 50
+                return
+
+    asyncio.run(main())
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.thorough)])
+def test_steps_at_redis(any_redis: RedisServer, stride: int) -> None:
+    direct = any_redis.client()
+    with RedisCoordinator(any_redis.client(), ttl=60) as coordinator:
+
+        def work() -> None:
+            with coordinator.hold("r", timeout=1):
+                pass
+
+        def check() -> None:
+            wait_until(lambda: direct.get("r") is None and is_idle(coordinator))
+
+        work()
+        assert at_every_step(work, check, stride) > 100
+        assert len(coordinator._connections._made) <= 16
+
+
+def test_a_lease_that_could_not_be_made_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = LockTable()
+    coordinator = MemoryCoordinator(table, ttl=60)
+
+    def fail(*_: object) -> None:
+        raise Exit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leases.LeaseBase, "__init__", fail)
+        with pytest.raises(Exit):
+            coordinator.acquire("r")
+    assert not table._held
+    assert is_idle(coordinator)
+
+
+def test_a_holding_without_a_lease_leaves_the_calendar() -> None:
+    coordinator = MemoryCoordinator(ttl=60)
+    lease = coordinator.acquire("r")
+    holding = coordinator.track(lease._holding.grant, lease._holding.settings)
+    assert len(coordinator._renewal.held()) == 2
+    del holding
+    gc.collect()
+    assert coordinator._renewal.held() == [lease._holding]
+    lease.release()
+
+
+class ExitingGuard:
+    def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        raise GeneratorExit
+
+    def mark(self, resource: str) -> None:
+        return None
+
+
+def test_a_guard_that_raises_generator_exit() -> None:
+    table = LockTable()
+    coordinator = MemoryCoordinator(table, ttl=60, guards=[ExitingGuard()])
+    with pytest.raises(GeneratorExit):
+        coordinator.acquire("r")
+    wait_until(lambda: not table._held)
+
+
+# What a block's error looks like
+
+
+class Odd(Exception):
+    def __init__(self, exceptions: object) -> None:
+        self.exceptions = exceptions
+
+
+class OddGroup(BaseExceptionGroup[BaseException]):
+    @property
+    def exceptions(self) -> Any:
+        raise Failure
+
+
+def cyclic() -> Odd:
+    odd = Odd(None)
+    odd.exceptions = [odd]
+    return odd
+
+
+ERRORS = [Odd(None), Odd(5), cyclic(), OddGroup("odd", [ValueError()])]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["None", "int", "cyclic", "group"])
+def test_an_odd_error_of_a_block_is_raised_unchanged(error: BaseException) -> None:
+    table = LockTable()
+    coordinator = MemoryCoordinator(table, ttl=60)
+    with pytest.raises(BaseException) as raised, coordinator.hold("r"):
+        raise error
+    assert raised.value is error
+    assert not table._held
+
+
+def test_a_stale_fence_is_found_in_deep_groups() -> None:
+    coordinator = MemoryCoordinator(ttl=60)
+    with pytest.raises(BaseExceptionGroup), coordinator.hold("r") as lease:  # noqa: PT012
+        error: BaseException = StaleFence(fence=lease.fence, mark=None, floor=7)
+        for _ in range(5000):
+            error = BaseExceptionGroup("group", [error])
+        raise error
+    assert lease._holding.lost == "stale"
+
+
+# Several threads
+
+
+class Slow(MemoryCoordinator):
+    """Its first release waits for an event after it has run."""
+
+    def __init__(self) -> None:
+        super().__init__(ttl=60)
+        self.released, self.answer = threading.Event(), threading.Event()
+
+    def perform(self, effect: Any) -> Any:
+        reply = super().perform(effect)
+        if effect.operation == "release" and not self.released.is_set():
+            self.released.set()
+            assert self.answer.wait(10)
+        return reply
+
+
+def in_thread(function: Callable[[], object]) -> tuple[threading.Thread, list[Any]]:
+    results: list[Any] = []
+
+    def work() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            results.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread, results
+
+
+def test_a_block_that_ends_while_another_thread_releases() -> None:
+    coordinator = Slow()
+    with coordinator.hold("r") as lease:
+        thread, results = in_thread(lease.release)
+        assert coordinator.released.wait(10)
+        threading.Timer(0.05, coordinator.answer.set).start()
+    thread.join()
+    assert results == [True]
+
+
+def test_detach_returns_no_fence_that_a_release_frees() -> None:
+    coordinator = Slow()
+    lease = coordinator.acquire("r")
+    thread, results = in_thread(lease.release)
+    assert coordinator.released.wait(10)
+    with pytest.raises(LeaseLost):
+        lease.detach()
+    coordinator.answer.set()
+    thread.join()
+    assert results == [True]
+
+
+def test_a_release_leaves_alone_what_was_detached_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other thread detaches between the release's check and its end of the holding."""
+    table = LockTable()
+    lease = MemoryCoordinator(table, ttl=60).acquire("r")
+    end = leases.Holding.end
+
+    def end_late(holding: Any, how: Any) -> bool:
+        monkeypatch.setattr(leases.Holding, "end", end)
+        if how == "released":
+            lease.detach()
+        return end(holding, how)
+
+    monkeypatch.setattr(leases.Holding, "end", end_late)
+    assert lease.release() is False
+    assert table._held
+
+
+# Closing
+
+
+def test_closing_releases_what_is_held_in_memory() -> None:
+    table = LockTable()
+    coordinator: Coordinator = MemoryCoordinator(table, ttl=60)
+    with coordinator.hold("r") as lease:
+        coordinator.close()
+        assert not table._held
+        assert not lease.held
+    with pytest.raises(RuntimeError):
+        coordinator.acquire("r")
+    with pytest.raises(NotAcquired), MemoryCoordinator(table).hold("r"), MemoryCoordinator(table).hold("r", timeout=0):
+        pass

@@ -1,0 +1,80 @@
+"""What is wrong with the set-up of Redis, or with the client's settings, is said at once and by its name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing import CoordinatorUnavailable
+from tests.support.sides import Side
+
+
+@pytest.fixture
+def configured(any_redis: RedisServer) -> Iterator[RedisServer]:
+    """A server whose configuration the test changes."""
+    admin: Any = any_redis.client()
+    before = {name: admin.config_get(name)[name] for name in ("requirepass", "maxmemory-policy")}
+    yield any_redis
+    for name, value in before.items():
+        admin.config_set(name, value)
+
+
+def test_a_missing_password(side: Side, configured: RedisServer) -> None:
+    configured.client().config_set("requirepass", "secret")
+    coordinator = side.coordinator(configured.url, ttl=600)
+    began = time.monotonic()
+    for call in (coordinator.acquire, coordinator.holder):
+        with pytest.raises(CoordinatorUnavailable, match=r"refused the credentials.*username and password"):
+            side.call(call, "r")
+    with pytest.raises(CoordinatorUnavailable, match="refused the credentials"):
+        side.call(side.coordinator(side.client(configured.url, password="wrong"), ttl=600).acquire, "r")
+    assert time.monotonic() - began < 5
+
+
+def test_a_wrong_database_number(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url.rsplit("/", 1)[0] + "/9999", ttl=600)
+    began = time.monotonic()
+    with pytest.raises(CoordinatorUnavailable, match=r"DB index is out of range.*database number"):
+        side.call(coordinator.acquire, "r")
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])
+def test_a_policy_that_evicts_is_warned_about_once(
+    side: Side, configured: RedisServer, policy: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    configured.client().config_set("maxmemory-policy", policy)
+    coordinator = side.coordinator(configured.url)
+    for _ in range(3):
+        side.call(side.call(coordinator.acquire, "r").release)
+    [warning] = [record.getMessage() for record in caplog.records if "evict" in record.getMessage()]
+    assert policy in warning
+    assert "noeviction" in warning
+
+
+def test_no_warning_where_nothing_is_evicted_or_told(
+    side: Side, any_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin: Any = any_redis.client()
+    side.call(side.call(side.coordinator(any_redis.url).acquire, "r").release)
+    admin.execute_command("ACL SETUSER silent on >secret ~* &* +@all -info")
+    try:
+        client = side.client(any_redis.url, username="silent", password="secret")
+        side.call(side.call(side.coordinator(client).acquire, "r").release)
+    finally:
+        admin.execute_command("ACL DELUSER silent")
+    assert not caplog.records
+
+
+def test_the_policy_costs_no_round_trip_of_an_open_connection(side: Side, any_redis: RedisServer) -> None:
+    admin = any_redis.client()
+    coordinator = side.coordinator(any_redis.url)
+    side.call(side.call(coordinator.acquire, "r").release)
+    before = int(admin.info("commandstats")["cmdstat_info"]["calls"])
+    for _ in range(5):
+        side.call(side.call(coordinator.acquire, "r").release)
+    assert int(admin.info("commandstats")["cmdstat_info"]["calls"]) == before + 1  # the line above
