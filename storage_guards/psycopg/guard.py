@@ -50,7 +50,7 @@ class PsycopgGuard(PsycopgBase, Operations):
     """
 
     def __init__(self, source: Source, *, timeout: float = 10.0) -> None:
-        super().__init__(timeout)
+        super().__init__(source, timeout)
         self._borrow = connection_source(source)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

@@ -47,7 +47,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
     """
 
     def __init__(self, source: AsyncSource, *, timeout: float = 10.0) -> None:
-        super().__init__(timeout)
+        super().__init__(source, timeout)
         self._borrow = async_connection_source(source)
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

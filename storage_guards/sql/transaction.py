@@ -9,14 +9,17 @@ signal handler, or a cancellation.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Generic, NoReturn, Self, TypeVar
 
+from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, HasFence
+from storage_guards.continuity import Continuity
 from storage_guards.sql.errors import ErrorContext
 from storage_guards.sql.nesting import refuse_nested
+from storage_guards.sql.outcome import Admitted
 
 M = TypeVar("M")
 
@@ -46,12 +49,14 @@ class GuardedTransaction(ABC, Generic[M]):
         caller_block: the block is the caller's and can send anything, also a COMMIT: check the transaction again at its
             end.
         joined: it is a transaction of the caller's own.
+        holders: the leases or fences that the caller passed.
+        continuity: the guard's memory of what was acknowledged. None: nothing is remembered.
 
     Raises:
         RuntimeError: on entry: it would wait for a guarded block of the same thread or task.
     """
 
-    _admitted: Sequence[Any] | None = None
+    _admitted: Sequence[Admitted] | None = None
     """The database's answer to each claim or check."""
     _body_error: BaseException | None = None
     """The error by which the block ended: nothing will be committed."""
@@ -71,7 +76,11 @@ class GuardedTransaction(ABC, Generic[M]):
         writes: int = 1,
         caller_block: bool = False,
         joined: bool = False,
+        holders: Sequence[Fence | HasFence] = (),
+        continuity: Continuity | None = None,
     ) -> None:
+        self._holders = holders
+        self._continuity = continuity
         self.errors = errors
         self.fences: Sequence[Fence] = errors.fences
         self.seconds = errors.seconds
@@ -172,6 +181,26 @@ class GuardedTransaction(ABC, Generic[M]):
             self._told = error
         return self._told
 
+    def check_continuity(self, admitted: Sequence[Admitted]) -> None:
+        """Raise UnclaimedFence if the database has lost what it had acknowledged under one of the fences."""
+        if self._continuity is None:
+            return
+        for holder, each in self._by_holder(admitted):
+            self._continuity.check(holder, each.fence, each.seq - self.writes, each.recent_writes)
+
+    def note_commit(self) -> None:
+        """Note that the database has acknowledged the commit."""
+        self._committed = True
+        if self._continuity is not None and self._admitted is not None:
+            for holder, each in self._by_holder(self._admitted):
+                self._continuity.remember(holder, each.fence, each.seq, each.recent_writes.partition(" ")[0])
+
+    def _by_holder(self, admitted: Sequence[Admitted]) -> Iterable[tuple[Fence | HasFence, Admitted]]:
+        if len(self._holders) == 1:
+            return ((self._holders[0], admitted[0]),)
+        holders = {as_fence(holder): holder for holder in self._holders}
+        return [(holders[each.fence], each) for each in admitted]
+
     def body_failed(self, error: BaseException) -> None:
         """Note that the block raised ``error``, unless the commit has begun: then the error is the commit's."""
         if not self._committing:
@@ -190,6 +219,8 @@ class GuardedTransaction(ABC, Generic[M]):
     def _commit_was_refused(self, error: BaseException) -> bool:
         """Return whether ``error`` is the database's own refusal of the COMMIT."""
 
-    @abstractmethod
     def _unknown(self) -> OutcomeUnknown:
         """Return the error for a commit without an answer."""
+        if self._admitted is None:
+            raise AssertionError("a commit without a check")
+        return self._admitted[0].unknown()

@@ -15,6 +15,7 @@ from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.sql.dialects import unsupported
 from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
+from storage_guards.continuity import Continuity
 from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.outcome import verdict
@@ -47,6 +48,7 @@ class SQLAlchemyBase(OperationsBase):
             raise GuardNotEnforceable(reason)
         super().__init__(timeout)
         self._marks = _marks_of(engine)
+        self._continuity = Continuity(engine)
 
     @property
     def metadata(self) -> MetaData:
@@ -68,7 +70,14 @@ class SQLAlchemyBase(OperationsBase):
         seconds = min(wait_seconds(holders, self._timeout, timeout), max(max_seconds, LEAST_SECONDS))
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
-            self._marks, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
+            self._marks,
+            errors,
+            claim=claim,
+            writes=writes,
+            caller_block=caller_block,
+            joined=joined,
+            holders=holders,
+            continuity=self._continuity,
         )
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:

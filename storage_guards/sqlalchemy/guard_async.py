@@ -259,9 +259,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         rows = -1
         try:
             async with self._run(transaction) as connection:
-                rows = affected(
-                    await connection.execute(statement, parameters, execution_options=COUNT_ROWS), transaction
-                )
+                result = await connection.execute(statement, parameters, execution_options=COUNT_ROWS)
+                rows = affected(transaction, result)
         except BaseException as error:
             if transaction.conclude(error):
                 raise

@@ -18,7 +18,7 @@ ORDERS = Table("orders", MetaData(), Column("total", Integer))
 SEVERAL = "COMMIT; BEGIN; UPDATE orders SET total = 99"
 
 STATEMENTS = {
-    "ddl": DDL(SEVERAL),
+    "ddl": DDL(SEVERAL),  # type: ignore[no-untyped-call]
     "text": text(SEVERAL),
     "in an update": update(ORDERS).values(total=ORDERS.c.total).where(text(f"true; {SEVERAL}")),
     "a prefix": update(ORDERS).values(total=ORDERS.c.total).prefix_with(f"orders SET total = 1; {SEVERAL}; UPDATE"),
