@@ -11,12 +11,13 @@ import secrets
 from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 
-from fencing.kernel.errors import GuardNotEnforceable
+from fencing.kernel.errors import GuardNotEnforceable, UnclaimedFence
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.errors import commit_was_refused
 from storage_guards.psycopg.plans import admit, check_again, to_admitted
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, require_ready, send
+from storage_guards.sql.errors import ISOLATION, old_snapshot
 from storage_guards.sql.transaction import GuardedTransaction
 
 _ENDED_INSIDE = (
@@ -88,7 +89,13 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         checked = results[len(opening) :]
         for place, fence in enumerate(self.fences):
             if not checked[place].ntuples:
-                checked[place] = yield from check_again(connection, self._marks, fence)
+                try:
+                    checked[place] = yield from check_again(connection, self._marks, fence)
+                except UnclaimedFence as error:  # a mark that is younger than the snapshot cannot be seen
+                    [level] = yield from ask(connection, [ISOLATION])
+                    if first_row(level) != ("read committed",):
+                        raise old_snapshot(fence) from error
+                    raise
         admitted = [to_admitted(*each) for each in zip(self.fences, checked, strict=False)]
         self.check_continuity(admitted)
         self._admitted = admitted

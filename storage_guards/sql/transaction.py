@@ -151,6 +151,14 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def _remains(self, error: BaseException) -> bool:
         meaning = self.meaning(error)
+        if meaning is error and not self.joined and self.errors.is_by_a_bound(error):
+            note = (
+                f"In a guarded transaction no statement, and no pause between two, may take longer than the guard's "
+                f"timeout, here {self.seconds:.3g} s. Nothing was written. Give the guard a longer timeout, or put "
+                f"slow work outside the block."
+            )
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
         if meaning is None or meaning is error:
             return meaning is not None
         if meaning is self._body_error or meaning is self._told:

@@ -104,7 +104,7 @@ class SQLAlchemyBase(OperationsBase):
             self._marks.create(connection, self._timeout)
 
     def _read(self, connection: Connection, resource: str) -> Mark | None:
-        return self._marks.read(connection, resource)
+        return self._marks.read_within(connection, resource, self._timeout)
 
     def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
         with self._marks.rolled_back(connection, seconds) as enforced:
