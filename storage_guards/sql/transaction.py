@@ -16,7 +16,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
-from storage_guards.continuity import Continuity
+from storage_guards.continuity import Acknowledged, Continuity
 from storage_guards.sql.errors import ErrorContext
 from storage_guards.sql.nesting import refuse_nested
 from storage_guards.sql.outcome import Admitted
@@ -80,6 +80,7 @@ class GuardedTransaction(ABC, Generic[M]):
         continuity: Continuity | None = None,
     ) -> None:
         self._holders = holders
+        self._known: dict[Fence, Acknowledged | None] = {}
         self._continuity = continuity
         self.errors = errors
         self.fences: Sequence[Fence] = errors.fences
@@ -93,6 +94,10 @@ class GuardedTransaction(ABC, Generic[M]):
     def __enter__(self) -> Self:
         if not self.joined:
             refuse_nested(self._marks, self.fences, self)
+        if not self.writes and self._continuity is not None:  # the answer may come after the commit
+            for holder in self._holders:
+                fence = as_fence(holder)
+                self._known[fence] = self._continuity.known(holder, fence)
         return self
 
     def __exit__(
@@ -194,7 +199,8 @@ class GuardedTransaction(ABC, Generic[M]):
         if self._continuity is None:
             return
         for holder, each in self._by_holder(admitted):
-            self._continuity.check(holder, each.fence, each.seq - self.writes, each.recent_writes)
+            known = self._known[each.fence] if self._known else self._continuity.known(holder, each.fence)
+            self._continuity.compare(known, each.fence, each.seq - self.writes, each.recent_writes)
 
     def note_commit(self) -> None:
         """Note that the database has acknowledged the commit."""

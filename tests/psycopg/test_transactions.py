@@ -213,8 +213,8 @@ def test_a_table_that_lost_its_floor_gets_one(orders: Orders) -> None:
     orders.direct.execute("DELETE FROM fencing_marks")
     orders.guard.claim(MINE, OTHER)
     orders.direct.execute("DELETE FROM fencing_marks")
-    orders.guard.claim(MINE)
-    assert orders.guard.write(MINE, ADD) == 1
+    orders.guard.claim(NEWER)
+    assert orders.guard.write(NEWER, ADD) == 1
 
 
 # What it refuses
@@ -385,8 +385,8 @@ def test_a_table_made_anew_under_a_connection_that_has_prepared(orders: Orders) 
     with pytest.raises(GuardNotEnforceable, match="missing"):
         guard.claim(MINE)
     guard.create_tables()
-    guard.claim(MINE)
-    assert guard.write(MINE, ADD) == 1
+    guard.claim(NEWER)
+    assert guard.write(NEWER, ADD) == 1
 
 
 def test_prepared_statements_that_vanish_or_are_there_already(orders: Orders) -> None:
@@ -549,13 +549,14 @@ def test_create_tables_from_many_processes_at_once(orders: Orders) -> None:
         start.wait(10)
         guard.create_tables()
 
-    for _ in range(3):
+    for number in range(3):
         orders.direct.execute("DROP TABLE fencing_marks")
         with ThreadPoolExecutor(6) as pool:
             for future in [pool.submit(create) for _ in range(6)]:
                 future.result()  # none fails, which is the point: CREATE TABLE IF NOT EXISTS alone may
-        orders.guard.claim(MINE)
-        assert orders.guard.write(MINE, ADD) == 1
+        fence = Fence("orders:1", 5 + number, "a" * 22)
+        orders.guard.claim(fence)
+        assert orders.guard.write(fence, ADD) == 1
 
 
 # advance: the check in a transaction of the caller's own

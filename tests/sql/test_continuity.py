@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
+from storage_guards.sql.transaction import GuardedTransaction
 from tests.support.psycopg_database import dsn_of
 from tests.support.sides import Side
 from tests.support.sql_ways import asyncio_url
@@ -187,3 +188,26 @@ def test_a_restore_from_before_the_claim(shop: Shop) -> None:
     shop.side.expect(UnclaimedFence, shop.write)
     shop.side.expect(UnclaimedFence, shop.guard.claim, MINE)
     assert shop.total == 0
+
+
+def test_a_claim_that_another_thread_overtakes(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The claim is committed before its answer is read. Meanwhile a write was acknowledged to the same fence."""
+    shop.claim(MINE)
+    check_continuity = GuardedTransaction.check_continuity
+
+    def overtaken(self: Any, admitted: Any) -> None:
+        monkeypatch.undo()
+        shop.guard._continuity.remember(MINE, MINE, 7, "faster")
+        check_continuity(self, admitted)
+
+    monkeypatch.setattr(GuardedTransaction, "check_continuity", overtaken)
+    shop.claim(MINE)
+
+
+def test_fences_of_different_numbers_are_different(shop: Shop) -> None:
+    shop.claim(MINE)
+    shop.write()
+    newer = Fence("orders:1", 6, MINE.token)
+    shop.claim(newer)
+    shop.write(newer)
+    assert shop.total == 2

@@ -489,14 +489,15 @@ def test_create_tables_from_many_processes_at_once(orders: Orders, form: str) ->
         start.wait(10)
         guard.create_tables()
 
-    for _ in range(5):
+    for number in range(5):
         with orders.engine.begin() as connection:
             connection.execute(text("DROP TABLE fencing_marks"))
         with ThreadPoolExecutor(len(guards)) as pool:
             for future in [pool.submit(create, guard) for guard in guards]:
                 future.result()  # none fails, which is the point: CREATE TABLE IF NOT EXISTS alone may
-        orders.guard.claim(MINE)
-        assert orders.guard.write(MINE, ADD) == 1
+        fence = Fence("orders:1", 5 + number, "a" * 22)
+        orders.guard.claim(fence)
+        assert orders.guard.write(fence, ADD) == 1
 
 
 def test_postgresql_keeps_the_transaction_of_the_last_write(postgres: Orders, postgres_server: PostgresServer) -> None:
