@@ -24,7 +24,9 @@ MOST_FENCES = 4096
 """How many fences one guard object remembers. The fences used last stay."""
 
 
-class _Acknowledged(NamedTuple):
+class Acknowledged(NamedTuple):
+    """A state of a mark that a storage has acknowledged."""
+
     seq: int
     write_id: str
     storage: object  # referenced, so that no other storage gets its id
@@ -33,7 +35,7 @@ class _Acknowledged(NamedTuple):
 _Key = tuple[object, ...]
 
 _lock = threading.RLock()  # reentrant: a signal handler may use a guard, too
-_of_leases: WeakKeyDictionary[Any, dict[_Key, _Acknowledged]] = WeakKeyDictionary()
+_of_leases: WeakKeyDictionary[Any, dict[_Key, Acknowledged]] = WeakKeyDictionary()
 
 
 def _in_child() -> None:
@@ -62,8 +64,23 @@ class Continuity:
     def __init__(self, storage: object, part: object = "") -> None:
         self._storage = storage
         self._id: _Key = (id(storage), part)
-        self._fences: OrderedDict[_Key, _Acknowledged] = OrderedDict()
+        self._fences: OrderedDict[_Key, Acknowledged] = OrderedDict()
         self._most = MOST_FENCES
+
+    def known(self, holder: Fence | HasFence, fence: Fence, key: str = "") -> Acknowledged | None:
+        """Return the last state that was acknowledged under this fence. None: there is none.
+
+        Take it before a request whose transaction may have ended when the answer is checked: meanwhile a write of
+        another thread may be acknowledged.
+        """
+        name = (fence.number, fence.token, fence.resource, key)
+        last = self._fences.get(name)
+        if not isinstance(holder, Fence):
+            shared = self._shared(holder)
+            kept = None if shared is None else shared.get((self._id, name))
+            if kept is not None and (last is None or kept.seq > last.seq):
+                last = kept
+        return last
 
     def check(
         self, holder: Fence | HasFence, fence: Fence, seq: int, recent_writes: Container[str], key: str = ""
@@ -83,13 +100,11 @@ class Continuity:
         Raises:
             UnclaimedFence: it has lost such a state. Nothing may be written.
         """
-        name = (fence.token, fence.resource, key)
-        last = self._fences.get(name)
-        if not isinstance(holder, Fence):
-            shared = self._shared(holder)
-            kept = None if shared is None else shared.get((self._id, name))
-            if kept is not None and (last is None or kept.seq > last.seq):
-                last = kept
+        self.compare(self.known(holder, fence, key), fence, seq, recent_writes)
+
+    @staticmethod
+    def compare(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Container[str]) -> None:
+        """Compare a state that was :meth:`known` with an answer, as :meth:`check` does."""
         if last is None:
             return
         since = seq - last.seq
@@ -106,8 +121,8 @@ class Continuity:
             write_id: of that write; of a claim, the newest one that the mark remembers. "": there is none.
             key: as for :meth:`check`.
         """
-        name = (fence.token, fence.resource, key)
-        state = _Acknowledged(seq, write_id, self._storage)
+        name = (fence.number, fence.token, fence.resource, key)
+        state = Acknowledged(seq, write_id, self._storage)
         with _lock:
             last = self._fences.get(name)
             if last is None or last.seq <= seq:  # a slower thread must not replace what a faster one has stored
@@ -123,7 +138,7 @@ class Continuity:
                         shared[self._id, name] = state
 
     @staticmethod
-    def _shared(holder: HasFence, make: bool = False) -> dict[_Key, _Acknowledged] | None:
+    def _shared(holder: HasFence, make: bool = False) -> dict[_Key, Acknowledged] | None:
         try:
             if make:
                 return _of_leases.setdefault(holder, {})

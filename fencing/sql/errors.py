@@ -15,6 +15,7 @@ _SERIALIZATION_FAILURE = "40001"
 _DEADLOCK = "40P01"
 _LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"  # statement_timeout
+IDLE_TRANSACTION_ENDED = "25P03"  # idle_in_transaction_session_timeout: the server has read no COMMIT
 _NO_SUCH_SAVEPOINT = "3B001"
 LOST_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
 WAITED_TOO_LONG = {_LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
@@ -84,6 +85,14 @@ def commit_was_refused(error: BaseException) -> bool:
         return False
     kinds = {kind.__name__ for kind in type(error).__mro__}  # SQLite's, by the names of PEP 249
     return "IntegrityError" in kinds or _IS_LOCKED in first_line(error)
+
+
+def ended_by_a_bound(error: BaseException) -> bool:
+    """Return whether a time-out of the session, such as the guard's, ended a statement or the transaction."""
+    state = state_of(error)
+    if state == _QUERY_CANCELED:
+        return "user request" not in first_line(error)
+    return state in (IDLE_TRANSACTION_ENDED, _LOCK_NOT_AVAILABLE)
 
 
 def lost_race(error: BaseException) -> bool:

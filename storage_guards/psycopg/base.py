@@ -10,6 +10,7 @@ from psycopg.sql import SQL, Composed
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import fences_of, wait_seconds
+from storage_guards.continuity import Continuity
 from storage_guards.psycopg import plans
 from storage_guards.psycopg.errors import PsycopgErrors
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
@@ -26,9 +27,10 @@ Query = str | bytes | SQL | Composed
 class PsycopgBase(OperationsBase):
     """The base of both guards. It makes transactions of arguments, and plans of operations."""
 
-    def __init__(self, timeout: float, schema: str | None) -> None:
+    def __init__(self, source: object, timeout: float, schema: str | None) -> None:
         super().__init__(timeout, schema)
         self._access = MarkAccess(Choice(self._schema))
+        self._continuity = Continuity(source, self._schema)
 
     def _transaction(
         self,
@@ -43,7 +45,14 @@ class PsycopgBase(OperationsBase):
         seconds = wait_seconds(holders, self._timeout, timeout)
         errors = PsycopgErrors(fences_of(holders), seconds)
         return PsycopgTransaction(
-            self._access, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
+            self._access,
+            errors,
+            claim=claim,
+            writes=writes,
+            caller_block=caller_block,
+            joined=joined,
+            holders=holders,
+            continuity=self._continuity,
         )
 
     def _errors(

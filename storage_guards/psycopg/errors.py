@@ -33,6 +33,9 @@ def commit_was_refused(error: BaseException, *, closed: bool) -> bool:
 
     Args:
         error: what came instead of an answer, or as one.
-        closed: whether the connection is closed now. Then the last error is no answer.
+        closed: whether the connection is closed now. Then the last error is no answer, unless it says that the server
+            ended a transaction that stood idle: then it has read no COMMIT.
     """
+    if sql_errors.state_of(error) == sql_errors.IDLE_TRANSACTION_ENDED:
+        return True
     return not closed and isinstance(error, psycopg.Error) and sql_errors.commit_was_refused(error)

@@ -52,7 +52,7 @@ class PsycopgGuard(PsycopgBase, Operations):
     """
 
     def __init__(self, source: Source, *, timeout: float = 10.0, schema: str | None = None) -> None:
-        super().__init__(timeout, schema)
+        super().__init__(source, timeout, schema)
         self._borrow = connection_source(source)
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

@@ -49,7 +49,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
     """
 
     def __init__(self, source: AsyncSource, *, timeout: float = 10.0, schema: str | None = None) -> None:
-        super().__init__(timeout, schema)
+        super().__init__(source, timeout, schema)
         self._borrow = async_connection_source(source)
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

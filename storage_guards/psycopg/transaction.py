@@ -11,12 +11,13 @@ import secrets
 from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 
-from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
+from fencing.kernel.errors import GuardNotEnforceable, UnclaimedFence
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.errors import commit_was_refused
 from storage_guards.psycopg.plans import admit, check_again, locate_here, to_admitted
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, require_ready, send
+from storage_guards.sql.errors import ISOLATION, old_snapshot
 from storage_guards.sql.transaction import GuardedTransaction
 
 _ENDED_INSIDE = (
@@ -54,9 +55,14 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         if self.caller_block:
             self._cursor = f"fencing_{secrets.token_hex(8)}"
             last.append(f"DECLARE {self._cursor} NO SCROLL CURSOR FOR VALUES (1)")
-        self._admitted = yield from admit(
+        answers = yield from admit(
             connection, self._marks, self.fences, self.seconds, claim=self.claims, writes=self.writes, last=last
         )
+        admitted = [to_admitted(*each) for each in zip(self.fences, answers, strict=False)]
+        self.check_continuity(admitted)
+        self._admitted = admitted
+        if not self.writes:
+            self.note_commit()
 
     def plan_advance(self, connection: AnyConnection) -> PQGen[None]:
         """Check the fences in a transaction of the caller's own. It is begun where there is none, and stays the
@@ -85,8 +91,16 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         checked = results[len(opening) :]
         for place, fence in enumerate(self.fences):
             if not checked[place].ntuples:
-                checked[place] = yield from check_again(connection, self._marks, fence)
-        self._admitted = checked
+                try:
+                    checked[place] = yield from check_again(connection, self._marks, fence)
+                except UnclaimedFence as error:  # a mark that is younger than the snapshot cannot be seen
+                    [level] = yield from ask(connection, [ISOLATION])
+                    if first_row(level) != ("read committed",):
+                        raise old_snapshot(fence) from error
+                    raise
+        admitted = [to_admitted(*each) for each in zip(self.fences, checked, strict=False)]
+        self.check_continuity(admitted)
+        self._admitted = admitted
 
     def plan_commit(self, connection: AnyConnection) -> PQGen[None]:
         """Commit, if this still is the checked transaction."""
@@ -101,7 +115,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
             raise failure
         if results[-1].command_status != b"COMMIT":
             self.refuse(_ENDED_INSIDE)
-        self._committed = True
+        self.note_commit()
 
     def _set_connection(self, connection: AnyConnection) -> None:
         self._connection = connection
@@ -109,7 +123,3 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error, closed=self._connection is None or self._connection.closed)
-
-    def _unknown(self) -> OutcomeUnknown:
-        assert self._admitted is not None
-        return to_admitted(self.fences[0], self._admitted[0]).unknown()

@@ -17,11 +17,15 @@ from fencing.sql.errors import (
     READ_ONLY,
     UNDEFINED_TABLE,
     WAITED_TOO_LONG,
+    ended_by_a_bound,
 )
 from storage_guards.sql.outcome import TABLE
 
 NOTHING_WRITTEN = "no data was written, retry"
 ASK_AGAIN = "the outcome is still open, ask again"
+
+ISOLATION = "SHOW transaction_isolation"
+"""Of PostgreSQL's transaction."""
 
 ROUNDS = 3
 """Attempts to reach a verdict while other claims come between the statement and the read of the mark."""
@@ -31,6 +35,15 @@ def keeps_changing(fence: Fence, then: str = "retry") -> GuardUnavailable:
     """Return the error for a mark that changed at every attempt, so that there is no verdict."""
     return GuardUnavailable(
         f"the mark of {fence.resource!r} changed at each of {ROUNDS} attempts; {then}", resource=fence.resource
+    )
+
+
+def old_snapshot(fence: Fence) -> GuardUnavailable:
+    """Return the error for a transaction of the caller's own whose snapshot may be older than the fence's claim."""
+    return GuardUnavailable(
+        f"this transaction may have read data that are older than the mark of {fence.resource!r}: "
+        f"roll it back, and advance at its beginning",
+        resource=fence.resource,
     )
 
 
@@ -75,6 +88,10 @@ class ErrorContext(ABC):
             ``GuardUnavailable`` (retry) or ``GuardNotEnforceable`` (change the set-up). Or ``error`` itself where
             neither is known to be right.
         """
+
+    def is_by_a_bound(self, error: BaseException) -> bool:
+        """Return whether a time-out such as the guard's ended a statement, or the transaction."""
+        return isinstance(error, self.of_driver) and ended_by_a_bound(getattr(error, "orig", None) or error)
 
     @property
     def subject(self) -> str:

@@ -9,14 +9,17 @@ signal handler, or a cancellation.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Generic, NoReturn, Self, TypeVar
 
+from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, HasFence
+from storage_guards.continuity import Acknowledged, Continuity
 from storage_guards.sql.errors import ErrorContext
 from storage_guards.sql.nesting import refuse_nested
+from storage_guards.sql.outcome import Admitted
 
 M = TypeVar("M")
 
@@ -46,12 +49,14 @@ class GuardedTransaction(ABC, Generic[M]):
         caller_block: the block is the caller's and can send anything, also a COMMIT: check the transaction again at its
             end.
         joined: it is a transaction of the caller's own.
+        holders: the leases or fences that the caller passed.
+        continuity: the guard's memory of what was acknowledged. None: nothing is remembered.
 
     Raises:
         RuntimeError: on entry: it would wait for a guarded block of the same thread or task.
     """
 
-    _admitted: Sequence[Any] | None = None
+    _admitted: Sequence[Admitted] | None = None
     """The database's answer to each claim or check."""
     _body_error: BaseException | None = None
     """The error by which the block ended: nothing will be committed."""
@@ -71,7 +76,12 @@ class GuardedTransaction(ABC, Generic[M]):
         writes: int = 1,
         caller_block: bool = False,
         joined: bool = False,
+        holders: Sequence[Fence | HasFence] = (),
+        continuity: Continuity | None = None,
     ) -> None:
+        self._holders = holders
+        self._known: dict[Fence, Acknowledged | None] = {}
+        self._continuity = continuity
         self.errors = errors
         self.fences: Sequence[Fence] = errors.fences
         self.seconds = errors.seconds
@@ -84,6 +94,10 @@ class GuardedTransaction(ABC, Generic[M]):
     def __enter__(self) -> Self:
         if not self.joined:
             refuse_nested(self._marks, self.fences, self)
+        if not self.writes and self._continuity is not None:  # the answer may come after the commit
+            for holder in self._holders:
+                fence = as_fence(holder)
+                self._known[fence] = self._continuity.known(holder, fence)
         return self
 
     def __exit__(
@@ -142,6 +156,14 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def _remains(self, error: BaseException) -> bool:
         meaning = self.meaning(error)
+        if meaning is error and not self.joined and self.errors.is_by_a_bound(error):
+            note = (
+                f"In a guarded transaction no statement, and no pause between two, may take longer than the guard's "
+                f"timeout, here {self.seconds:.3g} s. Nothing was written. Give the guard a longer timeout, or put "
+                f"slow work outside the block."
+            )
+            if note not in getattr(error, "__notes__", ()):
+                error.add_note(note)
         if meaning is None or meaning is error:
             return meaning is not None
         if meaning is self._body_error or meaning is self._told:
@@ -172,6 +194,27 @@ class GuardedTransaction(ABC, Generic[M]):
             self._told = error
         return self._told
 
+    def check_continuity(self, admitted: Sequence[Admitted]) -> None:
+        """Raise UnclaimedFence if the database has lost what it had acknowledged under one of the fences."""
+        if self._continuity is None:
+            return
+        for holder, each in self._by_holder(admitted):
+            known = self._known[each.fence] if self._known else self._continuity.known(holder, each.fence)
+            self._continuity.compare(known, each.fence, each.seq - self.writes, each.recent_writes)
+
+    def note_commit(self) -> None:
+        """Note that the database has acknowledged the commit."""
+        self._committed = True
+        if self._continuity is not None and self._admitted is not None:
+            for holder, each in self._by_holder(self._admitted):
+                self._continuity.remember(holder, each.fence, each.seq, each.recent_writes.partition(" ")[0])
+
+    def _by_holder(self, admitted: Sequence[Admitted]) -> Iterable[tuple[Fence | HasFence, Admitted]]:
+        if len(self._holders) == 1:
+            return ((self._holders[0], admitted[0]),)
+        holders = {as_fence(holder): holder for holder in self._holders}
+        return [(holders[each.fence], each) for each in admitted]
+
     def body_failed(self, error: BaseException) -> None:
         """Note that the block raised ``error``, unless the commit has begun: then the error is the commit's."""
         if not self._committing:
@@ -190,6 +233,8 @@ class GuardedTransaction(ABC, Generic[M]):
     def _commit_was_refused(self, error: BaseException) -> bool:
         """Return whether ``error`` is the database's own refusal of the COMMIT."""
 
-    @abstractmethod
     def _unknown(self) -> OutcomeUnknown:
         """Return the error for a commit without an answer."""
+        if self._admitted is None:
+            raise AssertionError("a commit without a check")
+        return self._admitted[0].unknown()

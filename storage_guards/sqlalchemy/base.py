@@ -15,6 +15,7 @@ from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.sql.dialects import unsupported
 from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
+from storage_guards.continuity import Continuity
 from storage_guards.sql.errors import NOTHING_WRITTEN
 from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.outcome import verdict
@@ -49,6 +50,7 @@ class SQLAlchemyBase(OperationsBase):
         super().__init__(timeout, schema)
         self._marks = _marks_of(engine, schema)
         self._given_schema, self._schema = schema, self._marks.schema
+        self._continuity = Continuity(engine, schema)
 
     @property
     def metadata(self) -> MetaData:
@@ -70,7 +72,14 @@ class SQLAlchemyBase(OperationsBase):
         seconds = min(wait_seconds(holders, self._timeout, timeout), max(max_seconds, LEAST_SECONDS))
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
-            self._marks, errors, claim=claim, writes=writes, caller_block=caller_block, joined=joined
+            self._marks,
+            errors,
+            claim=claim,
+            writes=writes,
+            caller_block=caller_block,
+            joined=joined,
+            holders=holders,
+            continuity=self._continuity,
         )
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
@@ -97,7 +106,7 @@ class SQLAlchemyBase(OperationsBase):
             self._marks.create(connection, self._timeout)
 
     def _read(self, connection: Connection, resource: str) -> Mark | None:
-        return self._marks.read(connection, resource)
+        return self._marks.read_within(connection, resource, self._timeout)
 
     def _settle(self, connection: Connection, unknown: OutcomeUnknown, seconds: float) -> bool | None:
         with self._marks.rolled_back(connection, seconds) as enforced:

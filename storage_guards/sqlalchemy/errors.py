@@ -9,7 +9,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.sql import errors as sql_errors
-from fencing.sql.errors import TRANSACTION_IS_GONE, UNDEFINED_TABLE, first_line, state_of, state_of_sqlite
+from fencing.sql.errors import (
+    IDLE_TRANSACTION_ENDED,
+    TRANSACTION_IS_GONE,
+    UNDEFINED_TABLE,
+    first_line,
+    state_of,
+    state_of_sqlite,
+)
 from storage_guards.sql.errors import ErrorContext
 
 DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
@@ -44,7 +51,11 @@ class SQLAlchemyErrors(ErrorContext):
 def commit_was_refused(error: BaseException) -> bool:
     """Return whether the database itself refused the COMMIT. Otherwise (a broken connection, a full disk) it may have
     happened."""
-    if not isinstance(error, DBAPIError) or error.orig is None or error.connection_invalidated:
+    if not isinstance(error, DBAPIError) or error.orig is None:
+        return False
+    if state_of(error.orig) == IDLE_TRANSACTION_ENDED:
+        return True  # the server has read no COMMIT
+    if error.connection_invalidated:
         return False  # the last error of a broken connection is no answer
     return sql_errors.commit_was_refused(error.orig)
 

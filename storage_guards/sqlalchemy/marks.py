@@ -119,6 +119,16 @@ class Marks(ABC):
         row = fetch_one(connection, self.locate(connection).direct.read_mark, {"resource": self._key(resource)})
         return None if row is None else Mark(row.number, row.token, row.seq)
 
+    def read_within(self, connection: Connection, resource: str, seconds: float) -> Mark | None:
+        """Read the mark in a transaction of its own, whose waits are bounded: a migration may have locked the table."""
+        with self.dialect.bounded_waits(connection, seconds):
+            transaction = connection.begin()
+            try:
+                self.limit(connection, seconds)
+                return self.read(connection, resource)
+            finally:
+                transaction.rollback()
+
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         """Bound the waits of this transaction, and how long others can wait for it, where a transaction has such
         bounds.

@@ -22,6 +22,7 @@ from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
 from fencing.sql.dialects import MySQL
 from storage_guards.sql import pruning as pruning_module
+from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
 from storage_guards.sql.schema import Look, quoted
@@ -182,37 +183,36 @@ class MySQLMarks(Marks):
         admitted = super().check(connection, fences)
         for row, now in zip(seen, admitted, strict=False):
             if row is None or now.recent_writes != _remember(now.recent_writes, row.recent_writes):
-                raise GuardUnavailable(
-                    f"this transaction may have read data that are older than the mark of {now.fence.resource!r}: "
-                    f"roll it back, and advance at its beginning",
-                    resource=now.fence.resource,
-                )
+                raise old_snapshot(now.fence)
         return admitted
 
     def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
-        connection.execute(sql.claim, values)
-        row = self._lock_row(connection, fence)
-        if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
-            floor, table = self._shared_floor(connection, sql)
-            if fence.number <= floor:
-                admit_claim(None, fence, floor)
-            connection.execute(sql.first_claim, {**values, "table": table})
+        for _ in range(ROUNDS):
+            connection.execute(sql.claim, values)
             row = self._lock_row(connection, fence)
-        if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
-            return Admitted(fence, row.seq, row.recent_writes, None)
-        admit_claim(_mark(row), fence, 0)
-        raise GuardUnavailable("the mark changed although it was locked; retry", resource=fence.resource)
+            if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
+                floor, table = self._shared_floor(connection, sql)
+                if fence.number <= floor:
+                    admit_claim(None, fence, floor)
+                connection.execute(sql.first_claim, {**values, "table": table})
+                row = self._lock_row(connection, fence)
+            if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
+                return Admitted(fence, row.seq, row.recent_writes, None)
+            admit_claim(_mark(row), fence, 0)
+            # There was no mark for the UPDATE, and then an older one for the read, which has locked it.
+        raise keeps_changing(fence)
 
     def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
-        connection.execute(sql.check, values)
-        row = self._lock_row(connection, fence)
-        if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
-            return Admitted(fence, row.seq, row.recent_writes, None)
-        admit_write(_mark(row), fence)
-        # There was no mark for the UPDATE, and then one for the read.
-        raise GuardUnavailable("the mark was claimed at the same time; retry", resource=fence.resource)
+        for _ in range(ROUNDS):
+            connection.execute(sql.check, values)
+            row = self._lock_row(connection, fence)
+            if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
+                return Admitted(fence, row.seq, row.recent_writes, None)
+            admit_write(_mark(row), fence)
+            # There was no mark for the UPDATE, and then one for the read.
+        raise keeps_changing(fence)
 
     def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
         # A write comes first: after a SELECT the server may not yet report that it has begun a transaction.

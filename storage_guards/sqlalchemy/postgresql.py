@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Column, Connection, Text, TextClause, text
 
+from fencing.kernel.errors import UnclaimedFence
+from fencing.kernel.fence import Fence
 from fencing.sql.dialects import PostgreSQL
+from storage_guards.sql import errors as sql_errors
 from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import POSTGRESQL_LOOK, Look, quoted, read_look
@@ -42,6 +46,18 @@ class PostgreSQLMarks(Marks):
             connection.execute(_LIMITS, limit)
         schema = self.locate(connection).schema
         return bool(connection.execute(_limits_in(schema), limit).one()[0])
+
+    def check(
+        self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
+    ) -> list[Admitted]:
+        """Admit a write under each fence, as :meth:`Marks.check` does. A mark that is younger than the transaction's
+        snapshot cannot be seen."""
+        try:
+            return super().check(connection, fences, joined=joined, enforced=enforced)
+        except UnclaimedFence as error:
+            if joined and connection.exec_driver_sql(sql_errors.ISOLATION).scalar_one() != "read committed":
+                raise sql_errors.old_snapshot(error.fence) from error
+            raise
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         row = fetch_one(connection, _IS_SAME_TRANSACTION, {"transaction": admitted.transaction})

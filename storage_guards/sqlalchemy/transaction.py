@@ -17,7 +17,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from storage_guards.sql.shield import finish_within
 from storage_guards.sql.transaction import GuardedTransaction
 from storage_guards.sqlalchemy.errors import DATABASE_ERRORS, commit_was_refused, lost_race, transaction_is_gone
@@ -67,7 +67,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                 except BaseException as error:
                     self.body_failed(error)
                     raise
-            self._committed = True
+            self.note_commit()
 
     def admit(self, connection: Connection) -> None:
         """Claim or check.
@@ -78,6 +78,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         admitted = self._marks.admit(
             connection, self.fences, self.seconds, claim=self.claims, writes=self.writes, joined=self.joined
         )
+        self.check_continuity(admitted)
         if self.caller_block:
             self._marks.note_transaction(connection)
         self._admitted = admitted
@@ -142,11 +143,6 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error) and not self.commit_is_over
-
-    def _unknown(self) -> OutcomeUnknown:
-        assert self._admitted is not None
-        unknown: OutcomeUnknown = self._admitted[0].unknown()
-        return unknown
 
 
 class AsyncGuardedBlock:

@@ -18,7 +18,7 @@ from fencing.kernel import process
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.timer import timer
 from storage_guards import MemoryGuard
-from tests.redis.test_fork import in_child
+from tests.support.forks import in_child
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

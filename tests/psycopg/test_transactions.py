@@ -307,8 +307,8 @@ def test_a_table_made_anew_under_a_connection_that_has_prepared(orders: Orders) 
     with pytest.raises(GuardNotEnforceable, match="missing"):
         guard.claim(MINE)
     guard.create_tables()
-    guard.claim(MINE)
-    assert guard.write(MINE, ADD) == 1
+    guard.claim(NEWER)
+    assert guard.write(NEWER, ADD) == 1
 
 
 def test_prepared_statements_that_vanish_or_are_there_already(orders: Orders) -> None:

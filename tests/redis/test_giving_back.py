@@ -15,9 +15,9 @@ import redis
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, FencingError, RedisCoordinator
 from fencing.redis.scripts import ACQUIRE
-from tests.conftest import ProxyFactory, RedisFactory
-from tests.redis.test_lost_replies import asks_for
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory, RedisFactory
+from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from fencing import Fence, FencingError, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from storage_guards.sql.errors import ErrorContext
+from storage_guards.sql.outcome import Admitted
 from storage_guards.sql.transaction import GuardedTransaction
 
 MINE = Fence("orders:1", 5, "a" * 22)
@@ -36,7 +37,7 @@ class Transaction(GuardedTransaction[object]):
         """As a driver's transaction does, up to ``point``."""
         if point == "connecting":
             return
-        self._admitted = [MINE]
+        self._admitted = [Admitted(MINE, 1, "", None)]
         if point == "admitted":
             return
         self._committing = True
@@ -44,9 +45,6 @@ class Transaction(GuardedTransaction[object]):
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return self.refused
-
-    def _unknown(self) -> OutcomeUnknown:
-        return OutcomeUnknown(fence=MINE, seq=1)
 
 
 def ended(point: str, error: BaseException, *, writes: int = 1, refused: bool = False) -> BaseException | None:
