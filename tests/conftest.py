@@ -37,13 +37,16 @@ from tests.support.servers import (
     GCSServer,
     HttpProxy,
     MariaDBServer,
+    PgBouncerServer,
     Proxy,
     find_azurite,
     find_mariadb_binary,
+    find_pgbouncer,
     find_s3rver,
     start_azure,
     start_gcs,
     start_mariadb,
+    start_pgbouncer,
     start_s3rver,
 )
 from tests.support.sides import Account, Side, with_python_parser
@@ -184,6 +187,15 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
     """The SQLAlchemy URL of a database that is empty, and the test's own."""
     with postgres_databases.one() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
+    """A pooler of transactions before the PostgreSQL of the run, with two connections to each database."""
+    if not find_pgbouncer():
+        _missing("pgbouncer", "found no pgbouncer on PATH")
+    with start_pgbouncer(postgres_server) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
