@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "marks-above-the-floor-are-pruned",
         "storage_guards/sql/pruning.py",
-        "f\"AND number <= (SELECT number FROM {TABLE} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})\"",
+        "f\"AND number <= (SELECT number FROM {table} WHERE resource = '{FLOOR}') LIMIT {BATCH}{skip})\"",
         'f"LIMIT {BATCH}{skip})"',
         ("tests/sql/test_prune.py::test_a_mark_that_rises_meanwhile_stays",),
     ),
