@@ -45,13 +45,16 @@ from tests.support.servers import (
     GCSServer,
     HttpProxy,
     MariaDBServer,
+    PgBouncerServer,
     Proxy,
     find_azurite,
     find_mariadb_binary,
+    find_pgbouncer,
     find_s3rver,
     start_azure,
     start_gcs,
     start_mariadb,
+    start_pgbouncer,
     start_s3rver,
 )
 from tests.support.sides import Account, Side, with_python_parser
@@ -73,7 +76,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_xdist_auto_num_workers() -> int:
     """Most tests wait more than they compute, so twice as many processes as there are processors."""
-    return 0 if os.environ.get("FENCING_REDIS_URL") else min(2 * (os.cpu_count() or 1), 6)
+    # They share one server then, where each test has to be alone: a guard refuses where it can see two mark tables.
+    if os.environ.get("FENCING_REDIS_URL") or os.environ.get("FENCING_MYSQL_URL"):
+        return 0
+    return min(2 * (os.cpu_count() or 1), 6)
 
 
 @pytest.fixture(scope="session")
@@ -133,6 +139,15 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
     """The SQLAlchemy URL of a database that is empty, and the test's own."""
     with postgres_databases.one() as url:
         yield url
+
+
+@pytest.fixture(scope="session")
+def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
+    """A pooler of transactions before the PostgreSQL of the run, with two connections to each database."""
+    if not find_pgbouncer():
+        _missing("pgbouncer", "found no pgbouncer on PATH")
+    with start_pgbouncer(postgres_server) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

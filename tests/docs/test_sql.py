@@ -93,7 +93,8 @@ def run(example: str, redis_url: str, database_url: str, names: dict[str, Any]) 
 def test_the_upkeep_that_is_shown(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
     engine = create_engine(postgres_url)
     [recipe] = examples("guards/databases.md")
-    verify, prune = examples("operations/upkeep.md")
+    verify, poolers, prune = examples("operations/upkeep.md")
+    assert poolers.count('{"prepare_threshold": None}') == 2  # tests/sql/test_pooler.py runs it
     names: dict[str, Any] = {"engine": engine, "Base": Base, "SQLAlchemyGuard": SQLAlchemyGuard}
     exec(recipe, names)
     made: Any = names["target_metadata"]
