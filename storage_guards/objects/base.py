@@ -10,12 +10,14 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
+from storage_guards.continuity import Continuity
 from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, plan_read
+from storage_guards.objects.changes import Scope, Trail, plan_read
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name
+from storage_guards.objects.outcome import Sending
 from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
 from storage_guards.objects.pointer import Entry, Pointer, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
@@ -24,6 +26,9 @@ from storage_guards.objects.requests import Deadline
 
 OPEN_ROUNDS = 5
 """How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
+
+PROBE_GRACE = 0.5
+"""Extra seconds that others wait for a probe, so that the probe's own error comes first."""
 
 Progress = Callable[[str, int, int | None], object]
 """A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""
@@ -42,14 +47,19 @@ class ObjectGuard:
         self._timeout = check_timeout(timeout)
         self._upload_timeout = check_timeout(upload_timeout, "upload_timeout")
         self._report: ProbeReport | None = None
+        self._continuity = Continuity(store, prefix)
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)
         return Scope(resource, self._layout.directory(resource), self._timeout if seconds is None else seconds)
 
-    def _holder(self, holder: Fence | HasFence) -> tuple[Fence, Scope]:
+    def _scope_of(self, holder: Fence | HasFence, fence: Fence, seconds: float, sending: Sending | None) -> Scope:
+        trail = Trail(self._continuity, holder, fence)
+        return Scope(fence.resource, self._layout.directory(fence.resource), seconds, trail, sending or Sending())
+
+    def _holder(self, holder: Fence | HasFence, sending: Sending | None = None) -> tuple[Fence, Scope]:
         fence = as_fence(holder)
-        return fence, self._scope(fence.resource, wait_seconds([holder], self._timeout))
+        return fence, self._scope_of(holder, fence, wait_seconds([holder], self._timeout), sending)
 
     def _deadline(self, timeout: float | None, holders: Sequence[Fence | HasFence] = ()) -> Deadline:
         return Deadline(wait_seconds(holders, self._timeout, timeout))
@@ -62,12 +72,16 @@ class ObjectGuard:
     def _plan_probe(self, seconds: float) -> Plan[ProbeReport]:
         return plan_probe(self._layout, Deadline(seconds))
 
-    def _plan_claim(self, fences: Sequence[Fence], deadline: Deadline) -> Plan[None]:
+    def _plan_claim(
+        self, fences: Sequence[Fence], deadline: Deadline, holders: Sequence[Fence | HasFence] = ()
+    ) -> Plan[None]:
+        by_fence = {as_fence(holder): holder for holder in holders}
         if len(fences) > 1:
             for fence in fences:
                 admit_claim((yield from self._plan_mark(self._scope(fence.resource, deadline.part()))), fence)
         for fence in fences:
-            yield from plan_claim(self._scope(fence.resource, deadline.part()), fence)
+            scope = self._scope_of(by_fence.get(fence, fence), fence, deadline.part(), None)
+            yield from plan_claim(scope, fence)
 
     def _plan_mark(self, scope: Scope) -> Plan[Mark | None]:
         pointer = yield from plan_read(scope)
@@ -78,9 +92,14 @@ class ObjectGuard:
         return None if pointer is None else pointer.published
 
     def _plan_publish(
-        self, holder: Fence | HasFence, objects: Mapping[str, Any], claim: bool, replacing: Any
+        self,
+        holder: Fence | HasFence,
+        objects: Mapping[str, Any],
+        claim: bool,
+        replacing: Any,
+        sending: Sending | None = None,
     ) -> tuple[Scope, Plan[Published]]:
-        fence, scope = self._holder(holder)
+        fence, scope = self._holder(holder, sending)
         if not isinstance(objects, Mapping):
             raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
         if not objects:
@@ -100,15 +119,20 @@ class ObjectGuard:
         plan = plan_publish(scope, fence, bodies, claim=claim, replacing=replacing, upload_seconds=self._upload_timeout)
         return scope, plan
 
-    def _plan_delete(self, holder: Fence | HasFence, claim: bool) -> Plan[None]:
-        fence, scope = self._holder(holder)
+    def _plan_delete(self, holder: Fence | HasFence, claim: bool, sending: Sending | None = None) -> Plan[None]:
+        fence, scope = self._holder(holder, sending)
         return plan_delete(scope, fence, claim=claim)
 
     def _plan_landed(self, error: OutcomeUnknown, deadline: Deadline, report: ProbeReport) -> Plan[bool | None]:
         scope = self._scope(error.fence.resource, deadline.part())
         if error.key is None:
-            return plan_landed(scope, error)
-        return plan_landed_in_place(scope, error, report.versions_return)
+            answer = yield from plan_landed(scope, error)
+        else:
+            answer = yield from plan_landed_in_place(scope, error, report.versions_return)
+        if answer:
+            own = error.recent_writes.partition(" ")[0]
+            self._continuity.remember(error.fence, error.fence, error.seq, own, error.key or "")
+        return answer
 
     def _plan_collect(self, holder: Fence | HasFence, keep: int, older_than: float | None) -> Plan[list[UploadFound]]:
         fence, scope = self._holder(holder)
@@ -121,9 +145,15 @@ class ObjectGuard:
         return plan_collect(scope, fence, keep, older_than)
 
     def _plan_write(
-        self, holder: Fence | HasFence, key: str, body: Any, replacing: Any, claim: bool
+        self,
+        holder: Fence | HasFence,
+        key: str,
+        body: Any,
+        replacing: Any,
+        claim: bool,
+        sending: Sending | None = None,
     ) -> Plan[StoredObject]:
-        fence, scope = self._holder(holder)
+        fence, scope = self._holder(holder, sending)
         check_key(key, self._layout.prefix)
         data = _in_memory(key, body)
         if not (replacing is ANYTHING or replacing is None or isinstance(replacing, StoredObject)):

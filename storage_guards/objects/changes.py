@@ -17,10 +17,12 @@ from itertools import count
 
 from fencing.kernel.admission import admit_write
 from fencing.kernel.effects import Plan, Sleep
-from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable
-from fencing.kernel.fence import Fence, Mark
+from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.retry import Backoff
+from storage_guards.continuity import Continuity
 from storage_guards.objects.keys import Directory
+from storage_guards.objects.outcome import Sending
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
 from storage_guards.objects.requests import CREATE, Clock, Condition, Conflict, Deadline, Get, Lost, Put
 
@@ -41,14 +43,54 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
+class Trail:
+    """The rule of continuity for one holder: what the store has acknowledged to it must still be there."""
+
+    memory: Continuity
+    holder: Fence | HasFence
+    fence: Fence
+
+    def check(self, now: Pointer | None) -> None:
+        """Raise UnclaimedFence if the pointer has forgotten something."""
+        if now is not None and now.mark.is_of(self.fence):
+            self.memory.check(self.holder, self.fence, now.mark.seq, now.recent_writes)
+
+    def acknowledged(self, pointer: Pointer) -> None:
+        self.memory.remember(self.holder, self.fence, pointer.mark.seq, pointer.recent_writes[0])
+
+    def check_in_place(self, key: str, mark: Mark | None, writes: tuple[str, ...]) -> None:
+        """Raise UnclaimedFence if an object that is written in place has forgotten something, or is gone."""
+        seq = mark.seq if mark is not None and mark.is_of(self.fence) else 0
+        self.memory.check(self.holder, self.fence, seq, writes, key)
+
+    def acknowledged_in_place(self, key: str, seq: int, write_id: str) -> None:
+        self.memory.remember(self.holder, self.fence, seq, write_id, key)
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
-    """The values that all plans about one resource share."""
+    """The values that all plans about one resource share.
+
+    Args:
+        trail: of the holder that writes. None: nobody does.
+        sending: of the caller's write.
+    """
 
     resource: str
     directory: Directory
     seconds: float
+    trail: Trail | None = None
+    sending: Sending = field(default_factory=Sending)
     clock: Clock = field(default=time.monotonic)
     now: Callable[[], datetime] = field(default=_now)
+
+    def check_continuity(self, now: Pointer | None) -> None:
+        if self.trail is not None:
+            self.trail.check(now)
+
+    def acknowledged(self, pointer: Pointer) -> None:
+        if self.trail is not None:
+            self.trail.acknowledged(pointer)
 
     def deadline(self) -> Deadline:
         return Deadline(self.seconds, self.clock)
@@ -107,6 +149,7 @@ def plan_check(scope: Scope, fence: Fence) -> Plan[Pointer]:
     pointer = yield from plan_read(scope)
     admit_write(None if pointer is None else pointer.mark, fence)
     assert pointer is not None
+    scope.check_continuity(pointer)
     return pointer
 
 
@@ -133,37 +176,37 @@ def plan_put(
     """
     data = encode(wanted)
     why: Exception | None = None
-    try:
-        for attempt in count():
-            try:
-                yield Put(scope.directory.pointer, data, seen.condition, deadline.part(PUT_SHARE), ATTRIBUTES)
-                return True
-            except (Conflict, Lost) as error:
-                # Even a refused put may have been done: the store's client may have repeated it by itself.
-                why = error
-            except Exception as error:
-                if why is None:
-                    raise
-                raise unknown() from error  # this attempt was refused; the outcome of earlier ones is unknown
-            try:
-                now = yield from plan_inspect(scope, deadline)
-            except Lost as error:
-                why = error
-            except GuardNotEnforceable as error:
-                raise unknown() from error
-            else:
-                if now.pointer != seen.pointer:
-                    answer = landed(now.pointer)
-                    if answer is None:
-                        raise unknown() from why
-                    return answer
-            if deadline.over:
-                break
-            yield pause(attempt, deadline, 0.5)
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException as error:  # Ctrl-C: a put may still be under way
-        raise error from unknown()
+    if isinstance(error_if_lost := unknown(), OutcomeUnknown):
+        scope.sending.unknown = error_if_lost
+    for attempt in count():
+        try:
+            yield Put(scope.directory.pointer, data, seen.condition, deadline.part(PUT_SHARE), ATTRIBUTES)
+            return True
+        except (Conflict, Lost) as error:
+            # Even a refused put may have been done: the store's client may have repeated it by itself.
+            why = error
+        except GuardNotEnforceable as error:
+            if why is None:
+                scope.sending.unknown = None
+                raise
+            raise unknown() from error  # this attempt was refused; the outcome of earlier ones is unknown
+        try:
+            now = yield from plan_inspect(scope, deadline)
+        except Lost as error:
+            why = error
+        except GuardNotEnforceable as error:
+            raise unknown() from error
+        else:
+            if now.pointer != seen.pointer:
+                answer = landed(now.pointer)
+                if answer is None:
+                    raise unknown() from why
+                if not answer:
+                    scope.sending.unknown = None
+                return answer
+        if deadline.over:
+            break
+        yield pause(attempt, deadline, 0.5)
     raise unknown() from why
 
 

@@ -12,17 +12,33 @@ from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.kernel.process import after_fork
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
+from storage_guards.objects.base import OPEN_ROUNDS, PROBE_GRACE, ObjectGuard, Progress
+from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
+from storage_guards.objects.outcome import Sending
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.publication import Publication, Stream
-from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
+from storage_guards.objects.requests import Close, Deadline, Next, OpenBody, Progressed
 
 T = TypeVar("T")
+
+
+class _Probe:
+    """A probe that one thread does for all. It is over at its bound at the latest, even if its thread was
+    interrupted."""
+
+    def __init__(self, seconds: float) -> None:
+        self.ended = threading.Event()
+        self._bound = Deadline(seconds + PROBE_GRACE)
+
+    @property
+    def is_over(self) -> bool:
+        return self.ended.is_set() or self._bound.over
 
 
 class ObjectStoreGuard(ObjectGuard):
@@ -56,7 +72,12 @@ class ObjectStoreGuard(ObjectGuard):
         self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
     ) -> None:
         super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
-        self._verifying = threading.Lock()
+        self._choosing = threading.Lock()  # held for a moment only, and never during a request
+        self._probe: _Probe | None = None
+        after_fork(self._in_child)
+
+    def _in_child(self) -> None:
+        self._choosing, self._probe = threading.Lock(), None
 
     def verify(self, *, timeout: float | None = None) -> ProbeReport:
         """Try out whether the store keeps the conditions of writes. A guard does so by itself at its first write.
@@ -76,14 +97,20 @@ class ObjectStoreGuard(ObjectGuard):
         return self._verified(self._deadline(timeout).seconds)
 
     def _verified(self, seconds: float) -> ProbeReport:
-        if self._report is None:
-            if not self._verifying.acquire(timeout=seconds):
-                raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
-            try:
-                if self._report is None:
+        deadline = Deadline(seconds)
+        while self._report is None:
+            with self._choosing:
+                probe = self._probe
+                mine = probe is None or probe.is_over
+                if probe is None or mine:
+                    probe = self._probe = _Probe(seconds)
+            if mine:
+                try:
                     return self._store_report(self._run(self._plan_probe(seconds)))
-            finally:
-                self._verifying.release()
+                finally:
+                    probe.ended.set()
+            if not probe.ended.wait(deadline.part()):
+                raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
         return self._report
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
@@ -103,7 +130,7 @@ class ObjectStoreGuard(ObjectGuard):
         """
         fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
         self._verified(deadline.part())
-        self._run(self._plan_claim(fences, deadline))
+        self._run(self._plan_claim(fences, deadline, holders))
 
     def mark(self, resource: str) -> Mark | None:
         """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
@@ -155,10 +182,14 @@ class ObjectStoreGuard(ObjectGuard):
             GuardUnavailable: the store did not answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
-        scope, plan = self._plan_publish(holder, objects, claim, replacing)
+        sending = Sending()
+        scope, plan = self._plan_publish(holder, objects, claim, replacing, sending)
         self._verified(scope.seconds)
-        published = self._run(plan, progress)
-        return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+        try:
+            published = self._run(plan, progress)
+            return Publication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def read(self, resource: str) -> Publication | None:
         """Read what is current. None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
@@ -204,9 +235,13 @@ class ObjectStoreGuard(ObjectGuard):
         Raises:
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._plan_delete(holder, claim)
+        sending = Sending()
+        plan = self._plan_delete(holder, claim, sending)
         self._verified(self._timeout)
-        self._run(plan)
+        try:
+            self._run(plan)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def history(self, resource: str) -> list[UploadFound]:
         """List the uploads in the store, oldest fence first, also abandoned ones: of the first 100,000 objects.
@@ -277,9 +312,13 @@ class ObjectStoreGuard(ObjectGuard):
             StaleRead: the object is not what ``replacing`` says. Read again.
             UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._plan_write(holder, key, body, replacing, claim)
+        sending = Sending()
+        plan = self._plan_write(holder, key, body, replacing, claim, sending)
         self._verified(self._timeout)
-        return self._run(plan)
+        try:
+            return self._run(plan)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def get(self, key: str) -> StoredObject | None:
         """Read an object that is written in place. None: there is no such object.
@@ -321,7 +360,7 @@ class ObjectStoreGuard(ObjectGuard):
 
     def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
-            case OpenBody(body):
+            case OpenBody(Body() as body):
                 return body.pieces(), body.size
             case Next(Generator() as body):
                 return next(body, None)

@@ -12,18 +12,17 @@ from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import OPEN_ROUNDS, ObjectGuard, Progress
+from storage_guards.objects.base import OPEN_ROUNDS, PROBE_GRACE, ObjectGuard, Progress
+from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
+from storage_guards.objects.outcome import Sending
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.publication import AsyncPublication, AsyncStream
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
 
 T = TypeVar("T")
-
-PROBE_GRACE = 0.5
-"""Extra seconds that a task waits for the probe, so that the probe's own error comes first."""
 
 
 class AsyncObjectStoreGuard(ObjectGuard):
@@ -104,7 +103,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
         """
         fences, deadline = sorted_fences(holders), self._deadline(timeout, holders)
         await self._verified(deadline.part())
-        await self._run(self._plan_claim(fences, deadline))
+        await self._run(self._plan_claim(fences, deadline, holders))
 
     async def mark(self, resource: str) -> Mark | None:
         """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
@@ -133,9 +132,9 @@ class AsyncObjectStoreGuard(ObjectGuard):
         With ``claim=True`` it is a **blind** write: right only if it depends on nothing read before. Tasks that share a
         fence replace each other's publications; ``replacing`` excludes that.
 
-        On cancellation the one put that counts is first completed, within the guard's bound. Without an answer, the
-        ``__cause__`` of the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal, it is that error. With no
-        cause, the write happened or was never begun.
+        On cancellation the one put that counts is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`, or the refusal. With no cause, the put was
+        not sent, and never will be.
 
         Args:
             holder: a lease or a fence.
@@ -161,10 +160,14 @@ class AsyncObjectStoreGuard(ObjectGuard):
             GuardUnavailable: the store did not answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
-        scope, plan = self._plan_publish(holder, objects, claim, replacing)
+        sending = Sending()
+        scope, plan = self._plan_publish(holder, objects, claim, replacing, sending)
         await self._verified(scope.seconds)
-        published = await self._run(plan, progress)
-        return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+        try:
+            published = await self._run(plan, progress)
+            return AsyncPublication(scope.resource, published, scope.directory, self._run, self._upload_timeout)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def read(self, resource: str) -> AsyncPublication | None:
         """Read what is current. None: nothing was ever published, or it was deleted. Anyone may read, without a fence.
@@ -203,9 +206,9 @@ class AsyncObjectStoreGuard(ObjectGuard):
     async def delete(self, holder: Fence | HasFence, *, claim: bool = False) -> None:
         """Make nothing current. The mark stays, and so do the data, until :meth:`collect`.
 
-        On cancellation the one put that counts is first completed, within the guard's bound. Without an answer, the
-        ``__cause__`` of the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal, it is that error. With no
-        cause, the write happened or was never begun.
+        On cancellation the one put that counts is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`, or the refusal. With no cause, the put was
+        not sent, and never will be.
 
         Args:
             holder: a lease or a fence.
@@ -214,9 +217,13 @@ class AsyncObjectStoreGuard(ObjectGuard):
         Raises:
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._plan_delete(holder, claim)
+        sending = Sending()
+        plan = self._plan_delete(holder, claim, sending)
         await self._verified(self._timeout)
-        await self._run(plan)
+        try:
+            await self._run(plan)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def history(self, resource: str) -> list[UploadFound]:
         """List the uploads in the store, oldest fence first, also abandoned ones: of the first 100,000 objects.
@@ -272,9 +279,9 @@ class AsyncObjectStoreGuard(ObjectGuard):
         object deletes its mark. Other metadata are not kept, a content type included. Where that matters, publish. A
         key belongs to one resource: the numbers of two resources cannot be compared.
 
-        On cancellation the one put that counts is first completed, within the guard's bound. Without an answer, the
-        ``__cause__`` of the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal, it is that error. With no
-        cause, the write happened or was never begun.
+        On cancellation the one put that counts is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`, or the refusal. With no cause, the put was
+        not sent, and never will be.
 
         Args:
             holder: a lease or a fence.
@@ -293,9 +300,13 @@ class AsyncObjectStoreGuard(ObjectGuard):
             StaleRead: the object is not what ``replacing`` says. Read again.
             UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
-        plan = self._plan_write(holder, key, body, replacing, claim)
+        sending = Sending()
+        plan = self._plan_write(holder, key, body, replacing, claim, sending)
         await self._verified(self._timeout)
-        return await self._run(plan)
+        try:
+            return await self._run(plan)
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def get(self, key: str) -> StoredObject | None:
         """Read an object that is written in place. None: there is no such object.
@@ -337,7 +348,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
 
     async def _perform(self, request: Any, progress: Progress | None = None) -> Any:
         match request:
-            case OpenBody(body):
+            case OpenBody(Body() as body):
                 return body.pieces_async(), body.size
             case Next(AsyncGenerator() as body):
                 return await anext(body, None)

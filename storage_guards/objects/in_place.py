@@ -33,7 +33,7 @@ WRITES = "fencingwrites"
 OVERWRITTEN = Version(None, None)
 """The version of an object that was replaced before its version could be read. A write that replaces it is refused."""
 
-_MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})")
+_MARK = re.compile(r"([0-9]{1,16})\.([A-Za-z0-9_-]{22,128})\.([0-9]{1,16})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def plan_get(scope: Scope, key: str) -> Plan[StoredObject | None]:
 def _mark(attributes: Mapping[str, str]) -> Mark | None:
     match = _MARK.fullmatch(attributes.get(MARK, ""))
     try:
-        return Mark(int(match[1]), match[2]) if match else None
+        return Mark(int(match[1]), match[2], int(match[3])) if match else None
     except ValueError:
         return None
 
@@ -91,7 +91,7 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
     deadline = scope.deadline()
     id_ = new_id()
     for attempt in range(ROUNDS):
-        pointer = yield from plan_check(scope, fence)
+        yield from plan_check(scope, fence)
         try:
             base = yield from _plan_base(key, replacing, deadline)
         except Lost as error:
@@ -100,13 +100,16 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
         if last is not None and last.number >= fence.number and not last.is_of(fence):
             raise StaleFence(fence=fence, mark=last)
         writes = (CREATION + id_,) if base is None else (id_, *base.recent_writes)[:KEPT_WRITES]
-        attributes = {MARK: f"{fence.number}.{fence.token}", WRITES: " ".join(writes)}
+        if scope.trail is not None and replacing is ANYTHING:  # otherwise the condition of the put says it
+            scope.trail.check_in_place(key, last, () if base is None else base.recent_writes)
+        seq = last.seq + 1 if last is not None and last.is_of(fence) else 1
+        attributes = {MARK: f"{fence.number}.{fence.token}.{seq}", WRITES: " ".join(writes)}
         condition = CREATE if base is None else base.version
         put = Put(key, data, condition, deadline.part(PUT_SHARE), attributes)
-        unknown = OutcomeUnknown(fence=fence, seq=pointer.mark.seq, recent_writes=" ".join(writes), key=key)
-        version = yield Shielded(_plan_put(put, writes, unknown, deadline))
+        unknown = OutcomeUnknown(fence=fence, seq=seq, recent_writes=" ".join(writes), key=key)
+        version = yield Shielded(_plan_put(scope, put, writes, unknown, deadline))
         if version is not None:
-            return StoredObject(key, data, None, Mark(fence.number, fence.token), version, writes)
+            return StoredObject(key, data, None, Mark(fence.number, fence.token, seq), version, writes)
         if replacing is not ANYTHING:
             try:
                 now = yield Get(key, 0, deadline.part(), head=True)
@@ -132,35 +135,45 @@ def _plan_base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObjec
     return StoredObject(key, b"", found.modified, _mark(found.attributes), found.version, _writes(found))
 
 
-def _plan_put(put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline) -> Plan[Version | None]:
+def _plan_put(
+    scope: Scope, put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline
+) -> Plan[Version | None]:
     """Put the object and return its version. None: the put was refused, and never lands."""
+    scope.sending.unknown = unknown
+    version = yield from _plan_put_once(scope, put, writes, unknown, deadline)
+    if version is None:
+        scope.sending.unknown = None
+    elif scope.trail is not None:
+        scope.trail.acknowledged_in_place(put.key, unknown.seq, writes[0])
+    return version
+
+
+def _plan_put_once(
+    scope: Scope, put: Put, writes: tuple[str, ...], unknown: OutcomeUnknown, deadline: Deadline
+) -> Plan[Version | None]:
     why: Exception | None = None
-    try:
-        for attempt in count():
-            try:
-                return (yield put)  # type: ignore[no-any-return]
-            except (Conflict, Lost) as error:
-                why = error
-            except Exception as error:
-                if why is None:
-                    raise
-                raise unknown from error
-            try:
-                now = yield Get(put.key, 0, deadline.part(), head=True)
-            except (Lost, GuardNotEnforceable):
-                break
-            stored = () if now is None else _writes(now)
-            if writes[0] in stored:
-                return now.version if writes[0] == stored[0] else OVERWRITTEN
-            if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
-                return None
-            if isinstance(why, Lost) or deadline.over:
-                break
-            yield pause(attempt, deadline, 0.5)  # refused although the condition holds: something else was in the way
-    except (Exception, GeneratorExit):
-        raise
-    except BaseException as error:  # Ctrl-C: the put may still be under way
-        raise error from unknown
+    for attempt in count():
+        try:
+            return (yield put)  # type: ignore[no-any-return]
+        except (Conflict, Lost) as error:
+            why = error
+        except GuardNotEnforceable as error:
+            if why is None:
+                scope.sending.unknown = None
+                raise
+            raise unknown from error
+        try:
+            now = yield Get(put.key, 0, deadline.part(), head=True)
+        except (Lost, GuardNotEnforceable):
+            break
+        stored = () if now is None else _writes(now)
+        if writes[0] in stored:
+            return now.version if writes[0] == stored[0] else OVERWRITTEN
+        if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
+            return None
+        if isinstance(why, Lost) or deadline.over:
+            break
+        yield pause(attempt, deadline, 0.5)  # refused although the condition holds: something else was in the way
     raise unknown from why
 
 

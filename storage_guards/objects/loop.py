@@ -39,8 +39,9 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _starting:
         if _loop is None:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="object-store-guard", daemon=True).start()
+            loop = asyncio.new_event_loop()
+            threading.Thread(target=loop.run_forever, name="object-store-guard", daemon=True).start()
+            _loop = loop  # last: Ctrl-C must not leave a loop that no thread runs
         return _loop
 
 

@@ -45,13 +45,15 @@ def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
 
     def decide(now: Pointer | None) -> Pointer:
         mark = admit_claim(None if now is None else now.mark, fence)
+        scope.check_continuity(now)
         return now if now is not None and mark == now.mark else states.with_claim(now, fence, mark, id_, scope.now())
 
     def unknown(_: Pointer) -> FencingError:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
         return GuardUnavailable(text, resource=scope.resource)
 
-    yield from plan_change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
+    pointer = yield from plan_change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
+    scope.acknowledged(pointer)
 
 
 def plan_publish(
@@ -74,7 +76,7 @@ def plan_publish(
     objects = {name: carried.get(name) or Entry(directory.data_key(fence, upload, name), 2**50) for name in bodies}
 
     def decide(now: Pointer | None) -> Pointer:
-        mark = _admit(now, fence, claim)
+        mark = _admit(scope, now, fence, claim)
         current = None if now is None else now.published
         if replacing is not ANYTHING and (current and current.id) != (replacing and replacing.id):
             raise StaleRead(resource=scope.resource)
@@ -144,21 +146,28 @@ def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
-        return states.with_deletion(now, fence, _admit(now, fence, claim), id_, scope.now())
+        return states.with_deletion(now, fence, _admit(scope, now, fence, claim), id_, scope.now())
 
     yield Shielded(_plan_write(scope, fence, decide))
 
 
-def _admit(now: Pointer | None, fence: Fence, claim: bool) -> Mark:
+def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark:
     mark = None if now is None else now.mark
-    return admit_write(admit_claim(mark, fence) if claim else mark, fence)
+    admitted = admit_write(admit_claim(mark, fence) if claim else mark, fence)
+    scope.check_continuity(now)
+    return admitted
 
 
 def _plan_write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer]) -> Plan[Pointer]:
     def unknown(wanted: Pointer) -> FencingError:
         return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
 
-    return (yield from plan_change(scope, decide, lambda wanted, now: verdict(wanted.recent_writes, now), unknown))
+    def landed(wanted: Pointer, now: Pointer | None) -> bool | None:
+        return verdict(wanted.recent_writes, now)
+
+    pointer = yield from plan_change(scope, decide, landed, unknown)
+    scope.acknowledged(pointer)
+    return pointer
 
 
 def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:

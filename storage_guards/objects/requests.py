@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 Clock = Callable[[], float]
 
@@ -183,7 +183,7 @@ class Together:
 class OpenBody:
     """Begin to read a body: its pieces, and its size where that is known beforehand."""
 
-    body: Any
+    body: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,9 +265,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-refusal-of-a-put-is-believed",
         "storage_guards/objects/changes.py",
-        "why = error\n            except Exception as error:",
-        "why = error\n                if isinstance(error, Conflict):\n                    return False\n"
-        "            except Exception as error:",
+        "why = error\n        except GuardNotEnforceable as error:\n            if why is None:",
+        "why = error\n            if isinstance(error, Conflict):\n                return False\n"
+        "        except GuardNotEnforceable as error:\n            if why is None:",
         ("tests/objects/test_outcomes.py::test_one_lost_reply_is_found_out",),
     ),
     Mutant(
@@ -283,6 +283,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "_plan_find(scope, (yield from plan_check(scope, fence)))",
         "_plan_find(scope, (yield from plan_read(scope)))",
         ("tests/objects/test_traces.py::test_a_collector_has_claimed",),
+    ),
+    Mutant(
+        "a-collector-deletes-its-own-uploads",
+        "storage_guards/objects/collect.py",
+        "rest[0][0].number < fence.number",
+        "rest[0][0].number <= fence.number",
+        ("tests/objects/test_collection_of_own.py::test_uploads_of_the_collectors_own_fence_stay",),
+    ),
+    Mutant(
+        "what-a-restore-took-away-is-not-missed",
+        "storage_guards/continuity.py",
+        "if since < 0 or (since",
+        "if since < -(2**63) or (since",
+        ("tests/guards/test_continuity.py::test_a_claim_without_any_write_is_remembered_by_its_seq",),
     ),
     Mutant(
         "what-did-not-land-may-land-later",

@@ -100,8 +100,10 @@ def test_any_other_request_that_is_answered_so_got_no_answer(side: Side, call: s
         store = Aborting()
         guard = kind(store, timeout=0.02, upload_timeout=0.05)
         guard._report = REPORT
-        side.call(guard.publish, OLD, {"x": b"older"}, claim=True)
-        side.call(guard.publish, OLD, {"x": b"old"})
+        beside = ObjectStoreGuard(store.inner)
+        beside._report = REPORT
+        beside.publish(OLD, {"x": b"older"}, claim=True)
+        beside.publish(OLD, {"x": b"old"})
         store.error, store.asked, store.first = error, 0, first
         try:
             CALLS[call](side, guard)

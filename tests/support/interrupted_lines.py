@@ -1,0 +1,47 @@
+"""An exception at any line of the code under test, as a signal handler raises it."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def _is_with(frame: FrameType) -> bool:
+    """Return whether the line is a with statement. A tracer sees it again when its block ends, before the lock is
+    released; a signal is not delivered there."""
+    return "with " in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+
+
+def raise_at_line(
+    number: int, error: BaseException, where: tuple[str, ...], call: Callable[[], Any]
+) -> tuple[Any, bool]:
+    """Run ``call``, and raise ``error`` before line ``number`` that it runs in this thread.
+
+    Args:
+        where: parts of the paths of files whose lines count.
+
+    Returns:
+        What it returned, and whether the error was raised. The call's own errors propagate.
+    """
+    left = number
+
+    def trace_lines(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if event == "line" and not _is_with(frame):
+            left -= 1
+            if left == 0:
+                raise error
+        return trace_lines
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        return trace_lines if any(part in frame.f_code.co_filename for part in where) else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        return call(), left <= 0
+    finally:
+        sys.settrace(before)
