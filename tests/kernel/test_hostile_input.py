@@ -51,8 +51,8 @@ MISTAKES: list[Callable[[], Any]] = [
     lambda: PsycopgGuard(f"host=db passwort={SECRET}"),
     lambda: PsycopgGuard(f"host=db password {SECRET}"),
     lambda: PsycopgGuard(Settings(password=SECRET)),  # type: ignore[arg-type]
-    lambda: ObjectStoreGuard(Settings(secret_access_key=SECRET)),  # type: ignore[arg-type]
-    lambda: ObjectStoreGuard(f"s3://key:{SECRET}@bucket"),  # type: ignore[arg-type]
+    lambda: ObjectStoreGuard(Settings(secret_access_key=SECRET)),
+    lambda: ObjectStoreGuard(f"s3://key:{SECRET}@bucket"),
 ]
 
 

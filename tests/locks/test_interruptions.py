@@ -27,6 +27,7 @@ from fencing import (
 from fencing.coordinator import Coordinator
 from fencing.kernel.fence import HasFence
 from fencing.locks import lease as leases
+from fencing.locks.holding import Holding
 from fencing.memory import LockTable
 from tests.support import wait_until
 
@@ -296,15 +297,15 @@ def test_a_release_leaves_alone_what_was_detached_meanwhile(monkeypatch: pytest.
     """The other thread detaches between the release's check and its end of the holding."""
     table = LockTable()
     lease = MemoryCoordinator(table, ttl=60).acquire("r")
-    end = leases.Holding.end
+    end = Holding.end
 
     def end_late(holding: Any, how: Any) -> bool:
-        monkeypatch.setattr(leases.Holding, "end", end)
+        monkeypatch.setattr(Holding, "end", end)
         if how == "released":
             lease.detach()
         return end(holding, how)
 
-    monkeypatch.setattr(leases.Holding, "end", end_late)
+    monkeypatch.setattr(Holding, "end", end_late)
     assert lease.release() is False
     assert table._held
 
