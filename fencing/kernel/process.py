@@ -80,7 +80,7 @@ def _in_child() -> None:
         if remake is not None:
             try:
                 remake()
-            except BaseException:  # noqa: BLE001 - a child without the other calls may hang
+            except BaseException:
                 logger.exception("%r failed in a forked child", remake)
 
 
