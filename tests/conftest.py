@@ -145,7 +145,7 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
     """A pooler of transactions before the PostgreSQL of the run, with two connections to each database."""
     if not find_pgbouncer():
-        _missing("pgbouncer", "found no pgbouncer on PATH")
+        missing("pgbouncer", "found no pgbouncer on PATH")
     with start_pgbouncer(postgres_server) as server:
         yield server
 

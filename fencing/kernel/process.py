@@ -80,7 +80,7 @@ def _in_child() -> None:
         if remake is not None:
             try:
                 remake()
-            except Exception:
+            except BaseException:
                 logger.exception("%r failed in a forked child", remake)
 
 

@@ -284,6 +284,7 @@ class Lease(LeaseBase):
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)
+            self.release_later()
             return lost_before is None
 
     def release_later(self) -> None:

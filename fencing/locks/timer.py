@@ -65,7 +65,7 @@ class Timer:
     def _call(self, callback: Callback) -> None:
         try:
             callback()
-        except Exception:
+        except BaseException:
             logger.exception("a call of the timer of leases failed")
 
     def _wait(self) -> list[Callback] | None:

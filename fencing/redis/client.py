@@ -21,6 +21,7 @@ import redis
 from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
@@ -47,6 +48,9 @@ IDLE_SECONDS = 1.0
 """A connection that was idle for longer is checked before it is used: the server may have closed it."""
 
 READ_BYTES = 65536
+
+BROKEN = (RedisError, OSError, NoReply, CoordinatorUnavailable)
+"""The errors of a connection. Any other exception has interrupted a call."""
 
 UNDO_SECONDS = 0.01
 """The time limit of sending a compensation. If it fails, the lock expires after its ttl."""
@@ -289,7 +293,8 @@ class Connections:
         if connection.raw is None:
             return
         sock = quirks.socket_of(connection.raw)
-        undo = call.compensation if must_undo(call, interrupted=not isinstance(error, Exception)) else None
+        is_broken = isinstance(error, BROKEN)  # or else the exception of a signal handler, of any kind
+        undo = call.compensation if must_undo(call, interrupted=not is_broken) else None
         if undo is not None and sock is not None:
             try:
                 sock.settimeout(UNDO_SECONDS)
@@ -297,7 +302,7 @@ class Connections:
             except OSError:
                 pass
         connection.close()
-        if isinstance(error, Exception):
+        if is_broken:
             self._broken_at = time.monotonic()
 
     def close(self) -> None:
