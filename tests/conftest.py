@@ -76,10 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_xdist_auto_num_workers() -> int:
     """Most tests wait more than they compute, so twice as many processes as there are processors."""
-    # They share one server then, where each test has to be alone: a guard refuses where it can see two mark tables.
-    if os.environ.get("FENCING_REDIS_URL") or os.environ.get("FENCING_MYSQL_URL"):
-        return 0
-    return min(2 * (os.cpu_count() or 1), 6)
+    return 0 if os.environ.get("FENCING_REDIS_URL") else min(2 * (os.cpu_count() or 1), 6)
 
 
 @pytest.fixture(scope="session")
