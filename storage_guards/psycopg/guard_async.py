@@ -85,8 +85,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
         block commits at its end. An exception rolls it back and propagates. ``connection.transaction()`` inside makes
         savepoints; ``commit()``, ``rollback()`` and ``close()`` are refused.
 
-        On cancellation a commit that was begun is first completed, within the guard's bound. Then the ``__cause__`` of the
-        ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`; after a refusal by the database, it is that
+        On cancellation a commit that was begun is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`. After a refusal by the database, it is that
         error. With no cause, nothing was written.
 
         Args:
@@ -101,8 +101,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
-            OutcomeUnknown: the connection broke during the commit, or something else interrupted it, such as an exception
-                of a signal handler. Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
+            OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
+                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the server is a replica, or the block ended the transaction by
                 itself. The text says what to do.

@@ -102,8 +102,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
-            OutcomeUnknown: the connection broke during the commit, or something else interrupted it, such as an exception
-                of a signal handler. Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
+            OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
+                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: the database did not answer, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
                 by itself. The text says what to do.

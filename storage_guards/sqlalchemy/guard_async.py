@@ -86,8 +86,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         It does **not** protect what was read before the claim. Read and write inside the block, on its connection. The
         block commits at its end. An exception rolls it back and propagates. For the ORM there is :meth:`session`.
 
-        On cancellation a commit that was begun is first completed, within the guard's bound. Then the ``__cause__`` of the
-        ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`; after a refusal by the database, it is that
+        On cancellation a commit that was begun is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`. After a refusal by the database, it is that
         error. With no cause, nothing was written.
 
         Args:
@@ -103,8 +103,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
-            OutcomeUnknown: the connection broke during the commit, or something else interrupted it, such as an exception
-                of a signal handler. Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
+            OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
+                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: the database did not answer, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
                 by itself. The text says what to do.

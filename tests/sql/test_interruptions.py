@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from fencing import Fence, OutcomeUnknown
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.support.interruptions import Interruption, SoftTimeLimit, outcome_of
 from tests.support.psycopg_database import dsn_of
+from tests.support.sql_ways import is_commit
 
 # psycopg warns where an interruption has dropped a connection that nobody had got yet.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -280,3 +282,35 @@ def test_a_failed_hook_after_the_commit_says_that_it_is_committed(sqlite: Scene)
         session.execute(text("INSERT INTO done VALUES (1)"))
     assert isinstance(raised.value.__cause__, ValueError)
     assert sqlite.beside.landed(raised.value) is True
+
+
+def test_a_hang_up_logs_nothing(
+    postgres_url: str, postgres_server: Any, proxy: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncpg logged "Future exception was never retrieved" where a silent connection was closed."""
+    through = proxy(postgres_server)
+    direct = create_engine(postgres_url, poolclass=NullPool)
+    SQLAlchemyGuard(direct).create_tables()
+    with direct.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE done (id INTEGER PRIMARY KEY)")
+
+    async def story() -> None:
+        engine = create_async_engine(through.url(postgres_url.replace("+psycopg", "+asyncpg")))
+        guard = AsyncSQLAlchemyGuard(engine, timeout=0.3)
+        await guard.claim(MINE)
+        for cancelled in (False, True):
+            held = through.hold_reply_when(is_commit)
+            task = asyncio.ensure_future(guard.write(MINE, text("UPDATE done SET id = id")))
+            assert await asyncio.to_thread(held.wait, 5)
+            if cancelled:
+                task.cancel()
+            with pytest.raises((OutcomeUnknown, asyncio.CancelledError)):
+                await task
+            through.restore()
+        await engine.dispose()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    asyncio.run(story())
+    gc.collect()
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
