@@ -307,6 +307,21 @@ def test_a_hang_up_logs_nothing(
             with pytest.raises((OutcomeUnknown, asyncio.CancelledError)):
                 await task
             through.restore()
+        in_the_body = asyncio.Event()
+
+        async def block() -> None:
+            async with guard.begin(MINE) as connection:
+                in_the_body.set()
+                through.silence()
+                await connection.execute(text("SELECT pg_sleep(9)"))
+
+        task = asyncio.ensure_future(block())
+        await in_the_body.wait()
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        through.restore()
         await engine.dispose()
         gc.collect()
         await asyncio.sleep(0)
