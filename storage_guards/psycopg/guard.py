@@ -66,6 +66,7 @@ class PsycopgGuard(PsycopgBase, Operations):
 
         Raises:
             StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            UnclaimedFence: the database was restored, and has lost what it had acknowledged. Acquire again.
             GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
             ValueError: the guard's only connection is in a transaction. End it first.
@@ -98,8 +99,10 @@ class PsycopgGuard(PsycopgBase, Operations):
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
-            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
-            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
+            UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
+                database was restored, and has lost what it had acknowledged: acquire again.
+            OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
+                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the server is a replica, or the block ended the transaction by
                 itself. The text says what to do.

@@ -63,6 +63,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
 
         Raises:
             StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            UnclaimedFence: the database was restored, and has lost what it had acknowledged. Acquire again.
             GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
             ValueError: the guard's only connection is in a transaction. End it first.
@@ -86,9 +87,9 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
         block commits at its end. An exception rolls it back and propagates. ``connection.transaction()`` inside makes
         savepoints; ``commit()``, ``rollback()`` and ``close()`` are refused.
 
-        On cancellation the commit is first completed, within the guard's bound. Without an answer, the ``__cause__`` of
-        the ``CancelledError`` is the ``OutcomeUnknown``. After a refusal by the database, it is that error. With no
-        cause, the block is committed, or never came to its commit.
+        On cancellation a commit that was begun is first completed, within the guard's bound. Then the ``__cause__`` of
+        the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`. After a refusal by the database, it is that
+        error. With no cause, nothing was written.
 
         Args:
             holders: leases or fences of all resources that the block writes. Their marks are locked in a fixed order.
@@ -100,8 +101,10 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
-            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
-            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
+            UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
+                database was restored, and has lost what it had acknowledged: acquire again.
+            OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
+                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: no answer, no free connection, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the server is a replica, or the block ended the transaction by
                 itself. The text says what to do.

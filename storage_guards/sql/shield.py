@@ -16,9 +16,6 @@ GRACE = 1.0
 """Extra seconds for the end of a transaction, so that the database's own refusal comes first. A connection that was
 closed gets as many to finish."""
 
-_NOTICE = 0.05
-"""Seconds for a driver to notice that its connection was closed."""
-
 Ended = tuple["BaseException | None", "BaseException | None"]
 
 
@@ -34,8 +31,6 @@ async def finish_within(end: Coroutine[Any, Any, None], seconds: float, hang_up:
         interruption = await _wait_despite_interruption(task, seconds + GRACE)
         if not task.done():
             hang_up()
-            # asyncpg ends by itself then, and would log an error if it were cancelled.
-            interruption = await _wait_despite_interruption(task, _NOTICE) or interruption
             task.cancel()
             interruption = await _wait_despite_interruption(task, GRACE) or interruption
         return interruption, _failure(task)

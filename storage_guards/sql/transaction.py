@@ -2,8 +2,8 @@
 
 No I/O, and no driver is known here. The states are: admitted; its body has failed; committing, from the moment that a
 COMMIT may be sent; committed. Until the commit begins, an error means that nothing was written. From then on every
-error that is not the server's own answer means that the outcome is not known, whatever raised it: the driver, a hook, a
-signal handler, or a cancellation.
+error that is not the server's own answer means that the outcome is not known. It does not matter what raised it: the
+driver, a hook, a signal handler, or a cancellation.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class GuardedTransaction(ABC, Generic[M]):
     """One claim, one guarded block, or one check in a transaction of the caller's own. It is used once.
 
     As a context manager it surrounds all of it, connecting included. It gives errors the meaning that they have in the
-    current state. From the commit on, every error that leaves it either is an OutcomeUnknown, or has one as its
-    ``__cause__``, or is (or has as its cause) the refusal of the commit. So any other error means that nothing was
-    written. An interruption that programs end by (CancelledError, KeyboardInterrupt) stays the same error; an Exception
+    current state. From the commit on, every error that leaves it is an OutcomeUnknown, or has one as its ``__cause__``.
+    The exception is the refusal of the commit, which can also be the cause. So any other error means that nothing was
+    written. An interruption that programs end by (CancelledError, KeyboardInterrupt) stays the same error. An Exception
     becomes the OutcomeUnknown's cause.
 
     An interruption can also hit ``__exit__`` itself. So the guard's methods have an ``except`` around it, which calls

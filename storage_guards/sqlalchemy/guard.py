@@ -78,6 +78,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
         Raises:
             StaleFence: a newer fence was claimed, and nothing was changed. Stop.
+            UnclaimedFence: the database was restored, and has lost what it had acknowledged. Acquire again.
             GuardUnavailable: the database did not answer, or a mark stayed locked. Retry; the claim may have happened.
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
         """
@@ -102,8 +103,10 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
-            UnclaimedFence: this fence was not claimed here. Pass ``guards=[guard]`` to the lock, or claim first.
-            OutcomeUnknown: the connection broke during the commit. Ask :meth:`landed`.
+            UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
+                database was restored, and has lost what it had acknowledged: acquire again.
+            OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
+                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
             GuardUnavailable: the database did not answer, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
                 by itself. The text says what to do.
@@ -270,8 +273,9 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         undoes the check too.
 
         The objects of a session are expired, so that they are read again. On PostgreSQL the guard's bounds hold for the
-        rest of the transaction. On MariaDB and MySQL the transaction keeps its isolation level. It is refused there if
-        it has read from a snapshot that is older than the mark.
+        rest of the transaction. On MariaDB and MySQL they hold for the check alone: a client that stands still later
+        keeps the mark locked. There the transaction keeps its isolation level. It is refused if it has read from a
+        snapshot that is older than the mark.
 
         Args:
             connection_or_session: of this guard's database. Its transaction is begun where there is none.

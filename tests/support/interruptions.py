@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import linecache
 import re
 import sys
@@ -10,12 +9,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-_WATCHED = ("/storage_guards/", "/fencing/", contextlib.__file__)
+_WATCHED = ("/storage_guards/", "/fencing/")
 
 
 # CPython looks for signals neither before it takes nor before it releases a plain lock that is a with-target. And not
-# while contextlib leaves a generator that has ended, or before a return without a call.
-_UNINTERRUPTIBLE = re.compile(r"with \S*(_mutex|\.lock):|except StopIteration|return (False|exc |rows|connection)")
+# before a return without a call.
+_UNINTERRUPTIBLE = re.compile(r"with \S*(_mutex|\.lock):|return (rows|connection)")
 
 
 class SoftTimeLimit(Exception):
