@@ -138,9 +138,12 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def pgbouncer_server(postgres_server: PostgresServer) -> Iterator[PgBouncerServer]:
-    """A pooler of transactions before the PostgreSQL of the run, with two connections to each database."""
+    """A pooler of transactions before the PostgreSQL of the run, with two connections to each database.
+
+    Each test has its own: when a database is emptied, the pooler's connections to it are ended.
+    """
     if not find_pgbouncer():
         missing("pgbouncer", "found no pgbouncer on PATH")
     with start_pgbouncer(postgres_server) as server:

@@ -66,9 +66,13 @@ class Shop:
         self.direct.dispose()
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite", "psycopg"])
-def shop(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Iterator[Shop]:
-    kind = request.param
+_MORE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("mariadb-asyncio", "postgres", "psycopg-asyncio")]
+
+
+@pytest.fixture(params=["psycopg", "postgres-asyncio", "mariadb", "sqlite", "sqlite-asyncio", *_MORE])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    kind, _, asyncio = request.param.partition("-")
+    side = Side(bool(asyncio))
     if kind == "sqlite":
         url = f"sqlite:///{tmp_path}/data.db"
     else:

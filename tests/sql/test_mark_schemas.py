@@ -60,9 +60,13 @@ class Opened:
             self.side.call(engine.dispose)
 
 
-@pytest.fixture(params=["psycopg", "sqlalchemy"])
-def opened(request: pytest.FixtureRequest, side: Side) -> Iterator[Opened]:
-    opened = Opened(side, request.param)
+_MORE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("psycopg-asyncio", "sqlalchemy")]
+
+
+@pytest.fixture(params=["psycopg", "sqlalchemy-asyncio", *_MORE])
+def opened(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    kind, _, asyncio = request.param.partition("-")
+    opened = Opened(Side(bool(asyncio)), kind)
     yield opened
     opened.close()
 
