@@ -315,12 +315,12 @@ def test_a_hang_up_logs_nothing(
                 through.silence()
                 await connection.execute(text("SELECT pg_sleep(9)"))
 
-        task = asyncio.ensure_future(block())
+        held = asyncio.ensure_future(block())
         await in_the_body.wait()
         await asyncio.sleep(0.01)
-        task.cancel()
+        held.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await task
+            await held
         through.restore()
         await engine.dispose()
         gc.collect()
