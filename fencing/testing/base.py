@@ -72,8 +72,18 @@ class CoordinatorTests(Contract):
         plan = coordinator.plan_remint(fence, token, coordinator.settings, floor=floor, deadline=deadline)
         return self._plan(coordinator, plan)
 
+    def _acquire_expiring(self, name: str) -> tuple[Any, Any]:
+        """Return a coordinator whose leases expire, and a lease of it. Acquire again if a stall outlasted the grant."""
+        for _ in range(4):
+            coordinator = self._expiring()
+            try:
+                return coordinator, self.call(coordinator.acquire, name, timeout=10)
+            except FencingError:
+                continue
+        return coordinator, self.call(coordinator.acquire, name, timeout=10)
+
     def _with_enough_time(self, story: Callable[[], None]) -> None:
-        """Run a story; if it fails, again with a longer ``short_ttl``: leases expire while a busy machine stalls."""
+        """Run a story of renewals in time; if it fails, again with a longer ``short_ttl``: a busy machine stalls."""
         shortest = self.short_ttl
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # a story that fails releases nothing

@@ -53,18 +53,15 @@ class Grants(CoordinatorTests):
         assert len({fence.token for fence in fences}) == len(fences)
 
     def test_numbers_grow_across_an_expiry(self) -> None:
-        def story() -> None:
-            name = self._name()
-            first = self.call(self._expiring().acquire, name)
-            second = self.call(self._make().acquire, name, timeout=10)
-            assert second.fence.number > first.fence.number
-            error = self.expect(LeaseLost, first.renew)
-            assert error.reason in ("expired", "gone")
-            assert self.call(first.release) is False
-            self.call(second.renew)  # the late release did not free it
-            self.call(second.release)
-
-        self._with_enough_time(story)
+        name = self._name()
+        _, first = self._acquire_expiring(name)
+        second = self.call(self._make().acquire, name, timeout=10)
+        assert second.fence.number > first.fence.number
+        error = self.expect(LeaseLost, first.renew)
+        assert error.reason in ("expired", "gone")
+        assert self.call(first.release) is False
+        self.call(second.renew)  # the late release did not free it
+        self.call(second.release)
 
     def test_any_name_works_and_different_names_are_different_locks(self) -> None:
         coordinator, name = self._make(), self._name()
@@ -170,12 +167,9 @@ class Grants(CoordinatorTests):
             self._plan(coordinator, plans.release(coordinator, fence, coordinator.settings))
 
     def test_renewal_never_takes_a_lock_that_is_gone(self) -> None:
-        def story() -> None:
-            coordinator, name = self._expiring(), self._name()
-            lease = self.call(coordinator.acquire, name)
-            self.wait_until(lambda: self.call(coordinator.lock(name).holder) is None)
-            self.expect(LeaseLost, lease.renew)
-            assert self.call(coordinator.lock(name).holder) is None
-            assert not lease.held
-
-        self._with_enough_time(story)
+        name = self._name()
+        coordinator, lease = self._acquire_expiring(name)
+        self.wait_until(lambda: self.call(coordinator.lock(name).holder) is None)
+        self.expect(LeaseLost, lease.renew)
+        assert self.call(coordinator.lock(name).holder) is None
+        assert not lease.held

@@ -183,6 +183,7 @@ def costs() -> list[dict[str, int]]:
     return stated
 
 
+@pytest.mark.thorough
 def test_the_benchmark_runs(s3_server: S3Server) -> None:
     command = [sys.executable, "-m", "tests.benchmarks.object_store", "2"]
     done = subprocess.run(command, cwd=PAGE.parents[2], capture_output=True, timeout=60, encoding="utf-8", check=True)

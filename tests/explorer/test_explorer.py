@@ -73,7 +73,7 @@ def test_equality_keeps_a_lost_mark_from_losing_updates() -> None:
 @pytest.mark.parametrize(
     "scenario",
     [
-        SAFE["2 clients, twice refused"],
+        pytest.param(SAFE["2 clients, twice refused"], marks=pytest.mark.thorough),
         SAFE["2 clients, one that forgets to claim"],
         Scenario("2 clients that claim as they write", (Program(write="claiming"),) * 2, Bounds(expiries=1, resets=1)),
         Scenario("2 clients, marks pruned under a floor", (Program(),) * 2, Bounds(expiries=1, marks_pruned=1)),

@@ -389,6 +389,7 @@ def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
         async def ask() -> None:
             await guard.landed(OutcomeUnknown(fence=MINE, seq=1, recent_writes="a b"))
 
+        before = set(threading.enumerate())
         cancelled = 0
         for step in range(240):
             task = asyncio.ensure_future(read() if step % 2 else ask())
@@ -401,7 +402,7 @@ def test_a_cancelled_statement_leaves_no_lock_behind(tmp_path: Path) -> None:
         assert cancelled > 100
         await engine.dispose()
         # A connection that is closed in a cancelled task has a thread that still answers to this loop.
-        await until(lambda: not [each for each in threading.enumerate() if "_connection_worker" in each.name])
+        await until(lambda: set(threading.enumerate()) <= before)
 
     gc.disable()
     try:
