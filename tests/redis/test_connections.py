@@ -72,7 +72,7 @@ def test_interrupted_as_a_time_out_is_dealt_with(fresh_redis: RedisFactory, monk
             with pytest.raises(KeyboardInterrupt):
                 coordinator.acquire("r", timeout=0.2)
         server.thaw()
-        wait_until(lambda: client.get("r") is not None)
+        wait_until(lambda: client.get("r") is None)
         assert coordinator.lock("free").holder() is None
 
 
