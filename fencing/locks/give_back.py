@@ -16,7 +16,7 @@ from fencing.kernel.effects import run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
-from fencing.kernel.waking import DaemonThread
+from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks.backend import Backend
 from fencing.locks.settings import Settings
 
@@ -73,6 +73,7 @@ class GiveBack:
     def _reset(self) -> None:
         self._pending: dict[str, _Pending] = {}
         self._lock = threading.RLock()
+        self._wake = Wake()
         self._thread: threading.Thread | None = None
 
     def later(self, fence: Fence, settings: Settings) -> None:
@@ -88,6 +89,8 @@ class GiveBack:
                 except RuntimeError:
                     return  # the interpreter is ending
                 self._thread = thread
+            else:
+                self._wake.set()
 
     def _work(self) -> None:
         while True:
@@ -102,7 +105,7 @@ class GiveBack:
                 if not self._pending:
                     self._thread = None
                     return
-            time.sleep(min((pending.pause for pending in list(self._pending.values())), default=0.0))
+            self._wake.wait(min((pending.pause for pending in list(self._pending.values())), default=0.0))
 
 
 class AsyncGiveBack:

@@ -120,10 +120,11 @@ class AsyncLease(LeaseBase):
         return bool(self._freed)
 
     async def _release(self, deadline: float | None) -> None:
-        while self._releasing is not None:
+        loop = asyncio.get_running_loop()
+        while self._releasing is not None and self._releasing.get_loop() is loop:
             await asyncio.wait([self._releasing])
         if self._begin_release():
-            releasing = self._releasing = asyncio.get_running_loop().create_future()
+            releasing = self._releasing = loop.create_future()
             try:
                 plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
                 asked_before, self._asked = self._asked, True

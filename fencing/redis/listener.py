@@ -87,15 +87,17 @@ def message_of(reply: Any) -> bytes | None:
 
 
 class _ThreadWaiter(Waiter):
-    __slots__ = ("_wake", "wait")
+    __slots__ = ("_wake",)
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
         super().__init__(listener, resource, token)
         self._wake = Wake()
-        self.wait = self._wake.wait
 
     def wake(self) -> None:
         self._wake.set()
+
+    def wait(self, seconds: float) -> None:
+        self._wake.wait(seconds)
 
 
 class Listener:

@@ -74,7 +74,7 @@ def test_an_interrupt_during_a_time_out_does_not_mix_up_replies(
             with pytest.raises(KeyboardInterrupt):
                 coordinator.acquire("r", timeout=0.2)
         server.thaw()
-        wait_until(lambda: client.get("r") is not None)
+        wait_until(lambda: client.get("r") is None)
         assert coordinator.lock("free").holder() is None
 
 
