@@ -38,8 +38,8 @@ def with_settings(connection: Connection, change: str, restore: str) -> Iterator
                 ask(connection, restore)
             except BaseException as error:
                 connection.invalidate()  # a connection with changed settings must not return to the pool
-                if not isinstance(error, Exception):
-                    raise  # an interruption; other errors must not hide the end of the block: it may be committed
+                if not isinstance(error, DBAPIError):
+                    raise  # an interruption; a database's error must not hide the end of the block: it may be committed
 
 
 def ask(connection: Connection, statement: str) -> Any:

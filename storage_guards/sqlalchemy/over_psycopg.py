@@ -96,9 +96,7 @@ def _perform(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], 
             connection_invalidated=driver.closed,
             dialect=connection.dialect,
         ) from error
-    except Exception:
-        raise
-    except BaseException as interruption:
+    except BaseException as interruption:  # also an Exception of a signal handler
         if driver.closed or driver.pgconn.transaction_status == TransactionStatus.ACTIVE:
             hang_up(driver)
             connection.invalidate(interruption)  # otherwise a failed rollback would hide the interruption

@@ -315,12 +315,12 @@ def test_a_hang_up_logs_nothing(
                 through.silence()
                 await connection.execute(text("SELECT pg_sleep(9)"))
 
-        held = asyncio.ensure_future(block())
+        blocked = asyncio.ensure_future(block())
         await in_the_body.wait()
         await asyncio.sleep(0.01)
-        held.cancel()
+        blocked.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await held
+            await blocked
         through.restore()
         await engine.dispose()
         gc.collect()
@@ -329,3 +329,23 @@ def test_a_hang_up_logs_nothing(
     asyncio.run(story())
     gc.collect()
     assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
+
+
+def test_an_exception_while_the_check_is_awaited(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reply is still to come: the connection must not be used again, and its rollback must not hide the error."""
+    engine = create_engine(postgres_url, pool_size=1, max_overflow=0, pool_timeout=2)
+    guard = SQLAlchemyGuard(engine, timeout=2)
+    guard.create_tables()
+    guard.claim(MINE)
+    wait = psycopg.Connection.wait
+
+    def interrupted(self: Any, plan: Any, *args: Any, **options: Any) -> Any:
+        monkeypatch.setattr(psycopg.Connection, "wait", wait)
+        next(plan)  # the request is out
+        raise SoftTimeLimit
+
+    monkeypatch.setattr(psycopg.Connection, "wait", interrupted)
+    with pytest.raises(SoftTimeLimit):
+        guard.write(MINE, text("UPDATE fencing_marks SET seq = seq WHERE false"))
+    assert guard.write(MINE, text("UPDATE fencing_marks SET seq = seq WHERE false")) == 0
+    engine.dispose()
