@@ -66,7 +66,14 @@ class Continuity:
         self._most = MOST_FENCES
 
     def check(
-        self, holder: Fence | HasFence, fence: Fence, seq: int, recent_writes: Container[str], key: str = ""
+        self,
+        holder: Fence | HasFence,
+        fence: Fence,
+        seq: int,
+        recent_writes: Container[str],
+        key: str = "",
+        *,
+        last: Any = ...,
     ) -> None:
         """Refuse a claim or a write if the storage has lost a state that it had acknowledged under this fence.
 
@@ -79,10 +86,22 @@ class Continuity:
             recent_writes: the ids of the last writes that the mark remembers: a list, or a text of them. It may already
                 have the id of the write that is being checked.
             key: of the object whose mark it is, where a storage has other marks than the resource's.
+            last: the result of :meth:`last` from before the storage was asked, if no lock kept other threads with the
+                same fence out since.
 
         Raises:
             UnclaimedFence: it has lost such a state. Nothing may be written.
         """
+        if last is ...:
+            last = self.last(holder, fence, key)
+        if last is None:
+            return
+        since = seq - last.seq
+        if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
+            raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
+
+    def last(self, holder: Fence | HasFence, fence: Fence, key: str = "") -> _Acknowledged | None:
+        """Return the last acknowledged state, for :meth:`check`."""
         name = (fence.token, fence.resource, key)
         last = self._fences.get(name)
         if not isinstance(holder, Fence):
@@ -90,11 +109,7 @@ class Continuity:
             kept = None if shared is None else shared.get((self._id, name))
             if kept is not None and (last is None or kept.seq > last.seq):
                 last = kept
-        if last is None:
-            return
-        since = seq - last.seq
-        if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
-            raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
+        return last
 
     def remember(self, holder: Fence | HasFence, fence: Fence, seq: int, write_id: str, key: str = "") -> None:
         """Remember a state that the storage has acknowledged. Never call it before the commit is acknowledged.
