@@ -7,6 +7,7 @@ the others. No guard needs the lock side of the library.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,12 +46,13 @@ _HOME = {
     "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+_NEEDED_BY = {"objects": "obstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
 _EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
-
-__all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # of import *: what can be loaded
+        return [each for each in sorted(_MODULE_OF) if _is_installed(_MODULE_OF[each])]
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -70,4 +72,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_MODULE_OF})
+
+
+def _is_installed(module: str) -> bool:
+    needed = _NEEDED_BY.get(module.partition(".")[0])
+    return needed is None or importlib.util.find_spec(needed) is not None

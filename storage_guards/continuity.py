@@ -67,11 +67,16 @@ class Continuity:
         self._fences: OrderedDict[_Key, Acknowledged] = OrderedDict()
         self._most = MOST_FENCES
 
-    def known(self, holder: Fence | HasFence, fence: Fence, key: str = "") -> Acknowledged | None:
-        """Return the last state that was acknowledged under this fence. None: there is none.
+    def last(self, holder: Fence | HasFence, fence: Fence, key: str = "") -> Acknowledged | None:
+        """Return the last state that was acknowledged under this fence, for :func:`check`. None: there is none.
 
-        Take it before a request whose transaction may have ended when the answer is checked: meanwhile a write of
-        another thread may be acknowledged.
+        Take it before the storage is asked, if no lock keeps other threads with the same fence out until the answer is
+        checked: meanwhile a write of another thread may be acknowledged.
+
+        Args:
+            holder: the lease or fence that the caller passed.
+            fence: its fence.
+            key: of the object whose mark it is, where a storage has other marks than the resource's.
         """
         name = (fence.number, fence.token, fence.resource, key)
         last = self._fences.get(name)
@@ -82,35 +87,6 @@ class Continuity:
                 last = kept
         return last
 
-    def check(
-        self, holder: Fence | HasFence, fence: Fence, seq: int, recent_writes: Container[str], key: str = ""
-    ) -> None:
-        """Refuse a claim or a write if the storage has lost a state that it had acknowledged under this fence.
-
-        Call it with what the storage answered, before its transaction is committed or its conditional put is sent.
-
-        Args:
-            holder: the lease or fence that the caller passed.
-            fence: its fence. The mark is this fence's own.
-            seq: the mark's, without the addition of the write that is being checked.
-            recent_writes: the ids of the last writes that the mark remembers: a list, or a text of them. It may already
-                have the id of the write that is being checked.
-            key: of the object whose mark it is, where a storage has other marks than the resource's.
-
-        Raises:
-            UnclaimedFence: it has lost such a state. Nothing may be written.
-        """
-        self.compare(self.known(holder, fence, key), fence, seq, recent_writes)
-
-    @staticmethod
-    def compare(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Container[str]) -> None:
-        """Compare a state that was :meth:`known` with an answer, as :meth:`check` does."""
-        if last is None:
-            return
-        since = seq - last.seq
-        if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
-            raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
-
     def remember(self, holder: Fence | HasFence, fence: Fence, seq: int, write_id: str, key: str = "") -> None:
         """Remember a state that the storage has acknowledged. Never call it before the commit is acknowledged.
 
@@ -119,7 +95,7 @@ class Continuity:
             fence: its fence.
             seq: the mark's, with the addition of the write that was acknowledged.
             write_id: of that write; of a claim, the newest one that the mark remembers. "": there is none.
-            key: as for :meth:`check`.
+            key: as for :meth:`last`.
         """
         name = (fence.number, fence.token, fence.resource, key)
         state = Acknowledged(seq, write_id, self._storage)
@@ -145,3 +121,25 @@ class Continuity:
             return _of_leases.get(holder)
         except TypeError:  # it is no lease of ours, and has no hash or no weak references: the fence must do
             return None
+
+
+def check(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Container[str]) -> None:
+    """Refuse a claim or a write if the storage has lost a state that it had acknowledged under this fence.
+
+    Call it with what the storage answered, before its transaction is committed or its conditional put is sent.
+
+    Args:
+        last: the last acknowledged state. See :meth:`Continuity.last`.
+        fence: the holder's. The mark is this fence's own.
+        seq: the mark's, without the addition of the write that is being checked.
+        recent_writes: the ids of the last writes that the mark remembers: a list, or a text of them. It may already
+            have the id of the write that is being checked.
+
+    Raises:
+        UnclaimedFence: it has lost such a state. Nothing may be written.
+    """
+    if last is None:
+        return
+    since = seq - last.seq
+    if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
+        raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)

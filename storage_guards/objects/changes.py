@@ -20,7 +20,7 @@ from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import FencingError, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.retry import Backoff
-from storage_guards.continuity import Continuity
+from storage_guards.continuity import Acknowledged, Continuity, check
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.outcome import Sending
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
@@ -49,11 +49,16 @@ class Trail:
     memory: Continuity
     holder: Fence | HasFence
     fence: Fence
+    known: dict[str, Acknowledged | None] = field(default_factory=dict)
+
+    def note(self, key: str = "") -> None:
+        """Note what is acknowledged by now. Call it before a read, because other threads may share the fence."""
+        self.known[key] = self.memory.last(self.holder, self.fence, key)
 
     def check(self, now: Pointer | None) -> None:
         """Raise UnclaimedFence if the pointer has forgotten something."""
         if now is not None and now.mark.is_of(self.fence):
-            self.memory.check(self.holder, self.fence, now.mark.seq, now.recent_writes)
+            check(self.known.get(""), self.fence, now.mark.seq, now.recent_writes)
 
     def acknowledged(self, pointer: Pointer) -> None:
         self.memory.remember(self.holder, self.fence, pointer.mark.seq, pointer.recent_writes[0])
@@ -61,7 +66,7 @@ class Trail:
     def check_in_place(self, key: str, mark: Mark | None, writes: tuple[str, ...]) -> None:
         """Raise UnclaimedFence if an object that is written in place has forgotten something, or is gone."""
         seq = mark.seq if mark is not None and mark.is_of(self.fence) else 0
-        self.memory.check(self.holder, self.fence, seq, writes, key)
+        check(self.known.get(key), self.fence, seq, writes)
 
     def acknowledged_in_place(self, key: str, seq: int, write_id: str) -> None:
         self.memory.remember(self.holder, self.fence, seq, write_id, key)
@@ -126,6 +131,8 @@ def unavailable(scope: Scope, error: BaseException, then: str = "nothing was wri
 
 def plan_inspect(scope: Scope, deadline: Deadline) -> Plan[Seen]:
     """Read the pointer, with the condition that it still is so. Raise Lost where the store does not answer."""
+    if scope.trail is not None:
+        scope.trail.note()
     found = yield Get(scope.directory.pointer, MAX_POINTER_BYTES, deadline.part())
     if found is None:
         return Seen(None, CREATE)

@@ -6,6 +6,8 @@ bucket or just an object is missing, and whether obstore had repeated the reques
 
 from __future__ import annotations
 
+import re
+
 from obstore.exceptions import (
     AlreadyExistsError,
     BaseError,
@@ -21,6 +23,11 @@ from storage_guards.objects.requests import Conflict, Lost
 STORE_ERRORS = (BaseError, OSError, NotImplementedError)
 
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "bucket does not exist", "container does not exist")
+_STATUS = re.compile(r"status code: ([0-9]{3})\b")
+_PERMANENT = ("400", "405", "411", "501")
+_PASSING = ("RequestTimeout", "IncompleteBody", "BadDigest", "SHA256Mismatch", "SlowDown", "OperationAborted")
+"""Codes that S3 gives with the status 400, and that a repetition may not get again."""
+
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 
@@ -45,6 +52,10 @@ def map_error(error: Exception, action: str, *, conditional: bool) -> Conflict |
         )
     if isinstance(error, (NotSupportedError, NotImplementedError)):
         return GuardNotEnforceable(f"{action}: this store cannot do it: {brief(error)}")
+    refused = _STATUS.search(str(error))
+    if refused and refused[1] in _PERMANENT and not any(code in str(error) for code in _PASSING):
+        what = "a put under a condition" if conditional else "this"
+        return GuardNotEnforceable(f"{action}: the store refuses {what} with the status {refused[1]}: {brief(error)}")
     return Lost(f"{action}: {brief(error)}")
 
 
@@ -53,11 +64,6 @@ def require_bucket(error: FileNotFoundError, *keys: str) -> None:
     text = str(error)
     if any(sign in text and not any(sign in key for key in keys) for sign in _NO_BUCKET):
         raise GuardNotEnforceable(f"there is no such bucket; create it: {brief(error)}") from error
-
-
-def is_denied(error: BaseException | None) -> bool:
-    """Return whether the store refused the credentials, or the right that they lack."""
-    return isinstance(error, _DENIED)
 
 
 def is_first_attempt(error: BaseException | None) -> bool:

@@ -92,6 +92,8 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
     id_ = new_id()
     for attempt in range(ROUNDS):
         yield from plan_check(scope, fence)
+        if scope.trail is not None:
+            scope.trail.note(key)
         try:
             base = yield from _plan_base(key, replacing, deadline)
         except Lost as error:

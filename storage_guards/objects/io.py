@@ -10,9 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
+from obstore.exceptions import BaseError
+
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.process import after_fork
-from storage_guards.objects.errors import STORE_ERRORS, brief, is_denied, is_first_attempt, map_error, require_bucket
+from storage_guards.objects.errors import STORE_ERRORS, brief, is_first_attempt, map_error, require_bucket
 from storage_guards.objects.requests import (
     CREATE,
     PAGE,
@@ -161,7 +163,7 @@ class ObjectIO:
             # A put without a condition, or a creation, needs no object.
             raise GuardNotEnforceable(f"{action}: not found: is there such a bucket? {brief(error)}") from error
         except GuardNotEnforceable as error:
-            if is_denied(error.__cause__) and not is_first_attempt(error.__cause__):
+            if isinstance(error.__cause__, BaseError) and not is_first_attempt(error.__cause__):
                 raise Lost(f"{action}: {error}") from error
             raise
         stored = Version(result.get("e_tag"), result.get("version"))

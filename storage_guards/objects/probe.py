@@ -27,8 +27,14 @@ from storage_guards.objects.requests import (
     Version,
 )
 
-RACERS = 4
+RACERS = 12
+"""How many clients race. Their connections are warm, so that their puts meet."""
+
 ROUNDS = 3
+
+RACE_SHARE = 0.1
+"""The share of the time left that a race may take. A store that takes one write a second of a key lets the losers
+wait, and nothing depends on their answers."""
 
 FORMS = ("as given", "unquoted", "quoted")
 """The forms of an ETag in a condition."""
@@ -50,6 +56,11 @@ class ProbeReport:
     versions_return: bool
     races: int
     seconds: float
+
+
+LEAST_RACE_SECONDS = 0.5
+
+_FIRST = b"first"
 
 
 class _Refused(Exception):
@@ -87,48 +98,55 @@ def _plan_clean(directory: str, used: list[str], deadline: Deadline) -> Plan[Non
 
 
 def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[ProbeReport]:
-    def key(name: str) -> str:
-        used.append(name)
-        return directory + name
-
-    one = key("one")
-    first = yield from _plan_expect(one, b"first", CREATE, deadline)
-    yield from _plan_refuse(
-        one, b"second", CREATE, "created an object that existed (it ignores If-None-Match: *)", deadline
-    )
-    form = yield from _plan_form(one, b"third", first, deadline)
-    third = yield from _plan_read(one, b"third", deadline)
-    yield from _plan_refuse(
-        one, b"fourth", first, "replaced an object that had changed (it ignores If-Match)", deadline, form
-    )
-    yield from _plan_read(one, b"third", deadline)
-    absent = key("absent")
-    yield from _plan_refuse(
-        absent, b"none", third, "created an object although If-Match named a version that is gone", deadline, form
-    )
-    if (yield Get(absent, 0, deadline.part())) is not None:
-        raise _broken("refused a put with If-Match on a missing key, but created the object")
+    """Try each promise under a key of its own: some stores take one write a second of a key, and throttle others."""
+    exists, changed, same, *raced = names = ["one", "changed", "same", *(f"race-{number}" for number in range(ROUNDS))]
+    used += [*names, "absent", *(f"race-create-{number}" for number in range(ROUNDS))]
+    first: dict[str, Version] = {}
+    yield Together([Get(directory + "absent", 0, deadline.part()) for _ in range(RACERS)])  # to open the connections
+    for name in names:
+        first[name] = yield from _plan_expect(directory + name, _FIRST, CREATE, deadline)
     listed = yield List(directory, 10, deadline.part())
-    if [each.key for each in listed] != [one]:
+    if sorted(each.key for each in listed) != sorted(directory + name for name in names):
         raise _broken("does not list what was just stored")
+    yield from _plan_refuse(
+        directory + exists, b"2", CREATE, "created an object that existed (it ignores If-None-Match: *)", deadline
+    )
+    yield from _plan_read(directory + exists, _FIRST, deadline)
+    form = yield from _plan_form(directory + changed, b"third", first[changed], deadline)
+    now = yield from _plan_read(directory + changed, b"third", deadline)
+    if now == first[changed]:
+        raise _broken("gives all states of an object the same version")
+    yield from _plan_refuse(
+        directory + changed,
+        b"4",
+        first[changed],
+        "replaced an object that had changed (it ignores If-Match)",
+        deadline,
+        form,
+    )
+    yield from _plan_read(directory + changed, b"third", deadline)
     races = 0
-    for number in range(ROUNDS):
-        racing = key(f"race-{number}")
-        races += yield from _plan_race(racing, CREATE, f"create {number}", "creations of one key", deadline, form)
-        now = yield Get(racing, 100, deadline.part())
-        if now is None:
-            raise _broken("does not show what was just stored")
+    for number, name in enumerate(raced):
+        creation = f"{directory}race-create-{number}"
+        races += yield from _plan_race(creation, CREATE, f"create {number}", "creations of one key", deadline, form)
         races += yield from _plan_race(
-            racing, now.version, f"update {number}", "updates of one version", deadline, form
+            directory + name, first[name], f"update {number}", "updates of one version", deadline, form
         )
     if races < ROUNDS:
         raise Lost("conditional puts at the same time all failed")
-    same = key("same")
-    versions = []
-    for _ in range(2):
-        yield Put(same, b"the same bytes", None, deadline.part())
-        versions.append((yield from _plan_read(same, b"the same bytes", deadline)))
-    return ProbeReport(form, versions[0] == versions[1], races, deadline.seconds - deadline.left)
+    yield from _plan_refuse(
+        directory + "absent",
+        b"none",
+        now,
+        "created an object although If-Match named a version that is gone",
+        deadline,
+        form,
+    )
+    if (yield Get(directory + "absent", 0, deadline.part())) is not None:
+        raise _broken("refused a put with If-Match on a missing key, but created the object")
+    yield Put(directory + same, _FIRST, None, deadline.part())
+    again = yield from _plan_read(directory + same, _FIRST, deadline)
+    return ProbeReport(form, first[same] == again, races, deadline.seconds - deadline.left)
 
 
 def _plan_expect(
@@ -137,9 +155,11 @@ def _plan_expect(
     """Put an object that the store must accept. A refused put may have been accepted before obstore repeated it."""
     try:
         yield Put(key, data, condition, deadline.part(), form=form)
-    except Conflict as error:
+    except (Conflict, Lost) as error:
         now = yield Get(key, 100, deadline.part())
         if now is None or now.data != data:
+            if isinstance(error, Lost):
+                raise
             raise _Refused(f"refuses a conditional put that it should accept ({error})") from error
     return (yield from _plan_read(key, data, deadline))
 
@@ -177,7 +197,8 @@ def _plan_read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
 def _plan_race(key: str, condition: Condition, name: str, puts_tried: str, deadline: Deadline, form: str) -> Plan[int]:
     """Race conditional puts. Return 1 if one of them won, 0 if none did. Refuse the store where more than one did."""
     bodies = [f"{name} by {racer}".encode() for racer in range(RACERS)]
-    puts = [Put(key, body, condition, deadline.part(), form=form) for body in bodies]
+    seconds = min(deadline.part(), max(deadline.part(RACE_SHARE), LEAST_RACE_SECONDS))
+    puts = [Put(key, body, condition, seconds, form=form) for body in bodies]
     replies: Sequence[object] = yield Together(puts)
     for reply in replies:
         if isinstance(reply, BaseException) and not isinstance(reply, (Conflict, Lost)):

@@ -169,7 +169,7 @@ class Abort:
 class Together:
     """Do all requests at the same time: a list of replies and errors."""
 
-    requests: Sequence[Put]
+    requests: Sequence[Put | Get]
 
     @property
     def seconds(self) -> float:

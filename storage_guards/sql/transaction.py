@@ -16,7 +16,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
-from storage_guards.continuity import Acknowledged, Continuity
+from storage_guards.continuity import Acknowledged, Continuity, check
 from storage_guards.sql.errors import ErrorContext
 from storage_guards.sql.nesting import refuse_nested
 from storage_guards.sql.outcome import Admitted
@@ -97,7 +97,7 @@ class GuardedTransaction(ABC, Generic[M]):
         if not self.writes and self._continuity is not None:  # the answer may come after the commit
             for holder in self._holders:
                 fence = as_fence(holder)
-                self._known[fence] = self._continuity.known(holder, fence)
+                self._known[fence] = self._continuity.last(holder, fence)
         return self
 
     def __exit__(
@@ -199,8 +199,8 @@ class GuardedTransaction(ABC, Generic[M]):
         if self._continuity is None:
             return
         for holder, each in self._by_holder(admitted):
-            known = self._known[each.fence] if self._known else self._continuity.known(holder, each.fence)
-            self._continuity.compare(known, each.fence, each.seq - self.writes, each.recent_writes)
+            known = self._known[each.fence] if self._known else self._continuity.last(holder, each.fence)
+            check(known, each.fence, each.seq - self.writes, each.recent_writes)
 
     def note_commit(self) -> None:
         """Note that the database has acknowledged the commit."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from fencing import Fence, UnclaimedFence
 from storage_guards import continuity
-from storage_guards.continuity import REMEMBERED_WRITES, Continuity
+from storage_guards.continuity import REMEMBERED_WRITES, Continuity, check
 
 FENCE = Fence("orders:1", 7, "a" * 22)
 
@@ -29,6 +30,12 @@ class Unhashable:
     """A holder without hash and weak references."""
 
     fence: Fence
+
+
+def assert_continuous(
+    memory: Continuity, holder: Any, fence: Fence, seq: int, recent: Container[str], key: str = ""
+) -> None:
+    check(memory.last(holder, fence, key), fence, seq, recent)
 
 
 HOLDERS: dict[str, Any] = {"lease": Lease(), "fence": FENCE, "a holder that is no lease": Unhashable(FENCE)}
@@ -57,14 +64,14 @@ def test_a_state_without_the_acknowledged_write_is_refused(
     holder: Any, seq: int, recent: list[str], refused: bool
 ) -> None:
     memory = Continuity(object())
-    memory.check(holder, FENCE, 0, [])
+    assert_continuous(memory, holder, FENCE, 0, [])
     memory.remember(holder, FENCE, 5, "w5")
     for writes in (recent, " ".join(recent)):
         if not refused:
-            memory.check(holder, FENCE, seq, writes)
+            assert_continuous(memory, holder, FENCE, seq, writes)
             continue
         with pytest.raises(UnclaimedFence, match="discard what was read") as caught:
-            memory.check(holder, FENCE, seq, writes)
+            assert_continuous(memory, holder, FENCE, seq, writes)
         assert caught.value.acknowledged == 5
         assert caught.value.mark is not None
         assert caught.value.mark.seq == seq
@@ -75,26 +82,26 @@ def test_a_slower_thread_does_not_take_back_what_a_faster_one_has_remembered(hol
     memory.remember(holder, FENCE, 6, "w6")
     memory.remember(holder, FENCE, 5, "w5")
     with pytest.raises(UnclaimedFence):
-        memory.check(holder, FENCE, 5, ["w5"])
+        assert_continuous(memory, holder, FENCE, 5, ["w5"])
 
 
 def test_a_claim_without_any_write_is_remembered_by_its_seq() -> None:
     memory = Continuity(object())
     memory.remember(FENCE, FENCE, 3, "")
-    memory.check(FENCE, FENCE, 3, [])
+    assert_continuous(memory, FENCE, FENCE, 3, [])
     with pytest.raises(UnclaimedFence):
-        memory.check(FENCE, FENCE, 2, [])
+        assert_continuous(memory, FENCE, FENCE, 2, [])
 
 
 def test_guard_objects_over_one_storage_share_what_a_lease_was_acknowledged() -> None:
     lease, storage = Lease(), object()
     Continuity(storage, "public").remember(lease, FENCE, 5, "w5")
     with pytest.raises(UnclaimedFence):
-        Continuity(storage, "public").check(lease, FENCE, 4, ["w4"])
-    Continuity(storage, "another schema").check(lease, FENCE, 4, ["w4"])
+        assert_continuous(Continuity(storage, "public"), lease, FENCE, 4, ["w4"])
+    assert_continuous(Continuity(storage, "another schema"), lease, FENCE, 4, ["w4"])
     Continuity(object(), "public").check(lease, FENCE, 4, ["w4"])
-    Continuity(storage, "public").check(Lease(), FENCE, 4, ["w4"])
-    Continuity(storage, "public").check(FENCE, FENCE, 4, ["w4"])
+    assert_continuous(Continuity(storage, "public"), Lease(), FENCE, 4, ["w4"])
+    assert_continuous(Continuity(storage, "public"), FENCE, FENCE, 4, ["w4"])
 
 
 def test_one_guard_object_knows_a_lease_by_its_bare_fence_too() -> None:
@@ -102,16 +109,16 @@ def test_one_guard_object_knows_a_lease_by_its_bare_fence_too() -> None:
     memory.remember(Lease(), FENCE, 5, "w5")
     for holder in (FENCE, Lease()):
         with pytest.raises(UnclaimedFence):
-            memory.check(holder, FENCE, 4, ["w4"])
+            assert_continuous(memory, holder, FENCE, 4, ["w4"])
 
 
 def test_resources_fences_and_keys_are_apart() -> None:
     memory = Continuity(object())
     memory.remember(FENCE, FENCE, 5, "w5", key="a")
-    memory.check(FENCE, FENCE, 0, [], key="b")
-    memory.check(FENCE, FENCE, 0, [])
+    assert_continuous(memory, FENCE, FENCE, 0, [], key="b")
+    assert_continuous(memory, FENCE, FENCE, 0, [])
     for other in (Fence("orders:2", 7, "a" * 22), Fence("orders:1", 7, "b" * 22)):
-        memory.check(other, other, 0, [], key="a")
+        assert_continuous(memory, other, other, 0, [], key="a")
 
 
 def test_the_memory_is_bounded_and_the_fences_used_last_stay(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,10 +130,10 @@ def test_the_memory_is_bounded_and_the_fences_used_last_stay(monkeypatch: pytest
         memory.remember(lease, fence, 5, "w5")
         memory.remember(fences[0], fences[0], 5, "w5")
     assert len(memory._fences) == 3
-    memory.check(fences[1], fences[1], 0, [])  # forgotten
+    assert_continuous(memory, fences[1], fences[1], 0, [])  # forgotten
     for holder, fence in ((fences[0], fences[0]), (fences[4], fences[4]), (leases[1], fences[1])):
         with pytest.raises(UnclaimedFence):
-            memory.check(holder, fence, 0, [])
+            assert_continuous(memory, holder, fence, 0, [])
 
 
 def test_a_lease_that_is_gone_takes_its_memory_along() -> None:

@@ -306,7 +306,7 @@ class Way:
             connection.execute(text("UPDATE fencing_marks SET number = 0 WHERE number <> 0"))
             for statement in ("DELETE FROM done", "DELETE FROM orders", "INSERT INTO orders VALUES (1, 0)"):
                 connection.execute(text(statement))
-        for guard in (self.guard, self.beside):  # for them, marks that were deleted are a storage that went back in time
+        for guard in (self.guard, self.beside):  # for them, the storage has lost what it acknowledged
             guard._continuity._fences.clear()
 
     def close(self) -> None:

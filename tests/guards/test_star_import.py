@@ -1,0 +1,39 @@
+"""``from storage_guards import *`` gives what can be loaded, whatever is not installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+CODE = """
+import sys
+
+class Absent:
+    def find_spec(name, *_):
+        if name in sys.argv[1:]:
+            raise ModuleNotFoundError(name, name=name)
+
+import importlib.util
+find = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *_: None if name in sys.argv[1:] else find(name)
+sys.meta_path.insert(0, Absent)
+from storage_guards import *
+print(*sorted(name for name in globals() if name.endswith("Guard")))
+"""
+ALL = {"Memory", "ObjectStore", "Psycopg", "SQLAlchemy"}
+
+
+@pytest.mark.parametrize(
+    ("absent", "left"),
+    [
+        (["obstore"], ALL - {"ObjectStore"}),
+        (["obstore", "psycopg", "sqlalchemy"], {"Memory"}),
+        ([], ALL),
+    ],
+)
+def test_a_missing_extra_does_not_stop_it(absent: list[str], left: set[str]) -> None:
+    done = subprocess.run([sys.executable, "-c", CODE, *absent], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == {f"{kind}{name}Guard" for name in left for kind in ("", "Async")}
