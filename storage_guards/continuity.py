@@ -70,8 +70,8 @@ class Continuity:
     def last(self, holder: Fence | HasFence, fence: Fence, key: str = "") -> Acknowledged | None:
         """Return the last state that was acknowledged under this fence, for :func:`check`. None: there is none.
 
-        Take it before the storage is asked, if no lock keeps other threads with the same fence out until the answer is
-        checked: meanwhile a write of another thread may be acknowledged.
+        Take it before the storage is asked, unless a lock keeps other threads out until the answer is checked. Another
+        thread may share the fence, and its write may be acknowledged meanwhile.
 
         Args:
             holder: the lease or fence that the caller passed.

@@ -290,7 +290,7 @@ _read_before = _ReadBefore()
 def _position(file: Any) -> tuple[int | None, int | None, bool]:
     """Return where a file is; how many bytes follow; and whether it is at the end of bytes that were read.
 
-    None instead of the first: it cannot be put back. None instead of the second: that takes more than a look.
+    None instead of the first: it cannot be put back. None instead of the second: it cannot be counted without reading.
     """
     try:
         if not getattr(file, "seekable", lambda: True)() or type(start := file.tell()) is not int:

@@ -42,7 +42,7 @@ class Sending:
         and a cancellation stay what they are, with the OutcomeUnknown as their cause.
         """
         unknown = self.unknown
-        if unknown is None or self._is_told_by(error) or self._is_told_by(error.__cause__):
+        if unknown is None or self._is_explained_by(error) or self._is_explained_by(error.__cause__):
             return error
         if isinstance(error, Exception):
             unknown.__cause__ = error
@@ -50,7 +50,7 @@ class Sending:
         error.__cause__ = unknown
         return error
 
-    def _is_told_by(self, error: BaseException | None) -> bool:
+    def _is_explained_by(self, error: BaseException | None) -> bool:
         unknown = self.unknown
         return isinstance(error, OutcomeUnknown) and error.recent_writes == getattr(unknown, "recent_writes", None)
 

@@ -44,7 +44,8 @@ class PsycopgGuard(PsycopgBase, Operations):
             included. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
             give up one second after that bound when the network is silent.
         schema: the schema of the mark table. None: the only mark table of the database, which must be on the search
-            path. A second one in sight is refused (docs/guards/databases.md). Each guard looks once: one round trip.
+            path. A second one in sight is refused (docs/guards/databases.md). Each guard checks that once, with one
+            round trip.
 
     Raises:
         TypeError: ``source`` is none of these, or is for asyncio; ``timeout`` is no number.
@@ -78,7 +79,7 @@ class PsycopgGuard(PsycopgBase, Operations):
                 run_alone(connection, transaction.plan_begin(connection), transaction.max_silence)
         except BaseException as error:
             lent.recover()
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     @contextmanager
@@ -117,7 +118,7 @@ class PsycopgGuard(PsycopgBase, Operations):
                 yield connection
         except BaseException as error:
             lent.recover()
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     def write(
@@ -151,7 +152,7 @@ class PsycopgGuard(PsycopgBase, Operations):
                 rows = connection.execute(query, params).rowcount
         except BaseException as error:
             lent.recover()
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
         return rows
 

@@ -41,7 +41,8 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             included. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
             give up one second after that bound when the network is silent.
         schema: the schema of the mark table. None: the only mark table of the database, which must be on the search
-            path. A second one in sight is refused (docs/guards/databases.md). Each guard looks once: one round trip.
+            path. A second one in sight is refused (docs/guards/databases.md). Each guard checks that once, with one
+            round trip.
 
     Raises:
         TypeError: ``source`` is none of these, or is sync; ``timeout`` is no number.
@@ -76,7 +77,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                     await run_alone_async(connection, transaction.plan_begin(connection), transaction.max_silence)
         except BaseException as error:
             await lent.recover()
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     @asynccontextmanager
@@ -120,7 +121,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                     yield connection
         except BaseException as error:
             await lent.recover()
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     async def write(
@@ -155,7 +156,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
                     rows = (await connection.execute(query, params)).rowcount
         except BaseException as error:
             await lent.recover()
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
         return rows
 

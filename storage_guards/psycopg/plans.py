@@ -17,7 +17,7 @@ from storage_guards.sql import pruning as pruning_sql
 from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
 from storage_guards.sql.outcome import Admitted, Settled, verdict
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
-from storage_guards.sql.schema import Look, read_look
+from storage_guards.sql.schema import VisibleTables, read_visible_tables
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 
 
@@ -170,29 +170,29 @@ def _claim_one(
 def locate(connection: AnyConnection, access: MarkAccess, seconds: float) -> PQGen[None]:
     """Look up the mark table's schema, on an idle connection. It takes one round trip, once for each guard."""
     opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
-    results = yield from ask(connection, [*opening, sql.LOOK, sql.ROLLBACK])
-    access.locate(access.choice.of(_to_look(connection, results[-2])))
+    results = yield from ask(connection, [*opening, sql.VISIBLE_TABLES, sql.ROLLBACK])
+    access.locate(access.choice.of(_to_visible_tables(connection, results[-2])))
 
 
 def locate_here(connection: AnyConnection, access: MarkAccess) -> PQGen[None]:
     """Look up the mark table's schema, in the connection's transaction or outside any."""
-    [look] = yield from ask(connection, [sql.LOOK])
-    access.locate(access.choice.of(_to_look(connection, look)))
+    [visible] = yield from ask(connection, [sql.VISIBLE_TABLES])
+    access.locate(access.choice.of(_to_visible_tables(connection, visible)))
 
 
 def create_tables(connection: AnyConnection, access: MarkAccess, seconds: float) -> PQGen[None]:
     """Create the table and its floor row where they are missing. Two processes may do it at once: one waits for the
     other, and then finds the table."""
-    # READ COMMITTED: the look must see what it has waited for.
+    # READ COMMITTED: the query must see what it has waited for.
     opening = [sql.begin(connection, read_committed=True), *sql.limits(seconds, idle=False)]
-    results = yield from ask(connection, [*opening, sql.LOCK_CREATION, sql.LOOK])
-    look = _to_look(connection, results[-1])
-    schema = access.choice.to_create(look)
+    results = yield from ask(connection, [*opening, sql.LOCK_CREATION, sql.VISIBLE_TABLES])
+    visible = _to_visible_tables(connection, results[-1])
+    schema = access.choice.to_create(visible)
     if schema is not None:
         access.locate(schema)
         yield from ask(connection, [*sql.create(access.texts), sql.COMMIT])
         return
-    access.locate(access.choice.of(look))
+    access.locate(access.choice.of(visible))
     [floor, _] = yield from ask(connection, [access.texts.direct.read_floor, sql.COMMIT])
     if not floor.ntuples:
         yield from ask(connection, [*opening, sql.make_floor(access.texts, new=False), sql.COMMIT])
@@ -286,8 +286,8 @@ def execute(connection: AnyConnection, statement: str, question: str, seconds: f
     return [(answer.get_value(row, 0) or b"").decode(encoding) for row in range(answer.ntuples)]
 
 
-def _to_look(connection: AnyConnection, result: PGresult) -> Look:
-    return read_look((result.get_value(0, 0) or b"").decode(connection.info.encoding))
+def _to_visible_tables(connection: AnyConnection, result: PGresult) -> VisibleTables:
+    return read_visible_tables((result.get_value(0, 0) or b"").decode(connection.info.encoding))
 
 
 def _to_mark(result: PGresult) -> Mark | None:

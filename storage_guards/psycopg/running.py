@@ -54,7 +54,7 @@ class GuardedBlock:
             else:
                 self._transaction.body_failed(error)
         except psycopg.Error as failure:
-            self._transaction.meaning(failure)  # whether it is a refusal is known only while the connection is open
+            self._transaction.outcome_of(failure)  # whether it is a refusal is known only while the connection is open
             raise
         finally:
             if self._autocommit or not is_idle(self._connection):

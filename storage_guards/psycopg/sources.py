@@ -347,8 +347,8 @@ class Turn:
     that operation passes it on, and also when nothing refers to that operation any more.
     """
 
-    _LOOK = 0.05
-    """Seconds after which a waiter looks whether the operation is gone that has the turn."""
+    _CHECK_SECONDS = 0.05
+    """Seconds after which a waiter checks whether the operation that has the turn is gone."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -365,7 +365,7 @@ class Turn:
         while (left := deadline - time.monotonic()) > 0:
             if self._taken(operation, called):
                 return True
-            called.acquire(timeout=min(left, self._LOOK))
+            called.acquire(timeout=min(left, self._CHECK_SECONDS))
         return self._taken(operation, None)
 
     def pass_on(self, operation: object) -> None:

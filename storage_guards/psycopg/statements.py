@@ -18,7 +18,7 @@ from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_NUMBER, Fence
 from storage_guards.sql.outcome import FLOOR, TABLE, new_id
 from storage_guards.sql.pruning import now_as_number
-from storage_guards.sql.schema import POSTGRESQL_LOOK, Choice, quoted
+from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
 from storage_guards.sql.statements import CREATE_LOCK, Statements, calls_in, enforced_in, statements_on
 
 AnyConnection = Connection[Any] | AsyncConnection[Any]
@@ -26,7 +26,7 @@ Values = dict[str, str]
 
 COMMIT = "COMMIT"
 ROLLBACK = "ROLLBACK"
-LOOK = POSTGRESQL_LOOK
+VISIBLE_TABLES = POSTGRESQL_VISIBLE_TABLES
 
 _TABLE = f"""
     CREATE TABLE IF NOT EXISTS {{table}} (

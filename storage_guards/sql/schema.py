@@ -20,7 +20,7 @@ from storage_guards.sql.outcome import TABLE
 
 _UNUSUAL = re.compile(r"""["'`\\%:{}\x00-\x1f\x7f]""")
 
-POSTGRESQL_LOOK = f"""
+POSTGRESQL_VISIBLE_TABLES = f"""
     SELECT json_build_object(
         'everywhere', (
             SELECT COALESCE(json_agg(nspname ORDER BY nspname), '[]')
@@ -30,10 +30,10 @@ POSTGRESQL_LOOK = f"""
         'path', current_schemas(false)
     )::text
 """
-"""One row with one column of JSON, for :func:`read_look`. It needs no privilege."""
+"""One row with one column of JSON, for :func:`read_visible_tables`. It needs no privilege."""
 
 
-class Look(NamedTuple):
+class VisibleTables(NamedTuple):
     """The mark tables that a connection can see.
 
     Args:
@@ -45,10 +45,10 @@ class Look(NamedTuple):
     path: tuple[str, ...]
 
 
-def read_look(text: str) -> Look:
-    """Return the answer to POSTGRESQL_LOOK as a value."""
+def read_visible_tables(text: str) -> VisibleTables:
+    """Return the answer to POSTGRESQL_VISIBLE_TABLES as a value."""
     found = json.loads(text)
-    return Look(tuple(found["everywhere"]), tuple(found["path"] or ()))
+    return VisibleTables(tuple(found["everywhere"]), tuple(found["path"] or ()))
 
 
 def check_schema(schema: object) -> str | None:
@@ -74,48 +74,48 @@ class Choice:
         self.named = named
         self._missing = missing
 
-    def of(self, look: Look) -> str:
+    def of(self, visible: VisibleTables) -> str:
         """Return the schema of the guard's table. Raise GuardNotEnforceable where there is none, or no clear one."""
-        schema = self._of(look)
+        schema = self._of(visible)
         if schema is None:
             where = "" if self.named is None else f" in the schema {self.named}"
             raise GuardNotEnforceable(f"the table {TABLE} is missing{where}: {self._missing}")
         return schema
 
-    def to_create(self, look: Look) -> str | None:
+    def to_create(self, visible: VisibleTables) -> str | None:
         """Return the schema in which the table must be created. None: it is there already.
 
         Raises:
             GuardNotEnforceable: there would be two mark tables.
         """
-        if self._of(look) is not None:
+        if self._of(visible) is not None:
             return None
         if self.named is not None:
             return self.named
-        if not look.path:
+        if not visible.path:
             raise GuardNotEnforceable(f"the connection has no schema to create {TABLE} in: pass schema= to the guard")
-        check_found(look.path[0])
-        return look.path[0]
+        check_found(visible.path[0])
+        return visible.path[0]
 
-    def _of(self, look: Look) -> str | None:
+    def _of(self, visible: VisibleTables) -> str | None:
         if self.named is not None:
-            others = [schema for schema in look.path if schema in look.everywhere and schema != self.named]
+            others = [schema for schema in visible.path if schema in visible.everywhere and schema != self.named]
             if others:
                 raise GuardNotEnforceable(
                     f"this guard uses {self.named}.{TABLE}, but {others[0]}.{TABLE} is visible to it too, and with two "
                     f"mark tables for the same data updates are lost: name the right one with schema=, and drop the "
                     f"other one or remove its schema from the search_path"
                 )
-            return self.named if self.named in look.everywhere else None
-        if not look.everywhere:
+            return self.named if self.named in visible.everywhere else None
+        if not visible.everywhere:
             return None
-        if len(look.everywhere) > 1:
+        if len(visible.everywhere) > 1:
             raise GuardNotEnforceable(
-                f"there are several mark tables here ({_listed(look.everywhere)}), and with two for the same data "
+                f"there are several mark tables here ({_listed(visible.everywhere)}), and with two for the same data "
                 f"updates are lost: drop those that are not used, or name the right one with schema= at every guard"
             )
-        [schema] = look.everywhere
-        if schema not in look.path:
+        [schema] = visible.everywhere
+        if schema not in visible.path:
             raise GuardNotEnforceable(
                 f"the mark table is {schema}.{TABLE}, and this connection's search_path does not lead to it: pass "
                 f'schema="{schema}" to the guard, or another schema if these are other data'
@@ -130,9 +130,9 @@ def check_found(schema: str) -> str:
     return schema
 
 
-def others(look: Look, schema: str) -> list[str]:
+def other_mark_tables(visible: VisibleTables, schema: str) -> list[str]:
     """Return the names of the other mark tables."""
-    return [f"{other}.{TABLE}" for other in look.everywhere if other != schema]
+    return [f"{other}.{TABLE}" for other in visible.everywhere if other != schema]
 
 
 def _listed(schemas: tuple[str, ...]) -> str:

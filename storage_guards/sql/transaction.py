@@ -38,7 +38,7 @@ class GuardedTransaction(ABC, Generic[M]):
     becomes the OutcomeUnknown's cause.
 
     An interruption can also hit ``__exit__`` itself. So the guard's methods have an ``except`` around it, which calls
-    :meth:`conclude`.
+    :meth:`end_interrupted`.
 
     Args:
         marks: the guard's access to the marks: one object for each guard.
@@ -63,7 +63,7 @@ class GuardedTransaction(ABC, Generic[M]):
     _committing = False
     _committed = False
 
-    _told: BaseException | None = None
+    _explained: BaseException | None = None
     """The error that says already what became of the transaction."""
     _left = False
 
@@ -106,7 +106,7 @@ class GuardedTransaction(ABC, Generic[M]):
         self._left = True
         return error is not None and not self._remains(error)
 
-    def conclude(self, error: BaseException) -> bool:
+    def end_interrupted(self, error: BaseException) -> bool:
         """End what an interruption of ``__exit__`` has left. Raise the meaning of ``error``, where it has another one.
 
         Returns:
@@ -115,17 +115,17 @@ class GuardedTransaction(ABC, Generic[M]):
         self._left = True
         return self._remains(error)
 
-    def meaning(self, error: BaseException) -> BaseException | None:
+    def outcome_of(self, error: BaseException) -> BaseException | None:
         """Return the error to raise for ``error``, which ended the transaction. None: it is committed, so raise
         nothing."""
-        if error is self._told or error is self._body_error:
+        if error is self._explained or error is self._body_error:
             return error
         if not self._committing or not self.writes or self._body_error is not None:
             return self._explain(error) if isinstance(error, (NoAnswer, *self.errors.kinds)) else error
         if self._committed and isinstance(error, self.errors.of_driver):
             return None
         if not self._committed and isinstance(error, self.errors.kinds) and self._commit_was_refused(error):
-            self._told = error
+            self._explained = error
             return error
         return self._in_doubt(error)
 
@@ -139,7 +139,7 @@ class GuardedTransaction(ABC, Generic[M]):
             failure: the error of the end.
             error: the error of the block. It propagates by itself unless another one is raised here.
         """
-        meaning = None if failure is None else self.meaning(failure)
+        meaning = None if failure is None else self.outcome_of(failure)
         if interruption is None:
             if meaning is None or meaning is error:
                 return
@@ -147,15 +147,15 @@ class GuardedTransaction(ABC, Generic[M]):
                 raise meaning
             raise meaning from failure
         if error is not None or meaning is None:
-            outcome = self.meaning(interruption)
+            outcome = self.outcome_of(interruption)
             raise interruption if outcome is None else outcome
         if isinstance(interruption, Exception) and isinstance(meaning, OutcomeUnknown):
             raise meaning from interruption
-        self._told = interruption
+        self._explained = interruption
         raise interruption from meaning
 
     def _remains(self, error: BaseException) -> bool:
-        meaning = self.meaning(error)
+        meaning = self.outcome_of(error)
         if meaning is error and not self.joined and self.errors.is_by_a_bound(error):
             note = (
                 f"In a guarded transaction no statement, and no pause between two, may take longer than the guard's "
@@ -166,7 +166,7 @@ class GuardedTransaction(ABC, Generic[M]):
                 error.add_note(note)
         if meaning is None or meaning is error:
             return meaning is not None
-        if meaning is self._body_error or meaning is self._told:
+        if meaning is self._body_error or meaning is self._explained:
             raise meaning  # it keeps its own cause
         raise meaning from error
 
@@ -187,12 +187,12 @@ class GuardedTransaction(ABC, Generic[M]):
         unknown = self._unknown()
         if isinstance(error, Exception):
             unknown.__cause__ = error
-            self._told = unknown
+            self._explained = unknown
         else:  # programs, and asyncio, end by it
             unknown.__cause__ = error.__cause__
             error.__cause__ = unknown
-            self._told = error
-        return self._told
+            self._explained = error
+        return self._explained
 
     def check_continuity(self, admitted: Sequence[Admitted]) -> None:
         """Raise UnclaimedFence if the database has lost what it had acknowledged under one of the fences."""

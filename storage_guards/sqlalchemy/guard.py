@@ -49,7 +49,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
         schema: the schema of the mark table (on MariaDB and MySQL a database; on SQLite ``main`` or an attached file).
             None: the only mark table that is there, which must be on the search path. A second one in sight is refused
-            (docs/guards/databases.md). Each guard looks once: one round trip.
+            (docs/guards/databases.md). Each guard checks that once, with one round trip.
 
     Raises:
         TypeError: ``engine`` is no sync engine, or ``timeout`` is no number.
@@ -118,7 +118,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             with self._run(transaction) as connection:
                 yield connection
         except BaseException as error:
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     @overload
@@ -174,7 +174,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             ):
                 yield session
         except BaseException as error:
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     @contextmanager
@@ -222,7 +222,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
                     result: T = function(connection)
                 return result
             except BaseException as error:
-                if not transaction.conclude(error):
+                if not transaction.end_interrupted(error):
                     return result
                 if not transaction.lost_race(error):
                     raise
@@ -260,7 +260,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
                 result = connection.execute(statement, parameters, execution_options=COUNT_ROWS)
                 rows = affected(transaction, result)
         except BaseException as error:
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
         return rows
 

@@ -47,7 +47,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
         schema: the schema of the mark table (on MariaDB and MySQL a database; on SQLite ``main`` or an attached file).
             None: the only mark table that is there, which must be on the search path. A second one in sight is refused
-            (docs/guards/databases.md). Each guard looks once: one round trip.
+            (docs/guards/databases.md). Each guard checks that once, with one round trip.
 
     Raises:
         TypeError: ``engine`` is no ``AsyncEngine``, or ``timeout`` is no number.
@@ -119,7 +119,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             async with self._run(transaction) as connection:
                 yield connection
         except BaseException as error:
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     @overload
@@ -179,7 +179,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 ):
                     yield session
         except BaseException as error:
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
 
     @asynccontextmanager
@@ -230,7 +230,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                     result: T = await running
                 return result
             except BaseException as error:
-                if not transaction.conclude(error):
+                if not transaction.end_interrupted(error):
                     return result
                 if not transaction.lost_race(error):
                     raise
@@ -268,7 +268,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 result = await connection.execute(statement, parameters, execution_options=COUNT_ROWS)
                 rows = affected(transaction, result)
         except BaseException as error:
-            if transaction.conclude(error):
+            if transaction.end_interrupted(error):
                 raise
         return rows
 

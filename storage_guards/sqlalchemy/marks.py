@@ -31,7 +31,7 @@ from storage_guards.sql.pruning import (
     now_as_number,
     warn_of_implausible,
 )
-from storage_guards.sql.schema import Choice, Look, others
+from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
 from storage_guards.sql.verify import (
     MAKE_ANEW,
     Finding,
@@ -93,11 +93,11 @@ class Marks(ABC):
     def locate(self, connection: Connection) -> Located:
         """Look up the mark table's schema, once for each guard. Raise GuardNotEnforceable where it is not clear."""
         if self._located is None:
-            self._located = self._statements_in(self._choice.of(self._look(connection)))
+            self._located = self._statements_in(self._choice.of(self._visible_tables(connection)))
         return self._located
 
     @abstractmethod
-    def _look(self, connection: Connection) -> Look:
+    def _visible_tables(self, connection: Connection) -> VisibleTables:
         """Look for mark tables. It takes no lock and no snapshot."""
 
     @abstractmethod
@@ -256,10 +256,10 @@ class Marks(ABC):
 
     def verify(self, connection: Connection) -> VerifyReport:
         """Return the report, from trial claims, the catalog and the settings. The caller rolls the transaction back."""
-        look = self._look(connection)
-        self._located = located = self._statements_in(self._choice.of(look))
+        visible = self._visible_tables(connection)
+        self._located = located = self._statements_in(self._choice.of(visible))
         floor = [*self._check_floor(connection)]
-        found = [*floor, *self._check_catalog(connection), *other_tables(others(look, located.schema))]
+        found = [*floor, *self._check_catalog(connection), *other_tables(other_mark_tables(visible, located.schema))]
         if not floor:  # otherwise the trial claims would be refused
             found += self._check_exactness(connection)
         return report(self.dialect.title(connection), found, f"{located.schema}.{TABLE}")
@@ -275,10 +275,10 @@ class Marks(ABC):
 
     def _create(self, connection: Connection) -> None:
         """Create the table and its floor row where they are missing. Others that do the same must wait for this."""
-        look = self._look(connection)
-        schema = self._choice.to_create(look)
+        visible = self._visible_tables(connection)
+        schema = self._choice.to_create(visible)
         if schema is None:
-            self._located = located = self._statements_in(self._choice.of(look))
+            self._located = located = self._statements_in(self._choice.of(visible))
             if fetch_one(connection, located.direct.read_floor, {"resource": self._key(FLOOR)}) is None:
                 self._make_floor(connection, located.direct, new=False)
             return

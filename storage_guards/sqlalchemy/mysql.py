@@ -25,7 +25,7 @@ from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
-from storage_guards.sql.schema import Look, quoted
+from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.marks import Located, Marks
@@ -151,11 +151,13 @@ class MySQLMarks(Marks):
                 connection.exec_driver_sql(f"DO RELEASE_LOCK('{_CREATE_LOCK}')")
                 connection.rollback()
 
-    def _look(self, connection: Connection) -> Look:
+    def _visible_tables(self, connection: Connection) -> VisibleTables:
         query = f"SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}'"
         rows = connection.exec_driver_sql(f"SELECT 0, DATABASE() UNION ALL {query}").all()
         everywhere = sorted(str(schema) for found, schema in rows if found)
-        return Look(tuple(everywhere), tuple(str(schema) for found, schema in rows if not found and schema is not None))
+        return VisibleTables(
+            tuple(everywhere), tuple(str(schema) for found, schema in rows if not found and schema is not None)
+        )
 
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)

@@ -14,7 +14,7 @@ from fencing.sql.dialects import PostgreSQL
 from storage_guards.sql import errors as sql_errors
 from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, on_postgresql
-from storage_guards.sql.schema import POSTGRESQL_LOOK, Look, quoted, read_look
+from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, VisibleTables, quoted, read_visible_tables
 from storage_guards.sql.statements import CREATE_LOCK, calls_in, enforced_in, statements_on
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.alembic import XID8
@@ -64,7 +64,7 @@ class PostgreSQLMarks(Marks):
         return row is not None and bool(row[0])
 
     def verify(self, connection: Connection) -> VerifyReport:
-        self._located = located = self._statements_in(self._choice.of(self._look(connection)))
+        self._located = located = self._statements_in(self._choice.of(self._visible_tables(connection)))
         schema = located.schema
         facts = connection.exec_driver_sql(postgresql_facts(schema)).scalar_one()
         self.require_open(connection)
@@ -86,13 +86,13 @@ class PostgreSQLMarks(Marks):
 
     def create(self, connection: Connection, seconds: float) -> None:
         with connection.begin():
-            connection.exec_driver_sql(_READ_COMMITTED)  # the look must see what it has waited for
+            connection.exec_driver_sql(_READ_COMMITTED)  # the query must see what it has waited for
             connection.execute(_LIMITS, PostgreSQL.limit(seconds))
             connection.execute(_CREATE_LOCK, {"lock": CREATE_LOCK})
             self._create(connection)
 
-    def _look(self, connection: Connection) -> Look:
-        return read_look(connection.exec_driver_sql(POSTGRESQL_LOOK).scalar_one())
+    def _visible_tables(self, connection: Connection) -> VisibleTables:
+        return read_visible_tables(connection.exec_driver_sql(POSTGRESQL_VISIBLE_TABLES).scalar_one())
 
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)

@@ -13,7 +13,7 @@ from fencing.kernel.fence import Fence
 from fencing.sql.dialects import SQLite
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
-from storage_guards.sql.schema import Look, quoted
+from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.statements import statements_on
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.marks import Located, Marks
@@ -40,7 +40,7 @@ class SQLiteMarks(Marks):
         integers = CheckConstraint("typeof(number) = 'integer' AND typeof(seq) = 'integer'", name=_INTEGERS)
         table = mark_table(integers, resource=exact, token=exact, recent_writes=exact, schema=schema)
         super().__init__(table, translated or schema)
-        self._looked = False
+        self._choice_is_confirmed = False
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -80,12 +80,12 @@ class SQLiteMarks(Marks):
         joined: bool = False,
     ) -> list[Admitted]:
         admitted = super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        if not self._looked:
-            self._choice.of(self._look(connection))
-            self._looked = True
+        if not self._choice_is_confirmed:
+            self._choice.of(self._visible_tables(connection))
+            self._choice_is_confirmed = True
         return admitted
 
-    def _look(self, connection: Connection) -> Look:
+    def _visible_tables(self, connection: Connection) -> VisibleTables:
         names = [row.name for row in connection.exec_driver_sql("PRAGMA database_list")]
         found = []
         for name in names:
@@ -94,7 +94,7 @@ class SQLiteMarks(Marks):
             if connection.exec_driver_sql(query).first() is not None:
                 found.append(name)
         path = ["main", *("temp" for name in names if name == "temp")]
-        return Look(tuple(found), tuple(path))
+        return VisibleTables(tuple(found), tuple(path))
 
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)

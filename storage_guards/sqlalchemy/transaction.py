@@ -106,8 +106,8 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         connection = self._connection
         return self._admitted is not None and connection is not None and connection.get_transaction() is None
 
-    def conclude(self, error: BaseException) -> bool:
-        """End what an interruption has left, as :meth:`GuardedTransaction.conclude` does: also the connection's
+    def end_interrupted(self, error: BaseException) -> bool:
+        """End what an interruption has left, as :meth:`GuardedTransaction.end_interrupted` does: also the connection's
         transaction."""
         connection = self._connection
         if connection is not None and not connection.closed:
@@ -116,7 +116,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                 with suppress(*DATABASE_ERRORS):
                     connection.invalidate(error)
                     connection.close()
-        return super().conclude(error)
+        return super().end_interrupted(error)
 
     def hang_up(self, connection: Connection | None) -> None:
         """Close the connection's socket."""

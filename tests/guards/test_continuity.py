@@ -99,7 +99,7 @@ def test_guard_objects_over_one_storage_share_what_a_lease_was_acknowledged() ->
     with pytest.raises(UnclaimedFence):
         assert_continuous(Continuity(storage, "public"), lease, FENCE, 4, ["w4"])
     assert_continuous(Continuity(storage, "another schema"), lease, FENCE, 4, ["w4"])
-    Continuity(object(), "public").check(lease, FENCE, 4, ["w4"])
+    assert_continuous(Continuity(object(), "public"), lease, FENCE, 4, ["w4"])
     assert_continuous(Continuity(storage, "public"), Lease(), FENCE, 4, ["w4"])
     assert_continuous(Continuity(storage, "public"), FENCE, FENCE, 4, ["w4"])
 

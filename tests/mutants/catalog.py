@@ -1,4 +1,4 @@
-"""Forty faults that somebody could make, each against a rule of the product, and what finds each.
+"""Faults that somebody could make, each against a rule of the product, and what finds each.
 
 They are for whoever moves or rewrites code, or tests: ``python -m tests.mutants`` says whether each is still found. A
 fault is a replacement of text, so it rots when the text changes; ``tests/mutants/test_catalog.py`` notices that.

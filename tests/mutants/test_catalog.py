@@ -11,9 +11,8 @@ from tests.mutants.catalog import MUTANTS, Mutant
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_there_are_forty_and_no_two_of_one_name() -> None:
-    assert len(MUTANTS) == 40
-    assert len({mutant.name for mutant in MUTANTS}) == 40
+def test_no_two_have_one_name() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -34,7 +34,7 @@ def test_one_operation_after_the_other() -> None:
 
 def test_a_waiter_is_called() -> None:
     turn, first, second = Turn(), Operation(), Operation()
-    turn._LOOK = 10  # it must be called
+    turn._CHECK_SECONDS = 10  # it must be called
     assert turn.take(first, 1)
     got: list[bool] = []
     thread = threading.Thread(target=lambda: got.append(turn.take(second, 5)))

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardNotEnforceable, StaleFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
-from storage_guards.sql.schema import Choice, Look, check_schema
+from storage_guards.sql.schema import Choice, VisibleTables, check_schema
 from tests.support.enforced import Roles, connect, dsn, two_roles
 from tests.support.servers import MariaDBServer
 from tests.support.sides import Side
@@ -344,7 +344,7 @@ def test_names_that_are_no_schema(schema: str) -> None:
         check_schema(schema)
     if schema.strip():
         with pytest.raises(GuardNotEnforceable, match="unusual"):
-            Choice(None).of(Look((schema,), (schema,)))
+            Choice(None).of(VisibleTables((schema,), (schema,)))
 
 
 @pytest.mark.parametrize("schema", [1, b"public", ["public"]])
@@ -354,9 +354,9 @@ def test_a_schema_that_is_no_text(schema: Any) -> None:
 
 
 def test_where_it_is_created() -> None:
-    assert Choice(None).to_create(Look((), ("mine", "public"))) == "mine"
-    assert Choice("there").to_create(Look((), ("mine",))) == "there"
-    assert Choice("there").to_create(Look(("elsewhere",), ("mine",))) == "there"
-    assert Choice(None).to_create(Look(("public",), ("mine", "public"))) is None
+    assert Choice(None).to_create(VisibleTables((), ("mine", "public"))) == "mine"
+    assert Choice("there").to_create(VisibleTables((), ("mine",))) == "there"
+    assert Choice("there").to_create(VisibleTables(("elsewhere",), ("mine",))) == "there"
+    assert Choice(None).to_create(VisibleTables(("public",), ("mine", "public"))) is None
     with pytest.raises(GuardNotEnforceable, match="pass schema="):
-        Choice(None).to_create(Look((), ()))
+        Choice(None).to_create(VisibleTables((), ()))

@@ -95,10 +95,10 @@ def test_after_the_commit_nothing_matters_any_more() -> None:
 @pytest.mark.parametrize("interruption", [KeyboardInterrupt, asyncio.CancelledError, SystemExit])
 def test_an_interruption_stays_what_it_is(interruption: type[BaseException]) -> None:
     """Without an OutcomeUnknown as its cause it says that nothing was written."""
-    for point, told in (("admitted", False), ("committing", True), ("committed", True)):
+    for point, unknown in (("admitted", False), ("committing", True), ("committed", True)):
         error = interruption()
         assert ended(point, error) is error
-        assert isinstance(error.__cause__, OutcomeUnknown) is told, point
+        assert isinstance(error.__cause__, OutcomeUnknown) is unknown, point
     for point in ("committing", "committed"):
         error = interruption()
         assert ended(point, error, writes=0) is error

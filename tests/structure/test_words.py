@@ -67,6 +67,7 @@ EXCEPTIONS = {
     "colour": (*DRAWINGS, "examples/drawing/", "tests/benchmarks/"),
     "look": (*DRAWINGS, "examples/"),
     "nobody": ("examples/servers/local.py",),  # the user of that name
+    "tell": ("storage_guards/objects/bodies.py", "tests/objects/test_bodies.py"),  # of a file
     "keep": ("storage_guards/objects/",),  # how many publications a collection keeps: public
 }
 THIS = Path(__file__).resolve()
