@@ -68,6 +68,7 @@ class SQLiteBackend:
 
     def _load(self, storage: Storage) -> None:
         mark = storage.mark
+        self._guard._continuity._fences.clear()  # the next state may be an earlier one, as after a restore
         with self._engine.begin() as connection:
             connection.execute(_SET_FLOOR, {"floor": storage.floor, "resource": FLOOR})
             connection.execute(_CLEAR_MARK, {"resource": RESOURCE})

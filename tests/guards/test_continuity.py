@@ -138,6 +138,7 @@ def test_the_memory_is_bounded_and_the_fences_used_last_stay(monkeypatch: pytest
 
 def test_a_lease_that_is_gone_takes_its_memory_along() -> None:
     memory, lease = Continuity(object()), Lease()
+    gc.collect()
     before = len(continuity._of_leases)
     memory.remember(lease, FENCE, 5, "w5")
     assert len(continuity._of_leases) == before + 1

@@ -257,7 +257,7 @@ def test_create_tables_at_once_where_an_event_begins(way: Way, form: str) -> Non
     for engine in engines:
         begin_with(engine, form)
     for _ in range(3):
-        way.sql("DROP TABLE fencing_marks")
+        way.drop_marks()
         way.side.race([SQLAlchemyGuard(engine).create_tables for engine in engines])
         way.claim(MINE)
         assert way.write(MINE, ADD) == 1

@@ -314,7 +314,7 @@ def test_create_tables_from_many_processes_at_once(way: Way) -> None:
     way.spoil()
     guards = [way.new_guard() for _ in range(6)]
     for _ in range(3):
-        way.sql("DROP TABLE fencing_marks")
+        way.drop_marks()
         way.side.race([guard.create_tables for guard in guards])
         way.beside.claim(MINE)
         assert way.write(MINE, ADD) == 1

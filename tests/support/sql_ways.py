@@ -306,6 +306,14 @@ class Way:
             connection.execute(text("UPDATE fencing_marks SET number = 0 WHERE number <> 0"))
             for statement in ("DELETE FROM done", "DELETE FROM orders", "INSERT INTO orders VALUES (1, 0)"):
                 connection.execute(text(statement))
+        self._forget_acknowledged()
+
+    def drop_marks(self) -> None:
+        """Drop the mark table. The same fences may be used again with a new one."""
+        self.sql("DROP TABLE fencing_marks")
+        self._forget_acknowledged()
+
+    def _forget_acknowledged(self) -> None:
         for guard in (self.guard, self.beside):  # for them, the storage has lost what it acknowledged
             guard._continuity._fences.clear()
 
