@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fencing.redis.keys import keys_of
-from fencing.redis.resp import bulk, bulks, script_call
-from fencing.redis.scripts import ACQUIRE, RELEASE, Script
+from fencing.redis.resp import bulks, script_call
+from fencing.redis.scripts import RELEASE, Script
 
 
 class Call(NamedTuple):
@@ -31,28 +31,30 @@ class Call(NamedTuple):
         return None if self.may_take is None else release_call(*self.may_take)
 
 
-class Prefix(NamedTuple):
-    """The part that all calls of a script for one resource share: everything but the arguments."""
+class PackedKeys(NamedTuple):
+    """The keys of a script for one resource, which all its calls share."""
 
     keys: tuple[str, ...]
-    packed: bytes  # in wire format, up to the last key
+    packed: bytes  # in wire format
 
 
 @lru_cache(maxsize=8192)  # names in use
-def acquire_prefix(resource: str) -> Prefix:
+def acquire_keys(resource: str) -> PackedKeys:
     names = keys_of(resource)
-    keys = (names.lock, names.holder, names.counter, names.queue, names.offered)
-    return Prefix(keys, script_call(ACQUIRE.by_sha, len(keys), 7) + bulks(keys))
+    keys = (names.lock, names.holder, names.counter, names.queue, names.listeners)
+    return PackedKeys(keys, bulks(keys))
 
 
 @lru_cache(maxsize=8192)
-def release_prefix(resource: str) -> Prefix:
+def _release_keys(resource: str) -> PackedKeys:
     names = keys_of(resource)
-    keys = (names.lock, names.holder, names.queue, names.offered)
-    return Prefix(keys, script_call(RELEASE.by_sha, len(keys), 2) + bulks(keys))
+    keys = (names.lock, names.holder, names.queue, names.listeners)
+    return PackedKeys(keys, bulks(keys))
 
 
 def release_call(resource: str, token: str, listener: str = "", *, timeout: float = 0.0) -> Call:
     """Return the call that frees the lock if the token holds it; with a listener, it also removes the queue entry."""
-    keys, packed = release_prefix(resource)
-    return Call(RELEASE, keys, (token, listener), timeout, packed=packed + bulk(token) + bulk(listener))
+    keys, packed = _release_keys(resource)
+    args = (token, listener) if listener else (token,)
+    packed = script_call(RELEASE.by_sha, len(keys), len(args), packed + bulks(args))
+    return Call(RELEASE, keys, args, timeout, packed=packed)

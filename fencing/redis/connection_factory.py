@@ -116,7 +116,7 @@ def command(call: Call, *, by_text: bool = False) -> bytes:
     if call.packed is not None and not by_text:
         return call.packed
     script = call.script.by_text if by_text else call.script.by_sha
-    return script_call(script, len(call.keys), len(call.args)) + bulks((*call.keys, *call.args))
+    return script_call(script, len(call.keys), len(call.args), bulks((*call.keys, *call.args)))
 
 
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:

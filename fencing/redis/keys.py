@@ -24,7 +24,7 @@ class Keys(NamedTuple):
     holder: str
     counter: str
     queue: str
-    offered: str
+    listeners: str
     packed: bytes  # lock and holder
 
 
@@ -72,5 +72,5 @@ def keys_of(resource: str) -> Keys:
     """Return the keys of a resource. The lock's key is the resource's name, the same as redis-py's ``Lock`` uses."""
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
-    queue, offered = f"{prefix}:queue:{resource}", f"{prefix}:offered:{resource}"
-    return Keys(lock, holder, counter, queue, offered, packed=bulks((lock, holder)))
+    queue, listeners = f"{prefix}:waiting:{resource}", f"{prefix}:listeners:{resource}"
+    return Keys(lock, holder, counter, queue, listeners, packed=bulks((lock, holder)))

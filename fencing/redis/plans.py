@@ -14,23 +14,28 @@ from fencing.kernel.retry import Answer
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call, acquire_prefix, release_call
+from fencing.redis.calls import Call, acquire_keys, release_call
 from fencing.redis.keys import Keys, keys_of
 from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
+RENEWED = ord("r")
+"""The character for a lock that was renewed: see lua/renew.lua."""
+
+GONE = 0
+"""The reply of lua/release.lua where the token does not hold the lock."""
+
 
 class Packed(NamedTuple):
-    """The data of a grant that each renewal sends, packed, and the reply that it expects."""
+    """The data of a grant that each renewal sends, packed."""
 
     keys: Keys
-    token: bytes
-    number: str  # another number in the reply means that the fence was forged around a token
+    args: bytes  # token and number
 
     @classmethod
     def of(cls, fence: Fence) -> Packed:
-        return cls(keys_of(fence.resource), bulk(fence.token), str(fence.number))
+        return cls(keys_of(fence.resource), bulks((fence.token, fence.number)))
 
 
 class _Place(NamedTuple):
@@ -134,22 +139,20 @@ class RedisPlans(Backend):
         parts: list[Packed] = [grant.packed for grant in grants]
         keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
         ttl = _milliseconds(settings)
-        args = (ttl, *(grant.fence.token for grant in grants))
-        packed = script_call(RENEW.by_sha, len(keys), len(args))
-        packed += b"".join([part.keys.packed for part in parts]) + bulk(ttl) + b"".join([part.token for part in parts])
+        args = (ttl, *(value for grant in grants for value in (grant.fence.token, grant.fence.number)))
+        packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
+        packed = script_call(RENEW.by_sha, len(keys), len(args), packed)
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
         reply = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
         believed_until = settings.deadline(reply.sent_at)
-        return [
-            believed_until if result == part.number or result == "-" else None
-            for part, result in zip(parts, _text(reply, 1).split(" "), strict=True)
-        ]
+        renewed: bytes = reply.value
+        return [believed_until if result == RENEWED else None for result in renewed]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         reply = yield from self._plan_call(
             release_call(fence.resource, fence.token), fence.resource, settings, deadline
         )
-        return _kind(reply) == b"released" or reply.repeated  # repeated: the first attempt may have freed it
+        return reply.value != GONE or reply.repeated  # repeated: the first attempt may have freed it
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)
@@ -175,15 +178,18 @@ class RedisPlans(Backend):
         ticket: str,
     ) -> Plan[Answer]:
         listener = "" if waiter is None else waiter.listener
-        keys, packed = acquire_prefix(resource)
-        args = self._mint_arguments(token, settings, floor, listener, ticket)
-        packed += bulk(token) + _packed(args[1:])
+        keys, packed = acquire_keys(resource)
+        if waiter is None and floor == 0 and self.clock_floor and settings.ttl is not None:
+            args = self._mint_arguments(token, settings, floor)[:3]
+        else:
+            args = self._mint_arguments(token, settings, floor, listener, ticket)
+        packed = script_call(ACQUIRE.by_sha, len(keys), len(args), packed + bulk(token) + _packed(args[1:]))
         call = Call(ACQUIRE, keys, args, may_take=(resource, token, listener), packed=packed)
         return self._plan_call(call, resource, settings, deadline)
 
     def _mint_arguments(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
         """Return the arguments of a script that mints a number."""
-        return (token, _milliseconds(settings), floor, int(self.clock_floor), owner_label(settings), *more)
+        return (token, _milliseconds(settings), owner_label(settings), floor, int(self.clock_floor), *more)
 
     def _plan_mint(
         self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
@@ -201,7 +207,7 @@ class RedisPlans(Backend):
     def _grant(self, reply: Answer, resource: str, token: str, settings: Settings) -> Grant:
         if _kind(reply) == b"implausible":
             raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
-        return Grant(Fence(resource, _number(reply, 1), token), settings.deadline(reply.sent_at))
+        return Grant(Fence(resource, int(reply.value), token), settings.deadline(reply.sent_at))
 
     def _plan_call(self, call: Call, about: str, settings: Settings, deadline: float) -> Plan[Answer]:
         """Run a script. Every script is idempotent for its token, so it can be repeated."""
@@ -225,7 +231,8 @@ class RedisPlans(Backend):
 
 
 def _kind(reply: Answer) -> bytes:
-    kind: bytes = reply.value[0]
+    """Return the first word of a reply; empty: the reply is a number."""
+    kind: bytes = reply.value[0] if isinstance(reply.value, list) else b""
     return kind
 
 

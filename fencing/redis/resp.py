@@ -59,15 +59,16 @@ def bulks(values: Iterable[str | int]) -> bytes:
     return b"".join(map(bulk, values))
 
 
-def script_call(script: bytes, keys: int, args: int) -> bytes:
-    """Pack the beginning of an EVAL or EVALSHA. The keys and arguments must follow.
+def script_call(script: bytes, keys: int, args: int, packed: bytes) -> bytes:
+    """Pack an EVAL or EVALSHA.
 
     Args:
         script: the command's name and the script's SHA-1 or text, packed.
         keys: the number of keys.
         args: the number of arguments.
+        packed: the keys and the arguments, packed.
     """
-    return b"*%d\r\n%b%b" % (3 + keys + args, script, bulk(keys))
+    return b"*%d\r\n%b%b%b" % (3 + keys + args, script, bulk(keys), packed)
 
 
 def new_reader() -> Any:

@@ -22,16 +22,17 @@ class Script(NamedTuple):
         return f"<Script {self.name}>"
 
 
-def _load(name: str, *more: str) -> Script:
+def _load(*parts: str) -> Script:
+    """Return the script of these files; the last one has its name."""
     folder = files("fencing.redis") / "lua"
-    text = "".join((folder / f"{part}.lua").read_text("utf-8") for part in ("common", *more, name))
+    name, text = parts[-1], "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     return Script(name, text, sha, by_sha=bulks(("EVALSHA", sha)), by_text=bulks(("EVAL", text)))
 
 
-ACQUIRE = _load("acquire", "queue")
+ACQUIRE = _load("acquire_free", "common", "queue", "acquire")
 RENEW = _load("renew")
-RELEASE = _load("release", "queue")
-REMINT = _load("remint")
-HOLDER = _load("holder")
-FORCE_RELEASE = _load("force_release")
+RELEASE = _load("release_alone", "common", "queue", "release")
+REMINT = _load("common", "remint")
+HOLDER = _load("common", "holder")
+FORCE_RELEASE = _load("common", "force_release")

@@ -137,19 +137,24 @@ class Waiters:
             if resource in self._waiters:
                 self._recheck_at(resource, self._clock() + int(argument) / 1000)
             return None
+        if kind == "passed":
+            self._wake(resource)
+            return None
         waiters = self._waiters.get(resource)
         waiter = waiters.get(argument) if waiters is not None else None
         if waiter is not None:
             waiter.wake()
-        elif kind == "grant":
-            return resource, argument
-        return None
+            return None
+        return resource, argument
 
     def wake_all(self) -> None:
         """Wake all waiters, so that they ask again: messages may have been lost."""
-        for waiters in self._waiters.values():
-            for waiter in list(waiters.values()):
-                waiter.wake()
+        for resource in list(self._waiters):
+            self._wake(resource)
+
+    def _wake(self, resource: str) -> None:
+        for waiter in list(self._waiters.get(resource, {}).values()):
+            waiter.wake()
 
     def _first(self, resource: str) -> Waiter | None:
         waiters = self._waiters.get(resource)

@@ -23,6 +23,7 @@ from fencing.redis.calls import Call
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
+from tests.explorer.simulated_redis import Reply
 from tests.explorer.storage import RESOURCE, Refused, Value
 
 __all__ = [
@@ -93,7 +94,7 @@ class Program:
 class Answered:
     """A script's reply."""
 
-    values: tuple[bytes | int, ...]
+    reply: Reply
     seconds: float = 0.0
 
 
@@ -262,7 +263,7 @@ def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException 
     if isinstance(answer, Lost):
         return None, NoReply(ConnectionError("no reply"), may_have_run=True)
     assert isinstance(answer, Answered)
-    return list(answer.values), None
+    return list(answer.reply) if isinstance(answer.reply, tuple) else answer.reply, None
 
 
 @contextmanager

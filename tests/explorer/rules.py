@@ -108,7 +108,7 @@ class NotIdempotent(SimulatedRedis):
 
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         if self.get(keys[0]) is not None:
-            return [b"taken", self.pttl(keys[0]), b""]
+            return b"taken", self.pttl(keys[0]), b""
         return self._mint(keys, args)
 
 
@@ -151,7 +151,7 @@ class NoOffer(SimulatedRedis):
 class OfferToOneOnly(SimulatedRedis):
     """An offer that only its receiver hears of."""
 
-    def _notify_next(self, *args: Any) -> None:
+    def _send_rechecks(self, *args: Any) -> None:
         pass
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-__all__ = ["EMPTY", "Reply", "ScriptError", "SimulatedRedis", "Snapshot"]
+__all__ = ["EMPTY", "Reply", "ScriptError", "SimulatedRedis", "Snapshot", "kind_of"]
 
 MAX_NUMBER = 9007199254740991
 PLAUSIBLE_STEP = 1125899906842624
@@ -22,25 +22,26 @@ OFFERED_MS = 2500
 QUEUE_MS = 30000
 LONGEST_RECHECK_MS = 10000
 FOREIGN_RECHECK_MS = 1000
-MOST_PASSED = 1000
-MOST_SEARCHED = 128
+MAX_PASSED = 5000
+DRAWN = 8
 
-_RECORD = re.compile(rb"(\d+) (\d+) (\S+) (.*)", re.DOTALL)
+_RECORD = re.compile(rb"(\d+) (\S+) (\d+) (.*)", re.DOTALL)
+_OFFER = re.compile(rb"offer (\S+)")
 _ENTRY = re.compile(rb"(\S+) (\S+)")
-_FIRST_WORD = re.compile(rb"\S+")
 _INTEGER = re.compile(rb"0|-?[1-9]\d*")
 
-Reply = list[bytes | int]
+Reply = tuple[bytes | int, ...] | bytes | int
+"""An array, a string or an integer."""
 
 Scored = tuple[tuple[float, bytes], ...]
-Members = tuple[bytes, ...]
+Counts = tuple[tuple[bytes, int], ...]
 
 
 class Entry(NamedTuple):
-    """One key: a string, a sorted set (by score), or a set (sorted). None stands for another kind (a list, say)."""
+    """One key: a string, a sorted set (by score), or a hash of integers (by field). None: another kind, say a list."""
 
     key: str
-    value: bytes | Scored | Members | None
+    value: bytes | Scored | Counts | None
     expires_ms: int | None
 
 
@@ -88,7 +89,7 @@ class SimulatedRedis:
             raise _wrong_kind()
         return entry.value
 
-    def set(self, key: str, value: bytes | Scored | Members | None, px: bytes | int | None = None) -> None:
+    def set(self, key: str, value: bytes | Scored | Counts | None, px: bytes | int | None = None) -> None:
         self._entries[key] = Entry(key, value, None if px is None else self.clock_us // 1000 + int(px))
 
     def delete(self, *keys: str) -> None:
@@ -106,33 +107,47 @@ class SimulatedRedis:
             return -2
         return -1 if entry.expires_ms is None else entry.expires_ms - self.clock_us // 1000
 
-    def incrby(self, key: str, by: bytes) -> None:
+    def incrby(self, key: str, by: bytes) -> int:
         entry = self._alive(key) or Entry(key, b"0", None)
         value = self.get(key) if self._alive(key) else b"0"
         if value is None or not _INTEGER.fullmatch(value) or not -(2**63) <= int(value) < 2**63 - int(by):
             raise ScriptError("ERR value is not an integer or out of range")
         self._entries[key] = entry._replace(value=b"%d" % (int(value) + int(by)))
+        return int(value) + int(by)
+
+    def exists(self, *keys: str) -> int:
+        return sum(self._alive(key) is not None for key in keys)
 
     def sorted_set(self, key: str) -> Scored:
         """ZRANGE key 0 -1 WITHSCORES"""
-        return tuple(each for each in self._members(key, tuple) if isinstance(each, tuple))
+        return self._members(key, float)  # type: ignore[return-value]
 
-    def zadd_nx(self, key: str, score: bytes, member: bytes) -> None:
+    def zadd_nx(self, key: str, score: bytes, member: bytes) -> int:
         scored = self.sorted_set(key)
-        if member not in [each for _, each in scored]:
-            self._replace(key, tuple(sorted((*scored, (float(score), member)))))
+        if member in [each for _, each in scored]:
+            return 0
+        self._replace(key, tuple(sorted((*scored, (float(score), member)))))
+        return 1
 
-    def zrem(self, key: str, member: bytes) -> None:
-        self._replace(key, tuple(each for each in self.sorted_set(key) if each[1] != member))
+    def zrem(self, key: str, *members: bytes) -> int:
+        before = self.sorted_set(key)
+        if before:
+            self._replace(key, tuple(each for each in before if each[1] not in members))
+        return len(before) - len(self.sorted_set(key))
 
-    def smembers(self, key: str) -> Members:
-        return tuple(each for each in self._members(key, bytes) if isinstance(each, bytes))
+    def hash(self, key: str) -> dict[bytes, int]:
+        return dict(self._members(key, bytes))  # type: ignore[arg-type]
 
-    def sadd(self, key: str, member: bytes) -> None:
-        self._replace(key, tuple(sorted({*self.smembers(key), member})))
+    def hincrby(self, key: str, field: bytes, by: int) -> int:
+        counts = self.hash(key)
+        counts[field] = counts.get(field, 0) + by
+        self._replace(key, tuple(sorted(counts.items())))
+        return counts[field]
 
-    def srem(self, key: str, member: bytes) -> None:
-        self._replace(key, tuple(each for each in self.smembers(key) if each != member))
+    def hdel(self, key: str, field: bytes) -> None:
+        counts = self.hash(key)
+        if counts.pop(field, None) is not None:
+            self._replace(key, tuple(sorted(counts.items())))
 
     def publish(self, listener: bytes, text: bytes) -> int:
         if listener not in self.listening:
@@ -140,15 +155,15 @@ class SimulatedRedis:
         self.published.append((listener, text))
         return 1
 
-    def _members(self, key: str, kind: type) -> Scored | Members:
+    def _members(self, key: str, kind: type) -> Scored | Counts:
         entry = self._alive(key)
         if entry is None:
             return ()
-        if not isinstance(entry.value, tuple) or not isinstance(entry.value[0], kind):
+        if not isinstance(entry.value, tuple) or not isinstance(entry.value[0][0], kind):
             raise _wrong_kind()
         return entry.value
 
-    def _replace(self, key: str, value: Scored | Members) -> None:
+    def _replace(self, key: str, value: Scored | Counts) -> None:
         """Keeps the time it expires; one without members is gone."""
         entry = self._alive(key)
         self._entries[key] = Entry(key, value, entry.expires_ms if entry else None)
@@ -170,76 +185,96 @@ class SimulatedRedis:
         return scripts[script](keys, [arg.encode() if isinstance(arg, str) else b"%d" % arg for arg in args])
 
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        number = self._acquire_free(keys, args) if len(args) < 4 else None
+        if number is not None:
+            return number
+        token, listener = args[0], args[5] if len(args) > 5 else b""
+        own_entry = listener + b" " + token
         holder = self.get(keys[0])
-        if holder == args[0]:
-            number = self._granted_before(keys, args[0], args[1])
+        queued = 1 if holder is not None else len(self.sorted_set(keys[3]))
+        if holder == token:
+            number = self._granted_before(keys, token, args[1])
             if number is not None:
-                return [b"granted", number]
-        listener = args[5]
-        me = listener + b" " + args[0]
-        if holder == args[0]:
-            return self._take(keys, args, me)
-        if holder is None:
-            if not self.sorted_set(keys[3]):
-                return self._take(keys, args, me)
-            last, refused = self._check_mint(keys[2], float(args[2]), args[3], float(self.clock_us))
-            if last is None or isinstance(refused, list):
-                assert isinstance(refused, list)
-                return refused
-            self._received_from(listener, keys[4])
+                return number
+        if holder == token or queued == 0:
             if listener != b"":
-                self._queue_up(keys, args, me)
-            following = self._hand_over(keys[0], keys[1], keys[3], keys[4], me)
-            if following is None or following == me:
-                return self._take(keys, args, me)
+                self._leave_queue(keys[3], keys[4], listener, own_entry)
+            return self._mint(keys, args)
+        if holder is None:
+            following, refused = self._check_mint(keys[2], *_floors(args), float(self.clock_us))
+            if following is None:
+                assert isinstance(refused, tuple)
+                return refused
+            if listener != b"":
+                self._enqueue(keys, args, listener, own_entry)
+            self._drop_silent(keys[0], keys[1], keys[3], keys[4], listener)
+            offered = self._hand_over(keys[0], keys[1], keys[3], keys[4], own_entry)
+            if offered is None or offered == own_entry:
+                if listener != b"":
+                    self._leave_queue(keys[3], keys[4], listener, own_entry)
+                return self._mint(keys, args)
             holder = self.get(keys[0])
         assert holder is not None
         its_number, _, owner = self._record_of(keys[1], holder)
         left = self.pttl(keys[0])
         if listener == b"":
-            return [b"taken", left, owner or b""]
-        self._received_from(listener, keys[4])
-        self._queue_up(keys, args, me)
+            return b"taken", left, owner or b""
+        self._enqueue(keys, args, listener, own_entry)
         recheck = LONGEST_RECHECK_MS
         if left >= 0:
             recheck = min(recheck, left + 2)
         if its_number is None:
             recheck = min(recheck, FOREIGN_RECHECK_MS)
         queue = self.sorted_set(keys[3])
-        if queue[0][1] != me:
+        if queue[0][1] != own_entry:
             recheck += ACCEPT_MS
-        ticket = next(score for score, member in queue if member == me)
-        return [b"queued", _text_of(ticket), recheck, owner or b""]
+        ticket = next(score for score, member in queue if member == own_entry)
+        return b"queued", _text_of(ticket), recheck, owner or b""
 
-    def _take(self, keys: Sequence[str], args: Sequence[bytes], me: bytes) -> Reply:
-        if args[5] != b"":
-            self._received_from(args[5], keys[4])
-            self.zrem(keys[3], me)
-        return self._mint(keys, args)
+    def _acquire_free(self, keys: Sequence[str], args: Sequence[bytes]) -> bytes | None:
+        if self.exists(keys[0], keys[3]) > 0:
+            return None
+        try:
+            last = self.incrby(keys[2], b"1")
+        except ScriptError:
+            return None
+        if last <= 0:
+            return None
+        clock = _text_of(float(self.clock_us))
+        if float(last) < float(clock) <= MAX_NUMBER:
+            number = clock
+            self.set(keys[2], clock)
+        elif last <= MAX_NUMBER:
+            number = _text_of(float(last))
+        else:
+            self.incrby(keys[2], b"-1")
+            return None
+        self.set(keys[0], args[0], px=args[1])
+        self.set(keys[1], b"%b %b %b %b" % (number, args[0], clock, args[2]), px=args[1])
+        return number
 
-    def _queue_up(self, keys: Sequence[str], args: Sequence[bytes], me: bytes) -> None:
+    def _enqueue(self, keys: Sequence[str], args: Sequence[bytes], listener: bytes, own_entry: bytes) -> None:
         ticket = args[6]
         if ticket == b"":
             queue = self.sorted_set(keys[3])
             ticket = _text_of(max(float(self.clock_us), (queue[-1][0] if queue else 0) + 1))
-        self.zadd_nx(keys[3], ticket, me)
-        self.pexpire(keys[3], QUEUE_MS)
+        self._join_queue(keys[3], keys[4], listener, own_entry, ticket)
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         holder = self.get(keys[0])
         if holder == args[0]:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
-                return [b"granted", number]
+                return number
         elif holder != args[5]:
-            return [b"gone"]
+            return (b"gone",)
         return self._mint(keys, args)
 
     def _force_release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         if self.get(keys[0]) == args[0]:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
-                return [b"granted", number]
+                return number
         return self._mint(keys, args)
 
     def _granted_before(self, keys: Sequence[str], token: bytes, ttl: bytes) -> bytes | None:
@@ -250,81 +285,123 @@ class SimulatedRedis:
         return number
 
     def _renew(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        said = []
+        results = []
         for i in range(len(keys) // 2):
-            lock, holder, token = keys[2 * i], keys[2 * i + 1], args[i + 1]
-            if self.get(lock) == token:
-                said.append(self._record_of(holder, token)[0] or b"-")
+            lock, holder, token, number = keys[2 * i], keys[2 * i + 1], args[2 * i + 1], args[2 * i + 2]
+            if self._read(lock) == token:
+                record = self._read(holder)
+                own = number + b" " + token + b" "
+                is_own = record is None or record.startswith(own) or b" " + token + b" " not in record
+                results.append(b"r" if is_own else b"o")
                 self.pexpire(lock, args[0])
                 self.pexpire(holder, args[0])
             else:
-                said.append(b"gone")
-        return [b"renewed", b" ".join(said)]
+                results.append(b"g")
+        return b"".join(results)
+
+    def _read(self, key: str) -> bytes | None:
+        try:
+            return self.get(key)
+        except ScriptError:
+            return None
 
     def _release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        if args[1] != b"":
-            self.zrem(keys[2], args[1] + b" " + args[0])
-            self._received_from(args[1], keys[3])
+        if len(args) < 2 and self.get(keys[0]) == args[0] and not self.exists(keys[2]):
+            freed = self.exists(keys[0], keys[1])
+            self.delete(keys[0], keys[1])
+            return freed
+        if len(args) > 1:
+            self._leave_queue(keys[2], keys[3], args[1], args[1] + b" " + args[0])
         if self.get(keys[0]) != args[0]:
-            return [b"gone"]
-        self._hand_over(keys[0], keys[1], keys[2], keys[3], None)
-        return [b"released"]
+            return 0
+        return 1 if self._hand_over(keys[0], keys[1], keys[2], keys[3], None) is None else 3
 
     def _holder(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         token = self.get(keys[0])
         if token is None:
-            return [b"free"]
+            return (b"free",)
         number, granted, owner = self._record_of(keys[1], token)
         held = -1
         if granted is not None:
             held = math.floor((float(self.clock_us) - float(granted)) / 1000)
-        return [b"held", self.pttl(keys[0]), held, number or b"", owner or b""]
+        return b"held", self.pttl(keys[0]), held, number or b"", owner or b""
 
     # queue.lua
 
-    def _received_from(self, listener: bytes, offered_key: str) -> None:
-        if listener != b"":
-            self.srem(offered_key, listener)
+    def _count_down(self, listeners_key: str, listener: bytes) -> int:
+        left = self.hincrby(listeners_key, listener, -1)
+        if left < 1:
+            self.hdel(listeners_key, listener)
+        return left
 
-    def _notify_next(self, lock_key: str, queue_key: str, offered_key: str, grantee: bytes) -> None:
-        notified = {grantee}
+    def _join_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes, ticket: bytes) -> None:
+        if self.zadd_nx(queue_key, ticket, entry) == 1:
+            self.hincrby(listeners_key, listener, 1)
+        self.pexpire(queue_key, QUEUE_MS)
+        self.pexpire(listeners_key, QUEUE_MS)
+
+    def _leave_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes) -> None:
+        if self.zrem(queue_key, entry) == 1:
+            self._count_down(listeners_key, listener)
+
+    def _drop(self, queue_key: str, listeners_key: str, listener: bytes, left: int) -> None:
+        found = [entry for _, entry in self.sorted_set(queue_key) if entry.startswith(listener + b" ")]
+        if found:
+            self.zrem(queue_key, *found[:left])
+        self.hdel(listeners_key, listener)
+
+    def _drop_silent(
+        self, lock_key: str, holder_key: str, queue_key: str, listeners_key: str, own_listener: bytes
+    ) -> None:
+        match = _OFFER.fullmatch(self.get(holder_key) or b"")
+        if match is None:
+            return
+        silent = match[1]
+        self.delete(holder_key)
+        if silent == own_listener:
+            return
+        left = self.hash(listeners_key).get(silent, 0)
+        if left > 0:
+            self._drop(queue_key, listeners_key, silent, left)
+        self.publish(silent, b"passed * %b" % lock_key.encode())
+
+    def _send_rechecks(self, lock_key: str, listeners_key: str, grantee: bytes) -> None:
+        """As long as there are at most DRAWN listeners, all are drawn."""
         after = ACCEPT_MS + 2
-        for _, entry in self.sorted_set(queue_key)[:MOST_SEARCHED]:
-            match = _FIRST_WORD.match(entry)
-            listener = match[0] if match else b""
-            if listener not in notified:
-                notified.add(listener)
-                text = b"recheck %d %b" % (after, lock_key.encode())
-                if listener not in self.smembers(offered_key) and self.publish(listener, text) > 0:
+        drawn = sorted(self.hash(listeners_key))
+        assert len(drawn) < DRAWN
+        for listener in drawn:
+            if listener != grantee:
+                receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
+                if receivers == 0:
+                    self.hdel(listeners_key, listener)
+                if receivers > 0:
                     if after > ACCEPT_MS + 2:
                         return
                     after += SPREAD_MS
 
     def _hand_over(
-        self, lock_key: str, holder_key: str, queue_key: str, offered_key: str, me: bytes | None
+        self, lock_key: str, holder_key: str, queue_key: str, listeners_key: str, own_entry: bytes | None
     ) -> bytes | None:
-        for _ in range(MOST_PASSED):
+        for _ in range(MAX_PASSED):
             queue = self.sorted_set(queue_key)
             if not queue:
                 break
             first = queue[0][1]
-            if first == me:
-                return me
+            self.zrem(queue_key, first)
             match = _ENTRY.fullmatch(first)
             listener, token = match.groups() if match else (None, b"")
-            receivers = 0
-            if listener is not None and listener in self.smembers(offered_key):
-                self.publish(listener, b"passed %b %b" % (token, lock_key.encode()))
-            elif listener is not None:
+            left = self._count_down(listeners_key, listener) if listener is not None else 0
+            if first == own_entry:
+                return own_entry
+            if listener is not None:
                 self.set(lock_key, token, px=ACCEPT_MS)
-                receivers = self.publish(listener, b"grant %b %b" % (token, lock_key.encode()))
-            self.zrem(queue_key, first)
-            if listener is not None and receivers > 0:
-                self.delete(holder_key)
-                self.sadd(offered_key, listener)
-                self.pexpire(offered_key, OFFERED_MS)
-                self._notify_next(lock_key, queue_key, offered_key, listener)
-                return first
+                if self.publish(listener, b"grant %b %b" % (token, lock_key.encode())) > 0:
+                    self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
+                    self._send_rechecks(lock_key, listeners_key, listener)
+                    return first
+                if left > 0:
+                    self._drop(queue_key, listeners_key, listener, left)
         self.delete(lock_key, holder_key)
         return None
 
@@ -333,13 +410,13 @@ class SimulatedRedis:
     def _record_of(self, holder_key: str, token: bytes) -> tuple[bytes | None, bytes | None, bytes | None]:
         record = self.get(holder_key)
         match = _RECORD.fullmatch(record) if record is not None else None
-        if match is None or match[3] != token:
+        if match is None or match[2] != token:
             return None, None, None
-        return match[1], match[2], match[4]
+        return match[1], match[3], match[4]
 
     def _check_mint(
         self, counter_key: str, floor: float, clock_floor: bytes, clock: float
-    ) -> tuple[float | None, float | Reply]:
+    ) -> tuple[float | None, float | tuple[bytes | int, ...]]:
         text = self.get(counter_key)
         if text is None:
             text = b"0"
@@ -348,13 +425,13 @@ class SimulatedRedis:
         counter = float(text)  # as Lua: a double
         ceiling = max(counter, clock) + PLAUSIBLE_STEP
         if floor > ceiling:
-            return None, [b"implausible", _text_of(floor), _text_of(ceiling)]
-        last = max(counter, floor)
+            return None, (b"implausible", _text_of(floor), _text_of(ceiling))
+        number = max(counter, floor) + 1
         if clock_floor == b"1":
-            last = max(last, clock)
-        if last >= MAX_NUMBER:
-            return None, [b"implausible", _text_of(last), _text_of(MAX_NUMBER - 1)]
-        return last, counter
+            number = max(number, clock)
+        if number > MAX_NUMBER:
+            return None, (b"implausible", _text_of(number - 1), _text_of(MAX_NUMBER - 1))
+        return number, counter
 
     def _set(self, key: str, value: bytes, ttl: bytes) -> None:
         if ttl == b"":
@@ -363,17 +440,26 @@ class SimulatedRedis:
             self.set(key, value, px=ttl)
 
     def _mint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        token, ttl, owner = args[0], args[1], args[4]
+        token, ttl, owner = args[0], args[1], args[2]
         clock = float(self.clock_us)
-        last, counter = self._check_mint(keys[2], float(args[2]), args[3], clock)
-        if last is None or isinstance(counter, list):
-            assert isinstance(counter, list)
+        following, counter = self._check_mint(keys[2], *_floors(args), clock)
+        if following is None or isinstance(counter, tuple):
+            assert isinstance(counter, tuple)
             return counter
-        self.incrby(keys[2], _text_of(last + 1 - counter))
-        number = _text_of(last + 1)
+        self.incrby(keys[2], _text_of(following - counter))
+        number = _text_of(following)
         self._set(keys[0], token, ttl)
-        self._set(keys[1], b"%b %b %b %b" % (number, _text_of(clock), token, owner), ttl)
-        return [b"granted", number]
+        self._set(keys[1], b"%b %b %b %b" % (number, token, _text_of(clock), owner), ttl)
+        return number
+
+
+def _floors(args: Sequence[bytes]) -> tuple[float, bytes]:
+    return (float(args[3]), args[4]) if len(args) > 3 else (0.0, b"1")
+
+
+def kind_of(reply: Reply) -> bytes:
+    """The first word of an array; empty: the reply is none."""
+    return reply[0] if isinstance(reply, tuple) and isinstance(reply[0], bytes) else b""
 
 
 def _text_of(number: float) -> bytes:

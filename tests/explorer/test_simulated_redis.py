@@ -15,10 +15,10 @@ from fencing.redis import scripts as redis_scripts
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import Script
 from tests.explorer.scenarios import explored
-from tests.explorer.simulated_redis import Entry, Members, Reply, Scored, ScriptError, SimulatedRedis, Snapshot
+from tests.explorer.simulated_redis import Counts, Entry, Reply, Scored, ScriptError, SimulatedRedis, Snapshot, kind_of
 from tests.explorer.state import KEYS
 
-Value = bytes | Scored | Members | None
+Value = bytes | Scored | Counts | None
 
 SLACK_MS = 5000
 """What may pass between a call and the reading of the server's clock, on a busy machine. The ttls differ by more."""
@@ -32,7 +32,17 @@ NUMBERS = [0, 1, 7, 1000, 2**50, 2**50 + 1, 2**51, 2**53 - 3, 2**53 - 2, 2**53 -
 COUNTERS = [b"abc", b"007", b"007", b"0070", b"-5", b"5 ", b"1e5", b"", b"5\n", b"9" * 20, b"9" * 400]
 LISTENERS = ["here", "there", "nowhere"]  # the last one listens nowhere
 QUEUES = [b"no blank", b"here  two blanks", b"here " + b"A" * 22, b"nowhere " + b"B" * 22, b"there C C"]
-HOLDERS = [b"", b"7", b"x 5 %s me", b"7 5 %s me", b"7 5 %s ", b"7 5  %s me", b"7 5 %s\nme", b"007 5 %s a b"]
+HOLDERS = [
+    b"",
+    b"7",
+    b"x %s 5 me",
+    b"7 %s 5 me",
+    b"7 %s 5 ",
+    b"7  %s 5 me",
+    b"7 %s 5\nme",
+    b"007 %s 5 a b",
+    b"offer here",
+]
 
 
 class RealRedis:
@@ -63,7 +73,8 @@ class RealRedis:
 
     def run(self, script: str, keys: Sequence[str], args: Sequence[str | int]) -> Reply:
         try:
-            return list(self.client.evalsha(self.shas[script], len(keys), *keys, *args))
+            reply = self.client.evalsha(self.shas[script], len(keys), *keys, *args)
+            return tuple(reply) if isinstance(reply, list) else reply
         except redis.ResponseError as error:
             raise ScriptError(str(error)) from None
 
@@ -86,8 +97,8 @@ class RealRedis:
             self.client.set(key, value)
         else:
             for each in value:
-                if isinstance(each, bytes):
-                    self.client.sadd(key, each)
+                if isinstance(each[0], bytes):
+                    self.client.hset(key, each[0], each[1])
                 else:
                     self.client.zadd(key, {each[1]: each[0]})
 
@@ -108,18 +119,18 @@ class RealRedis:
             pipeline.pttl(key)
             pipeline.get(key)
             pipeline.zrange(key, 0, -1, withscores=True)
-            pipeline.smembers(key)
+            pipeline.hgetall(key)
         answers = pipeline.execute(raise_on_error=False)
         entries = []
         for index, key in enumerate(keys):
-            left, text, scored, members = answers[4 * index : 4 * index + 4]
+            left, text, scored, counts = answers[4 * index : 4 * index + 4]
             value: Value = None
             if isinstance(text, bytes):
                 value = text
             elif isinstance(scored, list):
                 value = tuple((score, member) for member, score in scored)
-            elif isinstance(members, set):
-                value = tuple(sorted(members))
+            elif isinstance(counts, dict):
+                value = tuple(sorted((field, int(count)) for field, count in counts.items()))
             entries.append(Entry(key, value, None if left < 0 else clock_us // 1000 + left))
         return Snapshot(tuple(entries), clock_us, frozenset(name.encode() for name in self.listeners))
 
@@ -140,7 +151,11 @@ def attempt(run: Callable[[], Reply]) -> Reply:
         return run()
     except ScriptError as error:
         text = str(error)
-        return [next(kind for kind in ("WRONGTYPE", "FENCING", "not an integer") if kind in text).encode()]
+        return (next(kind for kind in ("WRONGTYPE", "FENCING", "not an integer") if kind in text).encode(),)
+
+
+def parts(reply: Reply) -> tuple[bytes | int, ...]:
+    return reply if isinstance(reply, tuple) else (reply,)
 
 
 def alike(real: bytes | int, early: bytes | int, late: bytes | int) -> bool:
@@ -177,29 +192,32 @@ def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
 def _without_tickets(value: Value) -> object:
     """Of a queue its order alone: the tickets are of the server's clock."""
     if isinstance(value, tuple):
-        return [each if isinstance(each, bytes) else each[1] for each in value]
+        return [each[1] if isinstance(each[0], float) else each for each in value]
     return value
 
 
-def random_arguments(chance: random.Random, script: str) -> tuple[list[str], list[str | int]]:
+def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tuple[list[str], list[str | int]]:
     keys = keys_of(chance.choice(RESOURCES))
     token, ttl = chance.choice(TOKENS), chance.choice(TTLS)
     if script == "renew":
         many = [keys_of(chance.choice(RESOURCES)) for _ in range(chance.randint(1, 3))]
-        tokens = [chance.choice(TOKENS) for _ in many]
-        return [key for its in many for key in (its.lock, its.holder)], [chance.choice(TTLS[1:]), *tokens]
+        records = [str(each.value, "utf-8") for each in before.entries if isinstance(each.value, bytes)]
+        numbers: list[str | int] = [5, 7, *(record.split(" ")[0] for record in records)]
+        pairs: list[str | int] = [value for _ in many for value in (chance.choice(TOKENS), chance.choice(numbers))]
+        return [key for its in many for key in (its.lock, its.holder)], [chance.choice(TTLS[1:]), *pairs]
     listener = chance.choice(["", *LISTENERS, *LISTENERS])
     if script == "release":
-        return [keys.lock, keys.holder, keys.queue, keys.offered], [token, listener]
+        return [keys.lock, keys.holder, keys.queue, keys.listeners], [token, listener] if listener else [token]
     if script == "holder":
         return [keys.lock, keys.holder], []
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
-    args = [token, ttl, floor, chance.choice("0001"), chance.choice(OWNERS)]
+    args = [token, ttl, chance.choice(OWNERS), floor, chance.choice("0001")]
     if script == "remint":
         args.append(chance.choice(TOKENS))
     if script == "acquire":
         ticket = chance.choice(["", "", "1000", str(chance.randint(1, 10**16))])
-        return [keys.lock, keys.holder, keys.counter, keys.queue, keys.offered], [*args, listener, ticket]
+        args = [*args, listener, ticket] if listener or ttl == "" or chance.random() < 0.3 else args[:3]
+        return [keys.lock, keys.holder, keys.counter, keys.queue, keys.listeners], args
     return [keys.lock, keys.holder, keys.counter], args
 
 
@@ -210,9 +228,9 @@ def tampering(chance: random.Random) -> tuple[str, Value]:
     kind = chance.random()
     if kind < 0.1:
         queue = [(float(chance.randint(1, 10**16)), entry) for entry in chance.sample(QUEUES, 3)]
-        return keys.queue, chance.choice([tuple(sorted(queue)), None, b"no queue", (b"here",)])
+        return keys.queue, chance.choice([tuple(sorted(queue)), None, b"no queue", ((b"here", 1),)])
     if kind < 0.25:
-        return keys.offered, chance.choice([(b"here",), (b"here", b"there"), (b"there",), None, ((1.0, b"here"),)])
+        return keys.listeners, chance.choice([((b"here", 1),), ((b"here", 2), (b"there", 1)), None, ((1.0, b"here"),)])
     if kind < 0.45:
         return keys.lock, chance.choice([token, token, b"a foreign holder's value", b"", None])
     if kind < 0.7:
@@ -226,7 +244,7 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
     print(f"FENCING_SEED={seed}, {calls} calls")
     chance = random.Random(seed)
     simulated = SimulatedRedis(Snapshot((), real.clock_us(), real.listen(LISTENERS[:-1])))
-    replies: dict[bytes | int, int] = {}
+    replies: dict[bytes, int] = {}
     received: dict[bytes, int] = {}
     for index in range(calls):
         said = f"FENCING_SEED={seed}, call {index}"
@@ -241,7 +259,7 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
             real.set(*change)
         else:
             script = chance.choice([*sorted(SCRIPTS), *["acquire", "release"] * 4])
-            keys, args = random_arguments(chance, script)
+            keys, args = random_arguments(chance, script, before)
             said = f"{said}: {script} {keys} {args} on {before.entries}"
             early, answer, notified = _at(before, real.clock_us(), script, keys, args)
             reply = attempt(lambda: real.run(script, keys, args))  # noqa: B023 - called at once
@@ -250,9 +268,11 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
             for _, text in notified:
                 kind = text.split()[0]
                 received[kind] = received.get(kind, 0) + 1
-            replies[reply[0]] = replies.get(reply[0], 0) + 1
-            assert len(reply) == len(answer) == len(last), (said, reply, answer)
-            assert all(map(alike, reply, answer, last)), (said, reply, answer, last)
+            kind = kind_of(reply) or b"%b %d" % (script.encode(), reply if isinstance(reply, int) else -1)
+            replies[kind] = replies.get(kind, 0) + 1
+            assert type(reply) is type(answer) is type(last), (said, reply, answer)
+            assert len(parts(reply)) == len(parts(answer)) == len(parts(last)), (said, reply, answer)
+            assert all(map(alike, parts(reply), parts(answer), parts(last))), (said, reply, answer, last)
             state = real.snapshot(real.clock_us())
             compare(said, state, _aged(early, state.clock_us), _aged(late, state.clock_us))
             simulated = SimulatedRedis(state)  # which has the real clock's numbers
@@ -264,12 +284,15 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
     if calls >= 3000:  # in fewer, something may be missing by chance
         assert set(received) >= {b"grant", b"recheck"}
         assert set(replies) >= {
-            b"granted",
+            b"acquire -1",
             b"taken",
             b"queued",
             b"implausible",
-            b"renewed",
-            b"released",
+            b"renew -1",
+            b"release 0",
+            b"release 1",
+            b"release 2",
+            b"release 3",
             b"gone",
             b"held",
             b"free",
@@ -301,11 +324,14 @@ def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:
     for (before, call), (reply, after, notified) in result.world.calls.items():
         real.load(before)
         said = f"{call} on {before}"
-        answer = real.run(call.script.name, call.keys, call.args)
-        assert len(answer) == len(reply), said
-        if reply[0] == b"queued":
-            answer[1] = reply[1]  # a moment of another clock
-        assert all(alike(mine, theirs, theirs) for mine, theirs in zip(answer, reply, strict=True)), (said, answer)
+        answer = list(parts(real.run(call.script.name, call.keys, call.args)))
+        assert len(answer) == len(parts(reply)), said
+        if kind_of(reply) == b"queued":
+            answer[1] = parts(reply)[1]  # a moment of another clock
+        assert all(alike(mine, theirs, theirs) for mine, theirs in zip(answer, parts(reply), strict=True)), (
+            said,
+            answer,
+        )
         assert sorted(real.received()) == sorted(notified), said
         state = real.snapshot(after.clock_us)
         assert [each.key for each in state.entries] == [each.key for each in after.entries], said

@@ -38,6 +38,11 @@ def listener_of(client: int) -> bytes:
     return NAMES[client].encode()
 
 
+def _listener_in(acquire: Call) -> str:
+    """Return the listener with which it asks; empty: the caller does not wait."""
+    return str(acquire.args[5]) if len(acquire.args) > 5 else ""
+
+
 class Waiting:
     """The steps of waiting, of a scenario."""
 
@@ -47,9 +52,9 @@ class Waiting:
 
     def listens(self, state: State, call: Call) -> State:
         """A client that asks with a listener listens there."""
-        if call.script.name != "acquire" or not call.args[5]:
+        if call.script.name != "acquire" or not (listener := _listener_in(call)):
             return state
-        listening = state.redis.listening | {str(call.args[5]).encode()}
+        listening = state.redis.listening | {listener.encode()}
         return state._replace(redis=state.redis._replace(listening=listening))
 
     def notified(self, state: State, published: Sequence[tuple[bytes, bytes]]) -> State:
@@ -113,7 +118,8 @@ class Waiting:
         faults = state.faults
         if lock is None and not (faults.expiries or faults.resets or faults.late):
             violated += (STUCK,)
-        offered = lock is not None and not any(entry.key == KEYS.holder for entry in state.redis.entries)
+        record = next((entry.value for entry in state.redis.entries if entry.key == KEYS.holder), None)
+        offered = lock is not None and isinstance(record, bytes) and record.startswith(b"offer ")
         if offered and (free_at is None or free_at - now > MOST_MS):
             violated += (UNNOTICED,)  # if it is not accepted, nobody else has it for so long
         if free_at is not None and recheck > free_at:
@@ -137,7 +143,7 @@ class Waiting:
         effect = self._effect(state, client)
         if isinstance(effect, Wait):
             return effect.waiter.token
-        if isinstance(effect, Call) and effect.script.name == "acquire" and effect.args[5]:
+        if isinstance(effect, Call) and effect.script.name == "acquire" and _listener_in(effect):
             return str(effect.args[0])
         return None
 
@@ -151,7 +157,7 @@ class Waiting:
             if self._waits(state, client):
                 local = local._replace(recheck_at=state.redis.clock_us // 1000 + int(what))
             return with_client(state, client, local)
-        if what == self._token(state, client):
+        if what == self._token(state, client) or kind == "passed":
             return self._wake(state, client)
         if kind != "grant":
             return state

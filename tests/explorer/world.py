@@ -11,7 +11,7 @@ from fencing.redis.calls import Call
 from fencing.redis.waiters import Wait
 from tests.explorer import clients, faults
 from tests.explorer.clients import Answered, Claimed, Local, Lost
-from tests.explorer.simulated_redis import Entry, Snapshot
+from tests.explorer.simulated_redis import Entry, Reply, Snapshot, kind_of
 from tests.explorer.state import (
     CLAIM_BACK,
     KEYS,
@@ -44,7 +44,7 @@ from tests.explorer.waiting import Waiting
 __all__ = ["World"]
 
 
-Done = tuple[tuple[bytes | int, ...], Snapshot, tuple[tuple[bytes, bytes], ...]]
+Done = tuple[Reply, Snapshot, tuple[tuple[bytes, bytes], ...]]
 """What a script did: its reply, what Redis holds now, and what was published."""
 
 
@@ -127,7 +127,7 @@ class World:
         state = self.waiting.listens(state, call)
         reply, redis, published = self._redis(state.redis, call)
         answer = partial(self._answer, client=client)
-        if reply[0] == b"taken":  # it changes nothing: who has been told, waits
+        if kind_of(reply) == b"taken":  # it changes nothing: who has been told, waits
             if allowed(self.scenario, state, "gave_up") and self.programs[client].timeout < float("inf"):
                 given_up = answer(state, answer=Answered(reply, self.programs[client].timeout))
                 yield Step(f"{name} gives up", counted(given_up, "gave_up"))
@@ -248,7 +248,7 @@ class World:
         state = state._replace(hanging=tuple(left))
         if isinstance(request, Call):
             reply, redis, published = self._redis(state.redis, request)
-            said = reply[0].decode() if isinstance(reply[0], bytes) else ""
+            said = _word(reply)
             state = self.waiting.notified(state._replace(redis=redis), published)
             return Step(f"{name}'s {request.script.name} lands: {said}", state)
         storage, verdict = self._storage(state.storage, request)
@@ -321,7 +321,7 @@ class World:
         found = self.calls.get(key)
         if found is None:
             redis = self.scenario.redis(snapshot)
-            reply = tuple(redis.run(call.script.name, call.keys, call.args))
+            reply = redis.run(call.script.name, call.keys, call.args)
             found = self.calls[key] = (reply, redis.snapshot(), tuple(redis.published))
         return found
 
@@ -339,9 +339,9 @@ def _again(local: Local, *, unknown: bool = False, writes: int | None = None) ->
     )
 
 
-def _said(name: str, call: Call, reply: tuple[bytes | int, ...]) -> str:
+def _said(name: str, call: Call, reply: Reply) -> str:
     """A step at Redis in words."""
-    number = reply[1].decode() if reply[0] == b"granted" and isinstance(reply[1], bytes) else ""
+    number = reply.decode() if isinstance(reply, bytes) and call.script.name != "renew" else ""
     if call.script.name == "acquire":
         return f"{name} acq {number}" if number else f"{name} is {_word(reply)}"
     if call.script.name == "remint" and number:
@@ -349,9 +349,9 @@ def _said(name: str, call: Call, reply: tuple[bytes | int, ...]) -> str:
     if call.script.name == "force_release":
         return f"{name} takes the lock away {number}"
     if call.script.name == "release":
-        return f"{name} releases" if reply[0] == b"released" else f"{name}'s release is too late"
+        return f"{name} releases" if reply != 0 else f"{name}'s release is too late"
     return f"{name}'s {call.script.name}: {_word(reply)}"
 
 
-def _word(reply: tuple[bytes | int, ...]) -> str:
-    return reply[0].decode() if isinstance(reply[0], bytes) else ""
+def _word(reply: Reply) -> str:
+    return kind_of(reply).decode() or (reply.decode() if isinstance(reply, bytes) else str(reply))

@@ -34,7 +34,7 @@ def test_every_key_of_a_resource_is_in_its_slot() -> None:
         resource = "".join(generator.choices(alphabet, k=generator.randint(1, 12)))
         keys = keys_of(resource)
         assert keys.lock == resource
-        slots = {slot_of(key.encode()) for key in (keys.lock, keys.holder, keys.counter, keys.queue, keys.offered)}
+        slots = {slot_of(key.encode()) for key in (keys.lock, keys.holder, keys.counter, keys.queue, keys.listeners)}
         assert len(slots) == 1, resource
 
 

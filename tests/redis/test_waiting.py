@@ -385,7 +385,7 @@ def test_closing_a_coordinator_ends_the_waiting_of_its_callers(side: Side, any_r
     released_at = time.monotonic()
     side.call(holder.release)
     assert following.join().granted_at - released_at < PROMPT
-    assert queue.client.smembers(KEYS.offered) == set(), "nothing was offered to those that have left"
+    assert queue.client.hgetall(KEYS.listeners) == {}, "nothing was offered to those that have left"
 
 
 @pytest.mark.parametrize("protocol", [2, 3])

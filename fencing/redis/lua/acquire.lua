@@ -1,31 +1,25 @@
 -- Takes the lock if it is free and has no waiters, or if it was offered to the token; mints its fencing number. The same
 -- token again gets the same number, and the full ttl again. Otherwise a caller that waits is put into the queue.
--- KEYS: 1 lock, 2 holder record, 3 counter, 4 queue, 5 listeners with an offer (all in one slot)
--- ARGV: 1 token, 2 ttl in ms ('' for none), 3 floor: a number to exceed ('0' for none), 4 '1': the server's clock in us
---       is a floor too, 5 owner label, 6 listener of the waiter ('': the caller does not wait), 7 ticket that the waiter
---       got before ('' for none)
--- Returns: {'granted', number}
+-- KEYS: 1 lock, 2 holder record, 3 counter, 4 queue, 5 listeners (all in one slot)
+-- ARGV: 1 token, 2 ttl in ms ('' for none), 3 owner label; and, unless all the rest are the default ones:
+--       4 floor: a number to exceed ('0' for none), 5 '1': the server's clock in us is a floor too, 6 listener of the
+--       waiter ('': the caller does not wait), 7 ticket that the waiter got before ('' for none)
+-- Returns: number
 --        | {'taken', ms until it frees itself, or -1, owner label, or ''}
 --        | {'queued', ticket, ms after which to ask again, owner label, or ''}
 --        | {'implausible', number, ceiling}
 
+local token, listener = ARGV[1], ARGV[6] or ''
+local own_entry = listener .. ' ' .. token
 local holder = redis.call('GET', KEYS[1])
 local queued = holder and 1 or redis.call('ZCARD', KEYS[4])
-if queued == 0 and ARGV[6] == '' then return mint() end
 
-if holder == ARGV[1] then
-  local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-  if number then return {'granted', number} end
+if holder == token then
+  local number = granted_before(KEYS[1], KEYS[2], token, ARGV[2])
+  if number then return number end
 end
-
-local listener = ARGV[6]
-local own_entry = listener .. ' ' .. ARGV[1]
-
-local function take()
-  if listener ~= '' then
-    mark_alive(listener, KEYS[5])
-    redis.call('ZREM', KEYS[4], own_entry)
-  end
+if holder == token or queued == 0 then
+  if listener ~= '' then leave_queue(KEYS[4], KEYS[5], listener, own_entry) end
   return mint()
 end
 
@@ -35,19 +29,19 @@ local function enqueue()
     local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
     ticket = text_of(math.max(server_clock_us(), (tonumber(last) or 0) + 1))
   end
-  redis.call('ZADD', KEYS[4], 'NX', ticket, own_entry)
-  redis.call('PEXPIRE', KEYS[4], QUEUE_MS)
+  join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket)
 end
 
-if holder == ARGV[1] then return take() end
 if not holder then
-  if queued == 0 then return take() end
-  local last, refused = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], (server_clock_us()))
-  if not last then return refused end
-  mark_alive(listener, KEYS[5])
+  local next, refused = check_mint(KEYS[3], tonumber(ARGV[4] or '0'), ARGV[5] or '1', (server_clock_us()))
+  if not next then return refused end
   if listener ~= '' then enqueue() end
-  local next = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry)
-  if next == own_entry or not next then return take() end
+  drop_silent(KEYS[1], KEYS[2], KEYS[4], KEYS[5], listener)
+  local offered = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry)
+  if offered == own_entry or not offered then
+    if listener ~= '' then leave_queue(KEYS[4], KEYS[5], listener, own_entry) end
+    return mint()
+  end
   holder = redis.call('GET', KEYS[1])
 end
 
@@ -55,7 +49,6 @@ local record_number, _, owner = record_of(KEYS[2], holder)
 local left = redis.call('PTTL', KEYS[1])
 if listener == '' then return {'taken', left, owner or ''} end
 
-mark_alive(listener, KEYS[5])
 enqueue()
 local recheck = LONGEST_RECHECK_MS
 if left >= 0 then recheck = math.min(recheck, left + 2) end -- PTTL rounds; a key lives to the end of its millisecond

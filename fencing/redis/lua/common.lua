@@ -1,6 +1,6 @@
 -- Shared by the other scripts, which are sent with this file in front of them. Nothing runs by itself.
 --
--- The holder record is one string, "<number> <grant time, us> <token> <owner label>"; it is believed only while its
+-- The holder record is one string, "<number> <token> <grant time, us> <owner label>"; it is believed only while its
 -- token equals the lock's. Numbers travel as strings: a Lua number becomes a double on its way to the client.
 
 local MAX_NUMBER = 9007199254740991 -- 2^53 - 1
@@ -20,12 +20,12 @@ end
 local function record_of(holder_key, token)
   local record = redis.call('GET', holder_key)
   if not record then return nil end
-  local number, granted, record_token, owner = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
+  local number, record_token, granted, owner = string.match(record, '^(%d+) (%S+) (%d+) (.*)$')
   if record_token ~= token then return nil end
   return number, granted, owner
 end
 
--- Returns what the next number must exceed, and the counter; or nil and the reply that refuses. Writes nothing.
+-- Returns the next number, and the counter; or nil and the reply that refuses. Writes nothing.
 local function check_mint(counter_key, floor, clock_floor, clock)
   local counter = redis.call('GET', counter_key) or '0'
   if counter ~= '0' and not string.match(counter, '^[1-9]%d*$') then
@@ -34,10 +34,10 @@ local function check_mint(counter_key, floor, clock_floor, clock)
   counter = tonumber(counter)
   local ceiling = math.max(counter, clock) + PLAUSIBLE_STEP
   if floor > ceiling then return nil, {'implausible', text_of(floor), text_of(ceiling)} end
-  local last = math.max(counter, floor)
-  if clock_floor == '1' then last = math.max(last, clock) end
-  if last >= MAX_NUMBER then return nil, {'implausible', text_of(last), text_of(MAX_NUMBER - 1)} end
-  return last, counter
+  local number = math.max(counter, floor) + 1
+  if clock_floor == '1' then number = math.max(number, clock) end
+  if number > MAX_NUMBER then return nil, {'implausible', text_of(number - 1), text_of(MAX_NUMBER - 1)} end
+  return number, counter
 end
 
 local function set(key, value, ttl)
@@ -55,17 +55,18 @@ local function granted_before(lock_key, holder_key, token, ttl)
   return number
 end
 
--- Mints the next number and gives the lock to the token. All checks come before the first write, because Redis does not roll
--- scripts back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5.
+-- Mints the next number, gives the lock to the token, and returns the number. All checks come before the first write, because
+-- Redis does not roll scripts back. The minting scripts share KEYS 1 to 3 and ARGV 1 to 5: 1 token, 2 ttl in ms ('' for none),
+-- 3 owner label, 4 floor: a number to exceed ('0' for none), 5 '1': the server's clock in us is a floor too.
 local function mint()
-  local token, ttl, owner = ARGV[1], ARGV[2], ARGV[5]
+  local token, ttl, owner = ARGV[1], ARGV[2], ARGV[3]
   local clock, clock_text = server_clock_us()
-  local last, counter = check_mint(KEYS[3], tonumber(ARGV[3]), ARGV[4], clock)
-  if not last then return counter end
-  redis.call('INCRBY', KEYS[3], text_of(last + 1 - counter))
-  local number = text_of(last + 1) -- exact below 2^53; INCRBY's own reply would reach the client as a double
+  local next, counter = check_mint(KEYS[3], tonumber(ARGV[4] or '0'), ARGV[5] or '1', clock)
+  if not next then return counter end
+  redis.call('INCRBY', KEYS[3], text_of(next - counter))
+  local number = text_of(next) -- exact below 2^53; INCRBY's own reply would reach the client as a double
   set(KEYS[1], token, ttl)
-  set(KEYS[2], number .. ' ' .. clock_text .. ' ' .. token .. ' ' .. owner, ttl)
-  return {'granted', number}
+  set(KEYS[2], number .. ' ' .. token .. ' ' .. clock_text .. ' ' .. owner, ttl)
+  return number
 end
 

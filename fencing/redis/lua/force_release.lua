@@ -1,12 +1,12 @@
 -- Takes the lock from its holder, if there is one, and mints a new fence. The caller can then shut the holder out at the
 -- guards, and release the lock with the new token. The same token again gets the same number.
 -- KEYS: 1 lock, 2 holder record, 3 counter (all in one slot)
--- ARGV: 1 new token, 2 ttl in ms, 3 floor: a number to exceed ('0' for none), 4 '1': the server's clock in us is a
---       floor too, 5 owner label
--- Returns: {'granted', number} | {'implausible', number, ceiling}
+-- ARGV: 1 new token, 2 ttl in ms, 3 owner label, 4 floor: a number to exceed ('0' for none), 5 '1': the server's clock in us
+--       is a floor too
+-- Returns: number | {'implausible', number, ceiling}
 
 if redis.call('GET', KEYS[1]) == ARGV[1] then
   local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-  if number then return {'granted', number} end
+  if number then return number end
 end
 return mint()

@@ -1,24 +1,26 @@
 -- Shared by the scripts that hand the lock over, which are sent with this file behind common.lua. Nothing runs by itself.
 --
 -- The queue is a sorted set of "<listener> <token>", in the order of tickets. A listener is one process, or one event loop,
--- that subscribes to the channel fencing:1:wake:<listener>. Its messages: "grant <token> <resource>": the lock is offered to
--- that token. "passed <token> <resource>": that token was removed from the queue. "recheck <ms> <resource>": the listener's
--- first waiter must ask again after that time.
+-- that subscribes to the channel fencing:1:wake:<listener>. A hash has the number of entries of each listener. Messages:
+-- "grant <token> <resource>": the lock is offered to that token. "passed * <resource>": the listener's entries were removed
+-- from the queue; its waiters must ask again. "recheck <ms> <resource>": the listener's first waiter must ask again after
+-- that time.
 --
--- An offer is the lock itself, with the token of the next in the queue, for ACCEPT_MS, without a holder record. A waiter
--- accepts it by an acquire with that token. A set keeps the listeners that were offered the lock and have not made a request
--- since. Such a listener is passed over: a stopped process costs the others one offer, however many waiters it has. A waiter
--- that is passed over, or that misses its offer, is out of the queue. It gets its old place again by an acquire with its old
--- ticket.
+-- An offer is the lock itself, with the token of the next in the queue, for ACCEPT_MS. The holder record is then
+-- "offer <listener>". A waiter accepts it by an acquire with that token. If the lock is free and there is still such a record,
+-- then that listener is silent: its process is stopped. All its entries are removed, so it costs the others one offer, however
+-- many waiters it has. A waiter that is removed gets its old place again by an acquire with its old ticket.
 
 local ACCEPT_MS = 250 -- a process under load needs some ms; all waiters lose this time when one process is stopped
 local SPREAD_MS = 50 -- between two listeners that recheck the same offer
-local OFFERED_MS = 2500 -- how long a listener that did not answer is passed over, unless another one gets an offer
+local OFFERED_MS = 2500 -- how long the record of an offer outlasts the offer
 local QUEUE_MS = 30000 -- three times the longest recheck: by then every live waiter has asked again
 local LONGEST_RECHECK_MS = 10000
 local FOREIGN_RECHECK_MS = 1000 -- holders that use other libraries release without a message
-local MAX_PASSED = 1000 -- entries of dead or stopped waiters that one call goes through
-local MAX_SEARCHED = 128 -- entries that are searched for two other listeners
+local MAX_PASSED = 5000 -- entries of dead listeners that one call goes through
+local MAX_SEARCHED = 20000 -- entries that are searched for those of one listener
+local DRAWN = 8 -- listeners that are drawn at once
+local MAX_DRAWS = 16
 
 -- Publishes a message. Returns how many clients received it; nil where the user may not publish on the channel.
 local function publish(listener, text)
@@ -26,52 +28,92 @@ local function publish(listener, text)
   return type(receivers) == 'number' and receivers or nil
 end
 
--- Notes that the listener's process runs, because a request came from it.
-local function mark_alive(listener, offered_key)
-  if listener ~= '' then redis.call('SREM', offered_key, listener) end
+-- Counts an entry of the listener that has left the queue. Returns how many it has left.
+local function count_down(listeners_key, listener)
+  local left = redis.call('HINCRBY', listeners_key, listener, -1)
+  if left < 1 then redis.call('HDEL', listeners_key, listener) end
+  return left
+end
+
+local function join_queue(queue_key, listeners_key, listener, entry, ticket)
+  if redis.call('ZADD', queue_key, 'NX', ticket, entry) == 1 then redis.call('HINCRBY', listeners_key, listener, 1) end
+  redis.call('PEXPIRE', queue_key, QUEUE_MS)
+  redis.call('PEXPIRE', listeners_key, QUEUE_MS)
+end
+
+local function leave_queue(queue_key, listeners_key, listener, entry)
+  if redis.call('ZREM', queue_key, entry) == 1 then count_down(listeners_key, listener) end
+end
+
+-- Removes all entries of a listener, `left` in number.
+local function drop(queue_key, listeners_key, listener, left)
+  local prefix = listener .. ' '
+  local found = {}
+  for _, entry in ipairs(redis.call('ZRANGE', queue_key, 0, MAX_SEARCHED - 1)) do
+    if #found >= left then break end
+    if string.sub(entry, 1, #prefix) == prefix then found[#found + 1] = entry end
+  end
+  for first = 1, #found, 1000 do -- unpack has a limit
+    redis.call('ZREM', queue_key, unpack(found, first, math.min(first + 999, #found)))
+  end
+  redis.call('HDEL', listeners_key, listener)
+end
+
+-- Removes the entries of the listener that did not accept the last offer. The lock is free.
+local function drop_silent(lock_key, holder_key, queue_key, listeners_key, own_listener)
+  local silent = string.match(redis.call('GET', holder_key) or '', '^offer (%S+)$')
+  if not silent then return end
+  redis.call('DEL', holder_key)
+  if silent == own_listener then return end
+  local left = tonumber(redis.call('HGET', listeners_key, silent) or '0')
+  if left > 0 then drop(queue_key, listeners_key, silent, left) end
+  publish(silent, 'passed * ' .. lock_key)
 end
 
 -- Sends a recheck to two other listeners, so that an offer that is never accepted is noticed.
-local function send_rechecks(lock_key, queue_key, offered_key, grantee)
+local function send_rechecks(lock_key, listeners_key, grantee)
   local seen = {[grantee] = true}
-  local prefix = grantee .. ' '
   local after = ACCEPT_MS + 2
-  for _, entry in ipairs(redis.call('ZRANGE', queue_key, 0, MAX_SEARCHED - 1)) do
-    local listener = string.sub(entry, 1, #prefix) == prefix and grantee or string.match(entry, '^%S+') or ''
-    if not seen[listener] then
-      seen[listener] = true
-      local message = 'recheck ' .. after .. ' ' .. lock_key
-      if redis.call('SISMEMBER', offered_key, listener) == 0 and (publish(listener, message) or 0) > 0 then
-        if after > ACCEPT_MS + 2 then return end
-        after = after + SPREAD_MS
+  for _ = 1, MAX_DRAWS do
+    local drawn = redis.call('HRANDFIELD', listeners_key, DRAWN)
+    table.sort(drawn)
+    for _, listener in ipairs(drawn) do
+      if not seen[listener] then
+        seen[listener] = true
+        local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
+        if receivers == 0 then redis.call('HDEL', listeners_key, listener) end -- dead
+        if (receivers or 0) > 0 then
+          if after > ACCEPT_MS + 2 then return end
+          after = after + SPREAD_MS
+        end
       end
     end
+    if #drawn < DRAWN then return end
   end
 end
 
 -- Offers the lock to the first entry of the queue whose listener is subscribed, and returns that entry. Returns `own_entry`,
--- and changes nothing, where that is the first one. Returns nil where there is no such entry: the lock is then free.
-local function hand_over(lock_key, holder_key, queue_key, offered_key, own_entry)
+-- and offers nothing, where that is the first one. Returns nil where there is no such entry: the lock is then free.
+local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry)
   for _ = 1, MAX_PASSED do
-    local first = redis.call('ZRANGE', queue_key, 0, 0)[1]
+    local first, ticket = unpack(redis.call('ZPOPMIN', queue_key))
     if not first then break end
-    if first == own_entry then return own_entry end
     local listener, token = string.match(first, '^(%S+) (%S+)$')
-    local receivers = 0
-    if listener and redis.call('SISMEMBER', offered_key, listener) == 1 then
-      publish(listener, 'passed ' .. token .. ' ' .. lock_key)
-    elseif listener then
+    local left = listener and count_down(listeners_key, listener) or 0
+    if first == own_entry then return own_entry end
+    if listener then
       local set = redis.pcall('SET', lock_key, token, 'PX', ACCEPT_MS) -- refused where the memory is used up
-      receivers = not set.err and publish(listener, 'grant ' .. token .. ' ' .. lock_key)
-      if not receivers then break end
-    end
-    redis.call('ZREM', queue_key, first)
-    if receivers > 0 then
-      redis.call('DEL', holder_key)
-      redis.call('SADD', offered_key, listener)
-      redis.call('PEXPIRE', offered_key, OFFERED_MS)
-      send_rechecks(lock_key, queue_key, offered_key, listener)
-      return first
+      local receivers = not set.err and publish(listener, 'grant ' .. token .. ' ' .. lock_key)
+      if not receivers then
+        join_queue(queue_key, listeners_key, listener, first, ticket)
+        break
+      end
+      if receivers > 0 then
+        redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
+        send_rechecks(lock_key, listeners_key, listener)
+        return first
+      end
+      if left > 0 then drop(queue_key, listeners_key, listener, left) end -- dead
     end
   end
   redis.call('DEL', lock_key, holder_key)
