@@ -238,15 +238,12 @@ class SimulatedRedis:
             last = self.incrby(keys[2], b"1")
         except ScriptError:
             return None
-        if last <= 0:
-            return None
         clock = _text_of(float(self.clock_us))
-        if float(last) < float(clock) <= MAX_NUMBER:
+        number = _text_of(float(last)) if 0 < last <= MAX_NUMBER else None
+        if 0 < last < float(clock) <= MAX_NUMBER:
             number = clock
             self.set(keys[2], clock)
-        elif last <= MAX_NUMBER:
-            number = _text_of(float(last))
-        else:
+        if number is None:
             self.incrby(keys[2], b"-1")
             return None
         self.set(keys[0], args[0], px=args[1])

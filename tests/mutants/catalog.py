@@ -114,8 +114,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-renewal-keeps-the-lock-of-another",
         "fencing/redis/lua/renew.lua",
-        "if redis.call('GET', lock) == token then",
-        "if redis.call('GET', lock) then",
+        "if read(lock) == token then",
+        "if read(lock) then",
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_many_leases_are_renewed_in_one_request",),
     ),
     Mutant(
@@ -126,17 +126,38 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_numbers_grow_across_an_expiry",),
     ),
     Mutant(
+        "a-release-frees-the-lock-of-another-where-nobody-waits",
+        "fencing/redis/lua/release_alone.lua",
+        "call('GET', KEYS[1]) == ARGV[1] and ",
+        "",
+        ("tests/redis/test_contract.py::TestRedisCoordinator::test_numbers_grow_across_an_expiry",),
+    ),
+    Mutant(
+        "a-lock-that-is-held-is-granted-at-once",
+        "fencing/redis/lua/acquire_free.lua",
+        "call('EXISTS', KEYS[1], KEYS[4]) == 0",
+        "call('EXISTS', KEYS[4]) == 0",
+        ("tests/redis/test_contract.py::TestRedisCoordinator::test_a_held_lock_is_not_granted_again",),
+    ),
+    Mutant(
+        "a-number-is-not-above-the-counter",
+        "fencing/redis/lua/acquire_free.lua",
+        "last > 0 and last < tonumber(clock)",
+        "last > 0",
+        ("tests/redis/test_numbers.py::test_a_counter_ahead_of_the_clock_goes_on",),
+    ),
+    Mutant(
         "a-repeated-acquire-gets-another-number",
         "fencing/redis/lua/acquire.lua",
-        "if number then return {'granted', number} end",
+        "if number then return number end",
         "if number then return mint() end",
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_acquire_is_idempotent_for_its_token",),
     ),
     Mutant(
         "a-repeated-release-says-that-the-lock-was-lost",
         "fencing/redis/plans.py",
-        'return _kind(reply) == b"released" or reply.repeated',
-        'return _kind(reply) == b"released"',
+        "return reply.value != GONE or reply.repeated",
+        "return reply.value != GONE",
         ("tests/locks/test_plans.py::test_release_is_false_only_for_certain",),
     ),
     Mutant(
@@ -156,8 +177,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-offer-for-nobody-is-kept",
         "fencing/redis/waiters.py",
-        'elif kind == "grant":',
-        'elif kind == "passed":',
+        "            return None\n        return resource, argument",
+        "            return None\n        return None",
         ("tests/redis/test_waiters.py::test_an_offer_for_nobody_is_to_be_declined",),
     ),
     Mutant(

@@ -313,7 +313,7 @@ def test_claims_come_after_the_grant_is_confirmed(side: Side, any_redis: RedisSe
     class Watching:
         def claim(self, *holders: Any, timeout: float | None = None) -> None:
             record = client.get(KEYS.holder)
-            seen.append((client.get("r"), record.split()[2] if record else None, client.pttl("r") > 1000))
+            seen.append((client.get("r"), record.split()[1] if record else None, client.pttl("r") > 1000))
 
         def mark(self, resource: str) -> None: ...
         def landed(self, outcome: Any, timeout: float | None = None) -> None: ...
@@ -416,7 +416,7 @@ def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) ->
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
-    wait_until(lambda: sum(b":queue:" in key for key in any_redis.client().scan_iter()) == len(names), 10)
+    wait_until(lambda: sum(b":waiting:" in key for key in any_redis.client().scan_iter()) == len(names), 10)
     for lease in leases:
         side.call(lease.release)
     for thread in threads:

@@ -4,22 +4,21 @@
 local call = redis.call
 if not ARGV[4] and call('EXISTS', KEYS[1], KEYS[4]) == 0 then
   local last = redis.pcall('INCR', KEYS[3]) -- a table where it holds no number: acquire.lua refuses then
-  if type(last) == 'number' and last > 0 then
+  if type(last) == 'number' then
     local time = call('TIME')
     local clock = time[1] .. string.sub('00000' .. time[2], -6)
     local number
-    if last < tonumber(clock) and tonumber(clock) <= 9007199254740991 then
+    if last > 0 and last <= 9007199254740991 then number = string.format('%.0f', last) end
+    if last > 0 and last < tonumber(clock) and tonumber(clock) <= 9007199254740991 then
       number = clock
       call('SET', KEYS[3], clock)
-    elseif last <= 9007199254740991 then
-      number = string.format('%.0f', last)
     end
     if number then
       call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
       call('SET', KEYS[2], number .. ' ' .. ARGV[1] .. ' ' .. clock .. ' ' .. ARGV[3], 'PX', ARGV[2])
       return number
     end
-    call('DECR', KEYS[3]) -- no number is left: acquire.lua refuses
+    call('DECR', KEYS[3]) -- negative, or too great: acquire.lua refuses
   end
 end
 
