@@ -63,9 +63,7 @@ class _Renewal:
         """Watch a grant, and renew it, until it ends."""
         if settings.attempt_seconds < self._attempt_seconds:
             self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
-        holding = Holding(grant, settings, self._clock())
-        holding.alive = self._alive
-        self._alive.add(weakref.ref(holding, self._alive.discard))
+        holding = Holding(grant, settings, self._clock(), self._alive)
         self._schedule(holding)
         return holding
 

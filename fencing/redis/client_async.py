@@ -70,33 +70,34 @@ class AsyncConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         loop = asyncio.get_running_loop()
-        if self.closed:
-            if call.script is not RELEASE:
-                raise RuntimeError("this coordinator was closed; make a new one")
-            last = _LoopConnection(self._factory, loop)  # a block may end after the closing
-            try:
-                return await self._ask(last, call, loop)
-            finally:
-                await last.close()
         connection = self._loops.get(loop)
-        if connection is None:
-            self._forget_closed_loops()
-            connection = self._loops[loop] = _LoopConnection(self._factory, loop)
-        return await self._ask(connection, call, loop)
-
-    async def _ask(self, connection: _LoopConnection, call: Call, loop: asyncio.AbstractEventLoop) -> Any:
+        if connection is None or self.closed:
+            connection = self._new_connection(call, loop)
         seconds = self._factory.limit_seconds(call.timeout)
         now = time.monotonic()
         future = loop.create_future()
-        if not connection.open:
-            await connection.wait_until_open(seconds)
-        connection.send(_Request(call, future, now, now + seconds))
         try:
-            return await future
-        except asyncio.CancelledError:
-            if must_undo(call, interrupted=True) and connection.open:
-                connection.send_undo(call, now, now + seconds)
-            raise
+            if not connection.open:
+                await connection.wait_until_open(seconds)
+            connection.send(_Request(call, future, now, now + seconds))
+            try:
+                return await future
+            except asyncio.CancelledError:
+                if must_undo(call, interrupted=True) and connection.open:
+                    connection.send_undo(call, now, now + seconds)
+                raise
+        finally:
+            if self.closed:
+                await connection.close()
+
+    def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
+        connection = _LoopConnection(self._factory, loop)
+        if not self.closed:
+            self._forget_closed_loops()
+            self._loops[loop] = connection
+        elif call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
+            raise RuntimeError("this coordinator was closed; make a new one")
+        return connection
 
     def _forget_closed_loops(self) -> None:
         for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
