@@ -112,6 +112,18 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             error = raised
 
 
+def call_surely(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call a callback of the loop. If an exception interrupts it, call it once more soon, and raise the exception.
+
+    The loop only logs exceptions of its callbacks. So the exception of a signal handler must not end a chain of calls.
+    """
+    try:
+        callback(*args)
+    except BaseException:
+        loop.call_soon(callback, *args)
+        raise
+
+
 def _wake(waiter: asyncio.Future[None], _: object) -> None:
     if not waiter.done():
         waiter.set_result(None)
@@ -137,7 +149,7 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         waiter = loop.create_future()  # asyncio.wait() does the same for many tasks, but is slower
-        task.add_done_callback(partial(_wake, waiter))
+        task.add_done_callback(partial(call_surely, loop, _wake, waiter))
         try:
             await waiter
         except asyncio.CancelledError as error:

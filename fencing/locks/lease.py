@@ -244,12 +244,18 @@ class Lease(LeaseBase):
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
         if process.pid() != self._pid:  # another thread of the parent may have been releasing it
             return False
-        with self._releasing:
-            if self._begin_release():
-                plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
-                asked_before, self._asked = self._asked, True
-                self._freed = run(plan, self._backend.perform) or asked_before
-        return bool(self._freed)
+        try:
+            with self._releasing:
+                if self._begin_release():
+                    plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                    asked_before, self._asked = self._asked, True
+                    self._freed = run(plan, self._backend.perform) or asked_before
+            return bool(self._freed)
+        except FencingError:
+            raise
+        except BaseException:
+            self.release_later()  # a signal handler interrupted it, and its user may not repeat it
+            raise
 
     def __enter__(self) -> Lease:
         """Return this lease.

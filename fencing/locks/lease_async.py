@@ -133,6 +133,11 @@ class AsyncLease(LeaseBase):
                 plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
                 asked_before, self._asked = self._asked, True
                 self._freed = await run_async(plan, self._backend.perform) or asked_before
+            except (FencingError, asyncio.CancelledError):
+                raise
+            except BaseException:
+                self.release_later()  # a signal handler interrupted it, and its user may not repeat it
+                raise
             finally:
                 self._releasing = None
                 for answered in waiting:
