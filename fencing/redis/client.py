@@ -22,6 +22,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
@@ -50,7 +51,7 @@ IDLE_SECONDS = 1.0
 READ_BYTES = 65536
 
 BROKEN = (RedisError, OSError, NoReply, CoordinatorUnavailable)
-"""The errors of a connection. Any other exception has interrupted a call."""
+"""The errors of a connection, unless a signal handler raised them. Any other exception has interrupted a call."""
 
 UNDO_SECONDS = 0.01
 """The time limit of sending a compensation. If it fails, the lock expires after its ttl."""
@@ -122,7 +123,8 @@ class LazyConnection:
             self._seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
         try:
             return bool(self.raw.can_read(0))
-        except (RedisError, OSError):
+        except (RedisError, OSError) as error:
+            raise_interruption(error)
             return True
 
     def close(self) -> None:
@@ -179,6 +181,7 @@ class Connections:
         try:
             return self._exchange(connection, call, started)
         except (RedisError, OSError) as error:
+            raise_interruption(error)
             raise map_error(error, self.address) from error
         finally:
             if self.closed:
@@ -264,7 +267,8 @@ class Connections:
             if isinstance(reply, NoScriptError):
                 reply = connection.ask(command(call, by_text=True))
         except BaseException as error:
-            self._abandon(connection, call, error)
+            is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
+            self._abandon(connection, call, interrupted=not is_broken)
             raise
         if isinstance(reply, RedisError):
             self._raise_error_reply(connection, call, reply, was_open)
@@ -273,7 +277,7 @@ class Connections:
 
     def _raise_error_reply(self, connection: LazyConnection, call: Call, error: RedisError, was_open: bool) -> NoReturn:
         if isinstance(error, NOT_READY) or is_logged_out(error):
-            self._abandon(connection, call, error)
+            self._abandon(connection, call, interrupted=False)
             if was_open and is_logged_out(error):
                 raise NoReply(error, may_have_run=False) from error  # the next connection may use new credentials
         else:
@@ -286,23 +290,25 @@ class Connections:
             if self._factory.must_ask_policy():
                 self._factory.check_policy(connection.ask(ASK_POLICY))
         except (RedisError, OSError) as error:
+            raise_interruption(error)
             raise map_connect_error(error, self.address) from error
 
-    def _abandon(self, connection: LazyConnection, call: Call, error: BaseException) -> None:
+    def _abandon(self, connection: LazyConnection, call: Call, *, interrupted: bool) -> None:
         """Close a connection without a reply. After an error, the idle ones count as broken too."""
         if connection.raw is None:
             return
         sock = quirks.socket_of(connection.raw)
-        is_broken = isinstance(error, BROKEN)  # or else the exception of a signal handler, of any kind
-        undo = call.compensation if must_undo(call, interrupted=not is_broken) else None
+        undo = call.compensation if must_undo(call, interrupted=interrupted) else None
         if undo is not None and sock is not None:
             try:
                 sock.settimeout(UNDO_SECONDS)
                 sock.sendall(command(undo, by_text=True))
-            except OSError:
-                pass
+            except OSError as failure:
+                if interruption_in(failure) is not None:
+                    connection.close()
+                    raise
         connection.close()
-        if is_broken:
+        if not interrupted:
             self._broken_at = time.monotonic()
 
     def close(self) -> None:

@@ -184,8 +184,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replies-find-other-callers",
         "fencing/redis/client_async.py",
-        "request = self._waiting.popleft()",
-        "request = self._waiting.pop()",
+        "request = self._waiting[0]",
+        "request = self._waiting[-1]",
         ("tests/redis/test_multiplex.py::test_replies_find_their_callers",),
     ),
     # The rule in SQL
