@@ -12,6 +12,9 @@ from fencing.kernel.errors import FencingError
 
 _MOST_DOUBLINGS = 32
 
+LEAST_SECONDS = 0.001
+"""The smallest time limit of one attempt."""
+
 
 class Backoff(NamedTuple):
     """Exponential back-off with jitter, so that callers that collided do not collide again.
@@ -64,6 +67,7 @@ def retry(
     give_up: Callable[[NoReply], Exception],
     most_refusals: float = math.inf,
     unanswered: Callable[[], object] | None = None,
+    failure: NoReply | None = None,
 ) -> Plan[Answer]:
     """Perform an effect, and repeat it after each ``NoReply`` until the deadline.
 
@@ -79,21 +83,26 @@ def retry(
             time.
         most_refusals: how many attempts that certainly did not run are repeated.
         unanswered: called when there is no answer although an attempt may have run.
+        failure: of the first attempt, if it was made already.
     """
     failures, refusals, pause, repeated = 0, 0, 0.0, False
     longest, most_telling = 0.0, None
     try:
         while True:
             sent_at = clock()
-            timeout = max(min(attempt_seconds, deadline - sent_at), 0.001)
+            timeout = max(min(attempt_seconds, deadline - sent_at), LEAST_SECONDS)
             last = sent_at + timeout + pause >= deadline
             try:
+                if failure is not None:
+                    timeout = attempt_seconds
+                    raise failure
                 return Answer((yield attempt(timeout, last)), sent_at, repeated)
-            except NoReply as failure:
-                repeated = repeated or failure.may_have_run
-                refusals += not failure.may_have_run
+            except NoReply as failed:
+                failure = None
+                repeated = repeated or failed.may_have_run
+                refusals += not failed.may_have_run
                 if most_telling is None or timeout >= longest:  # an attempt with very little time says very little
-                    longest, most_telling = timeout, failure
+                    longest, most_telling = timeout, failed
                 if clock() + pause >= deadline or refusals > most_refusals:
                     raise give_up(most_telling) from most_telling.cause
             yield Sleep(pause)

@@ -174,6 +174,7 @@ class Backend(ABC):
         deadline: float,
         *,
         may_take: str | None = None,
+        failure: NoReply | None = None,
     ) -> Plan[Answer]:
         """Perform an effect, and repeat it after each ``NoReply`` until the deadline, with
         :func:`fencing.kernel.retry.retry`.
@@ -186,6 +187,7 @@ class Backend(ABC):
             deadline: the moment of ``clock`` after which no attempt begins.
             may_take: the token of a lock on ``about`` that the effect may take. If there is no answer although it may
                 have run, the lock is given back in the background.
+            failure: of the first attempt, if it was made already.
 
         Raises:
             CoordinatorUnavailable: there was no answer in time.
@@ -212,6 +214,7 @@ class Backend(ABC):
             give_up=unavailable,
             most_refusals=MOST_REFUSALS if settings.one_try else math.inf,
             unanswered=None if may_take is None else give_back,
+            failure=failure,
         )
 
     def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:

@@ -44,9 +44,8 @@ class RedisCoordinator(RedisPlans, Coordinator):
         self._listener = Listener(client, self._connections.perform, self.clock)
         self.address = self._connections.address
 
-    def listening(self) -> bool:
-        """Return whether there is an open connection that wakes waiters."""
-        return self._listener.listening()
+    def is_waited_for(self, resource: str) -> bool:
+        return self._listener.is_waited_for(resource)
 
     def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
         """Run one script on Redis, or add, block or remove a waiter."""
@@ -93,9 +92,8 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         self._listener = AsyncListener(client, self._connections.perform, self.clock)
         self.address = self._connections.address
 
-    def listening(self) -> bool:
-        """Return whether the running loop has an open connection that wakes waiters."""
-        return self._listener.listening()
+    def is_waited_for(self, resource: str) -> bool:
+        return self._listener.is_waited_for(resource)
 
     async def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
         """Run one script on Redis, or add, block or remove a waiter."""

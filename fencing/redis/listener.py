@@ -124,9 +124,9 @@ class Listener:
         if connection is not None:
             quirks.close_copy(connection.raw)  # otherwise the parent's listener would seem alive after it has ended
 
-    def listening(self) -> bool:
-        """Return whether a connection is open, so that a new waiter need not open it. A hint."""
-        return self._connection is not None
+    def is_waited_for(self, resource: str) -> bool:
+        """Return whether there are waiters for the resource. A hint."""
+        return resource in self._waiters
 
     def perform(self, effect: Enlist | Wait | Leave) -> Waiter | None:
         """Add a waiter, block until it is woken, or remove it.

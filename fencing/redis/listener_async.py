@@ -74,10 +74,10 @@ class AsyncListener:
             listener = self._loops[loop] = self._make()
         return listener
 
-    def listening(self) -> bool:
-        """Return whether the running loop's connection is open, so that a new waiter need not open it. A hint."""
+    def is_waited_for(self, resource: str) -> bool:
+        """Return whether the running loop has waiters for the resource. A hint."""
         listener = self._loops.get(asyncio.get_running_loop())
-        return listener is not None and listener.connection is not None
+        return listener is not None and resource in listener.waiters
 
     async def perform(self, effect: Enlist | Wait | Leave) -> Waiter | None:
         """Add a waiter, wait until it is woken, or remove it.

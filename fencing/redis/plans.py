@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import MarkImplausible
 from fencing.kernel.fence import Fence
-from fencing.kernel.retry import Answer
+from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
@@ -71,15 +71,21 @@ class RedisPlans(Backend):
     clock_floor: bool = True
     """Whether the server's clock is a floor for numbers."""
 
-    def listening(self) -> bool:
-        """Return whether a listener is connected, so that a caller that may wait can queue with its first request."""
+    def is_waited_for(self, resource: str) -> bool:
+        """Return whether this process or event loop has waiters for the resource. A new one then queues at once."""
         return False
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
-        reply = yield from self._plan_try(resource, token, settings, floor, deadline, None, "")
-        return self._outcome(reply, resource, token, settings)
+        sent_at = self.clock()
+        call = self._acquire_call(resource, token, settings, floor, deadline - sent_at)
+        try:
+            reply = yield call
+        except NoReply as failure:
+            answer = yield from self._plan_call(call, resource, settings, deadline, failure)
+            sent_at, reply = answer.sent_at, answer.value
+        return _outcome(reply, resource, token, settings, sent_at)
 
     def plan_queue(
         self,
@@ -92,14 +98,24 @@ class RedisPlans(Backend):
         place: _Place | None = None,
     ) -> Plan[Grant | Taken]:
         """Do the same as ``plan_acquire`` for a caller that waits: see ``Queues`` in ``fencing/locks/backend.py``."""
+        if place is None and not self.is_waited_for(resource):
+            outcome = yield from self.plan_acquire(resource, token, settings, floor=floor, deadline=deadline)
+            if isinstance(outcome, Grant):
+                return outcome
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
-            if place is not None or self.listening():
-                waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline)
-            reply = yield from self._plan_try(resource, token, settings, floor, deadline, waiter, ticket)
-            if _kind(reply) == b"taken":
-                waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline)
-                reply = yield from self._plan_try(resource, token, settings, floor, deadline, waiter, ticket)
+            seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
+            try:
+                waiter = yield Enlist(resource, token, seconds, waiter)
+            except NoReply as failure:
+                waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline, failure)
+            sent_at = self.clock()
+            call = self._acquire_call(resource, token, settings, floor, deadline - sent_at, waiter.listener, ticket)
+            try:
+                reply = yield call
+            except NoReply as failure:
+                answer = yield from self._plan_call(call, resource, settings, deadline, failure)
+                sent_at, reply = answer.sent_at, answer.value
         except GeneratorExit:
             raise
         except BaseException:
@@ -107,11 +123,10 @@ class RedisPlans(Backend):
                 yield Leave(waiter)
             raise
         if _kind(reply) == b"queued":
-            assert waiter is not None
             place = _Place(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
             return Taken(math.inf, _text(reply, 3) or None, place)
-        outcome = self._outcome(reply, resource, token, settings)
-        if waiter is not None and isinstance(outcome, Grant):
+        outcome = _outcome(reply, resource, token, settings, sent_at)
+        if isinstance(outcome, Grant):
             yield Leave(waiter, outcome.deadline)
         return outcome
 
@@ -119,15 +134,15 @@ class RedisPlans(Backend):
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
         args = self._mint_arguments(token, settings, floor, fence.token)
-        reply = yield from self._plan_mint(REMINT, args, fence.resource, settings, deadline)
-        if _kind(reply) == b"gone":
+        answer = yield from self._plan_mint(REMINT, args, fence.resource, settings, deadline)
+        if _kind(answer.value) == b"gone":
             return None
-        return self._grant(reply, fence.resource, token, settings)
+        return _grant(answer.value, fence.resource, token, settings, answer.sent_at)
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         args = self._mint_arguments(token, settings, floor)
-        reply = yield from self._plan_mint(FORCE_RELEASE, args, resource, settings, deadline)
-        return self._grant(reply, resource, token, settings)
+        answer = yield from self._plan_mint(FORCE_RELEASE, args, resource, settings, deadline)
+        return _grant(answer.value, resource, token, settings, answer.sent_at)
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
@@ -143,20 +158,25 @@ class RedisPlans(Backend):
         packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
         packed = script_call(RENEW.by_sha, len(keys), len(args), packed)
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
-        reply = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
-        believed_until = settings.deadline(reply.sent_at)
-        renewed: bytes = reply.value
+        answer = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
+        believed_until = settings.deadline(answer.sent_at)
+        renewed: bytes = answer.value
         return [believed_until if result == RENEWED else None for result in renewed]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        reply = yield from self._plan_call(
-            release_call(fence.resource, fence.token), fence.resource, settings, deadline
-        )
-        return reply.value != GONE or reply.repeated  # repeated: the first attempt may have freed it
+        seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
+        call = release_call(fence.resource, fence.token, timeout=seconds)
+        try:
+            freed: bool = (yield call) != GONE
+        except NoReply as failure:
+            answer = yield from self._plan_call(call, fence.resource, settings, deadline, failure)
+            freed = answer.value != GONE or answer.repeated  # repeated: the first attempt may have freed it
+        return freed
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)
-        reply = yield from self._plan_call(Call(HOLDER, (keys.lock, keys.holder), ()), resource, settings, deadline)
+        answer = yield from self._plan_call(Call(HOLDER, (keys.lock, keys.holder), ()), resource, settings, deadline)
+        reply = answer.value
         if _kind(reply) == b"free":
             return None
         ours = _text(reply, 3) != ""
@@ -167,25 +187,27 @@ class RedisPlans(Backend):
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
         )
 
-    def _plan_try(
+    def _acquire_call(
         self,
         resource: str,
         token: str,
         settings: Settings,
         floor: int,
-        deadline: float,
-        waiter: Waiter | None,
-        ticket: str,
-    ) -> Plan[Answer]:
-        listener = "" if waiter is None else waiter.listener
+        left: float,
+        listener: str = "",
+        ticket: str = "",
+    ) -> Call:
+        """Return the first request for the lock, ``left`` seconds before the deadline."""
         keys, packed = acquire_keys(resource)
-        if waiter is None and floor == 0 and self.clock_floor and settings.ttl is not None:
-            args = self._mint_arguments(token, settings, floor)[:3]
-        else:
+        if listener or floor or not self.clock_floor or settings.ttl is None:
             args = self._mint_arguments(token, settings, floor, listener, ticket)
+        else:
+            args = self._mint_arguments(token, settings, floor)[:3]
         packed = script_call(ACQUIRE.by_sha, len(keys), len(args), packed + bulk(token) + _packed(args[1:]))
-        call = Call(ACQUIRE, keys, args, may_take=(resource, token, listener), packed=packed)
-        return self._plan_call(call, resource, settings, deadline)
+        seconds = settings.attempt_seconds
+        if seconds < left:
+            return Call(ACQUIRE, keys, args, seconds, (resource, token, listener), False, packed)
+        return Call(ACQUIRE, keys, args, max(left, LEAST_SECONDS), (resource, token, listener), True, packed)
 
     def _mint_arguments(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
         """Return the arguments of a script that mints a number."""
@@ -198,51 +220,65 @@ class RedisPlans(Backend):
         call = Call(script, (keys.lock, keys.holder, keys.counter), args, may_take=(resource, str(args[0]), ""))
         return self._plan_call(call, resource, settings, deadline)
 
-    def _outcome(self, reply: Answer, resource: str, token: str, settings: Settings) -> Grant | Taken:
-        if _kind(reply) == b"taken":
-            left = _number(reply, 1)
-            return Taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2) or None)
-        return self._grant(reply, resource, token, settings)
+    def _plan_call(
+        self, call: Call, about: str, settings: Settings, deadline: float, failure: NoReply | None = None
+    ) -> Plan[Answer]:
+        """Run a script until there is an answer. Every script is idempotent for its token, so it can be repeated.
 
-    def _grant(self, reply: Answer, resource: str, token: str, settings: Settings) -> Grant:
-        if _kind(reply) == b"implausible":
-            raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
-        return Grant(Fence(resource, int(reply.value), token), settings.deadline(reply.sent_at))
-
-    def _plan_call(self, call: Call, about: str, settings: Settings, deadline: float) -> Plan[Answer]:
-        """Run a script. Every script is idempotent for its token, so it can be repeated."""
+        Args:
+            failure: of the first attempt, if it was made already.
+        """
         script, keys, args, _, may_take, _, packed = call
 
         def attempt(timeout: float, last: bool) -> Call:
             return Call(script, keys, args, timeout, may_take, last, packed)
 
         token = None if may_take is None else may_take[1]
-        return self.plan_until_answered(attempt, about, settings, deadline, may_take=token)
+        return self.plan_until_answered(attempt, about, settings, deadline, may_take=token, failure=failure)
 
     def _plan_enlist(
-        self, resource: str, token: str, waiter: Waiter | None, settings: Settings, deadline: float
+        self,
+        resource: str,
+        token: str,
+        waiter: Waiter | None,
+        settings: Settings,
+        deadline: float,
+        failure: NoReply,
     ) -> Plan[Waiter]:
         def enlist(timeout: float, last: bool) -> Enlist:
             return Enlist(resource, token, timeout, waiter)
 
-        answer = yield from self.plan_until_answered(enlist, resource, settings, deadline)
+        answer = yield from self.plan_until_answered(enlist, resource, settings, deadline, failure=failure)
         enlisted: Waiter = answer.value
         return enlisted
 
 
-def _kind(reply: Answer) -> bytes:
+def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | Taken:
+    if _kind(reply) == b"taken":
+        left = _number(reply, 1)
+        return Taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2) or None)
+    return _grant(reply, resource, token, settings, sent_at)
+
+
+def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant:
+    if _kind(reply) == b"implausible":
+        raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
+    return Grant(Fence(resource, int(reply), token), settings.deadline(sent_at))
+
+
+def _kind(reply: Any) -> bytes:
     """Return the first word of a reply; empty: the reply is a number."""
-    kind: bytes = reply.value[0] if isinstance(reply.value, list) else b""
+    kind: bytes = reply[0] if isinstance(reply, list) else b""
     return kind
 
 
-def _text(reply: Answer, index: int) -> str:
-    value = reply.value[index]
+def _text(reply: Any, index: int) -> str:
+    value = reply[index]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _number(reply: Answer, index: int) -> int:
-    return int(reply.value[index])
+def _number(reply: Any, index: int) -> int:
+    return int(reply[index])
 
 
 @lru_cache(maxsize=64)  # settings in use; arguments with tickets are evicted

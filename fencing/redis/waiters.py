@@ -97,6 +97,10 @@ class Waiters:
         """Return whether there is a waiter."""
         return any(map(len, self._waiters.values()))
 
+    def __contains__(self, resource: str) -> bool:
+        """Return whether there is a waiter for the resource."""
+        return resource in self._waiters
+
     def add(self, waiter: Waiter) -> None:
         """Add a waiter that is about to ask. From now on messages wake it."""
         self._waiters.setdefault(waiter.resource, WeakValueDictionary())[waiter.token] = waiter

@@ -342,14 +342,14 @@ def test_a_waiter_listens_before_it_queues_and_asks_again_with_its_ticket(steps:
     assert steps.effects[-1].free_at == grant.deadline
 
 
-def test_the_first_request_queues_where_a_listener_is_connected(steps: Stepper) -> None:
-    steps.redis.listening = lambda: True  # type: ignore[method-assign]
+def test_the_first_request_queues_where_others_of_the_process_wait(steps: Stepper) -> None:
+    steps.redis.is_waited_for = lambda resource: True  # type: ignore[method-assign]
     steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), QUEUED, GRANTED)
     assert steps.asked() == ["Enlist", "acquire", "Wait", "Enlist", "acquire", "Leave"]
 
 
 def test_trying_once_neither_listens_nor_queues(steps: Stepper) -> None:
-    steps.redis.listening = lambda: True  # type: ignore[method-assign]
+    steps.redis.is_waited_for = lambda resource: True  # type: ignore[method-assign]
     with pytest.raises(NotAcquired):
         steps.run(plans.acquire(steps.redis, "r", SETTINGS, 0.0), [b"taken", 100_000, b""])
     assert steps.asked() == ["acquire"]
@@ -399,7 +399,7 @@ def test_packed_requests_equal_unpacked_ones(steps: Stepper) -> None:
 
 
 def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_compensation(steps: Stepper) -> None:
-    steps.redis.listening = lambda: True  # type: ignore[method-assign]
+    steps.redis.is_waited_for = lambda resource: True  # type: ignore[method-assign]
     steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), GRANTED)
     [call] = [effect for effect in steps.effects if isinstance(effect, Call)]
     assert call.compensation is not None

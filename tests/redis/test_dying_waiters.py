@@ -208,10 +208,11 @@ def test_a_dead_tcp_connection_is_noticed(
     queue.has(1)
     through.silence()
 
-    async def listening() -> bool:  # on the loop, where there is one
-        return bool(coordinator.listening())
-
-    side.wait_until(lambda: not side.call(listening))
+    if side.asynchronous:
+        [listener] = coordinator._listener._loops.values()
+        side.wait_until(lambda: listener.connection is None)
+    else:
+        side.wait_until(lambda: coordinator._listener._connection is None)
     side.call(holder.release)
     through.cut()
     through.restore()
