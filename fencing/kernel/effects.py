@@ -112,6 +112,16 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             error = raised
 
 
+def background(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Start a task that needs no end: if its loop is closed first, nothing is logged.
+
+    ``asyncio.run`` cancels all tasks once. A task that begins after that, because a block ends, is left behind.
+    """
+    task = loop.create_task(coroutine, name=name)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio.gather does the same
+    return task
+
+
 def call_surely(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
     """Call a callback of the loop. If an exception interrupts it, call it once more soon, and raise the exception.
 

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+_slots: Any = BaseException  # a subclass may override the attributes
+_context, _cause = _slots.__context__.__get__, _slots.__cause__.__get__
+
 
 def interruption_in(error: BaseException) -> BaseException | None:
     """Return the exception that interrupted the calling function; None: ``error`` is an error of its own calls.
@@ -46,7 +49,7 @@ def _interruption_below(caller: FrameType, error: BaseException) -> BaseExceptio
             return found
         if any(_is_handler(frame, handlers) for frame in frames):
             return found
-        for earlier in (found.__context__, found.__cause__):
+        for earlier in (_context(found), _cause(found)) if frames else ():
             if earlier is not None and id(earlier) not in seen:
                 seen.add(id(earlier))
                 errors.append(earlier)

@@ -116,7 +116,7 @@ class LeaseBase:
         errors, seen = [error], {id(error)}
         while errors:
             error = errors.pop()
-            if isinstance(error, StaleFence) and error.fence == self.fence:
+            if isinstance(error, StaleFence) and getattr(error, "fence", None) == self.fence:
                 self._holding.lose("stale")
             if isinstance(error, BaseExceptionGroup):  # other errors may have an attribute of that name, of any kind
                 inner = [each for each in _exceptions_of(error) if id(each) not in seen]

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.effects import call_surely, run, run_async
+from fencing.kernel.effects import background, call_surely, run, run_async
 from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks import plans
 from fencing.locks.backend import Backend
@@ -252,7 +252,7 @@ class AsyncRenewal(_Renewal):
         state = self._loop_state()
         state.due.extend(holdings)
         if state.task is None:
-            state.task = asyncio.get_running_loop().create_task(self._work(state), name="fencing-renewal")
+            state.task = background(asyncio.get_running_loop(), self._work(state), "fencing-renewal")
             state.task.add_done_callback(partial(self._done, state))
 
     async def _work(self, state: _LoopState) -> None:

@@ -20,7 +20,7 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
-from fencing.kernel.effects import call_surely
+from fencing.kernel.effects import background, call_surely
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.redis import quirks
@@ -178,7 +178,7 @@ class _LoopConnection:
         """
         if self._opening is None:
             self._opening = self._loop.create_future()
-            self._task = self._loop.create_task(self._run(self._opening), name="fencing-redis")
+            self._task = background(self._loop, self._run(self._opening), "fencing-redis")
             self._task.add_done_callback(partial(self._ended, self._opening))
         opening = self._opening
         await asyncio.wait([opening], timeout=seconds)
@@ -260,9 +260,13 @@ class _LoopConnection:
         except (RedisError, OSError) as error:
             self._broken = error
             raise_interruption(error)
+        except RuntimeError:
+            if not self._loop.is_closed():  # redis-py cannot close its connection any more
+                raise
         finally:
-            self._ended(opening)
-            await connection.disconnect(nowait=True)
+            if not self._loop.is_closed():
+                self._ended(opening)
+                await connection.disconnect(nowait=True)
 
     def _ended(self, opening: asyncio.Future[None], _: object = None) -> None:
         """Note that the task has ended, even if it was cancelled before it began, or interrupted while it ended."""

@@ -14,7 +14,7 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from fencing.kernel import process
-from fencing.kernel.effects import call_surely
+from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
@@ -121,6 +121,7 @@ class _LoopListener:
         self._clock = clock
         self._connecting = asyncio.Lock()
         self._heartbeat = Heartbeat()
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._listening: asyncio.Task[None] | None = None
         self._declining: set[asyncio.Task[None]] = set()
 
@@ -153,7 +154,7 @@ class _LoopListener:
             raise
         self.connection = connection
         self._heartbeat = Heartbeat()
-        self._listening = asyncio.create_task(self._listen(connection), name="fencing-listener")
+        self._listening = background(self._loop, self._listen(connection), "fencing-listener")
         self._listening.add_done_callback(partial(self._ended, connection))
 
     def _ended(self, connection: Any, _: object = None) -> None:
@@ -163,7 +164,7 @@ class _LoopListener:
             self.waiters.wake_all()
 
     async def _listen(self, connection: Any) -> None:
-        reading = asyncio.create_task(self._read(connection), name="fencing-listener-read")
+        reading = background(self._loop, self._read(connection), "fencing-listener-read")
         try:
             while self._heartbeat.must_listen(bool(self.waiters)) and not reading.done():
                 await asyncio.wait([reading], timeout=self._heartbeat.TICK_SECONDS)
@@ -172,10 +173,11 @@ class _LoopListener:
         except (RedisError, OSError):
             pass  # the connection broke
         finally:
-            self._ended(connection)
-            reading.cancel()
-            await connection.disconnect(nowait=True)
-            await asyncio.wait([reading])
+            if not self._loop.is_closed():
+                self._ended(connection)
+                reading.cancel()
+                await connection.disconnect(nowait=True)
+                await asyncio.wait([reading])
 
     async def _read(self, connection: Any) -> None:
         """Handle messages until the connection breaks, or receives a message that our scripts do not publish."""
@@ -191,7 +193,7 @@ class _LoopListener:
     def _on_message(self, text: bytes) -> None:
         declined = self.waiters.on_message(text)
         if declined is not None:
-            task = asyncio.create_task(self._decline(*declined), name="fencing-decline")
+            task = background(asyncio.get_running_loop(), self._decline(*declined), "fencing-decline")
             self._declining.add(task)
             task.add_done_callback(self._declining.discard)
 
