@@ -106,6 +106,11 @@ class Holding:
         return None if ended is None else ended[0]
 
     @property
+    def has_ended(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._ended)
+
+    @property
     def lost(self) -> Loss | None:
         """How it was lost; None: it was not."""
         how = self.ended

@@ -186,7 +186,7 @@ class AsyncLease(LeaseBase):
 
 
 class CancelOnLoss:
-    """A context manager that cancels its block when the lease is lost, and then raises LeaseLost."""
+    """Cancels the block of a lease when the lease is lost."""
 
     def __init__(self, lease: AsyncLease) -> None:
         self._lease = lease
@@ -194,7 +194,8 @@ class CancelOnLoss:
         self._cancelling_before = 0
         self._fired = False
 
-    def __enter__(self) -> None:
+    def begin(self) -> None:
+        """Watch the lease, for the current task."""
         self._task = asyncio.current_task()
         if self._task is not None:
             self._cancelling_before = self._task.cancelling()
@@ -208,13 +209,13 @@ class CancelOnLoss:
             self._fired = True
             self._task.cancel()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def end(self, error: BaseException | None) -> LeaseLost | None:
+        """Return the error to raise in the place of the one that ended the block; None: leave that."""
         task, self._task = self._task, None
         self._lease._cancel = None
         if not self._fired or task is None:
-            return
+            return None
         cancelled_elsewhere = task.uncancel() > self._cancelling_before
         if isinstance(error, asyncio.CancelledError) and not cancelled_elsewhere:
-            raise LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone") from error
+            return LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone")
+        return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
 from fencing.kernel.effects import run, run_async
@@ -12,9 +12,10 @@ from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
 from fencing.locks.backend import Backend, ForcedRelease, Holder, check_capabilities
 from fencing.locks.clients import coordinator_of
+from fencing.locks.hold import AsyncHold, Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
-from fencing.locks.lease_async import AsyncLease, CancelOnLoss
+from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings, check_timeout
 
 
@@ -64,6 +65,7 @@ class FencedLock:
         self.resource = check_resource(resource)
         self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
         self._settings = _settings(self.coordinator, options, asynchronous=False)
+        self._lease: Callable[[Holding], Lease] = partial(Lease, self.coordinator)
 
     def acquire(self, timeout: float | None = None) -> Lease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
@@ -96,8 +98,7 @@ class FencedLock:
         except NotAcquired:
             return None
 
-    @contextmanager
-    def hold(self, timeout: float | None = None) -> Iterator[Lease]:
+    def hold(self, timeout: float | None = None) -> Hold:
         """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
 
         An error of the block is raised unchanged.
@@ -112,12 +113,7 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        lease = self.acquire(timeout)
-        try:
-            with lease:
-                yield lease
-        finally:
-            lease.release_later()  # if an interruption skipped the release
+        return Hold(self.acquire, timeout)
 
     if not TYPE_CHECKING:  # type checkers report ``with lock`` themselves
 
@@ -167,9 +163,6 @@ class FencedLock:
         """
         return run(plans.force_release(self.coordinator, self.resource, self._settings), self.coordinator.perform)
 
-    def _lease(self, holding: Holding) -> Lease:
-        return Lease(self.coordinator, holding)
-
     def __repr__(self) -> str:
         return f"<FencedLock of {self.resource!r}>"
 
@@ -197,6 +190,7 @@ class AsyncFencedLock:
         self.resource = check_resource(resource)
         self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
         self._settings = _settings(self.coordinator, options, asynchronous=True)
+        self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, self.coordinator)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
@@ -232,8 +226,7 @@ class AsyncFencedLock:
         except NotAcquired:
             return None
 
-    @asynccontextmanager
-    async def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncIterator[AsyncLease]:
+    def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncHold:
         """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
 
         An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
@@ -249,13 +242,7 @@ class AsyncFencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        lease = await self.acquire(timeout)
-        try:
-            async with lease:
-                with CancelOnLoss(lease) if cancel_on_loss else nullcontext():
-                    yield lease
-        finally:
-            lease.release_later()  # if an interruption skipped the release
+        return AsyncHold(self.acquire, timeout, cancel_on_loss)
 
     if not TYPE_CHECKING:
 
@@ -309,9 +296,6 @@ class AsyncFencedLock:
         """
         plan = plans.force_release(self.coordinator, self.resource, self._settings)
         return await run_async(plan, self.coordinator.perform)
-
-    def _lease(self, holding: Holding) -> AsyncLease:
-        return AsyncLease(self.coordinator, holding)
 
     def __repr__(self) -> str:
         return f"<AsyncFencedLock of {self.resource!r}>"

@@ -73,7 +73,7 @@ class _Renewal:
 
     def _schedule(self, holding: Holding) -> None:
         """Enter a holding into the calendar at its next moment."""
-        while holding.ended is None and holding.settings.ttl is not None:
+        while not holding.has_ended and holding.settings.ttl is not None:
             when = holding.moment
             if when <= self._clock():
                 self._inspect([holding], when)

@@ -185,6 +185,8 @@ def check_timeout(timeout: object) -> float:
     """
     if timeout is None:
         return math.inf
+    if (type(timeout) is float or type(timeout) is int) and 0 <= timeout < math.inf:
+        return timeout
     seconds = _check_seconds(timeout, "timeout")
     if seconds < 0:
         raise ValueError(f"timeout must not be negative, not {timeout}; 0 tries once, None waits for ever")

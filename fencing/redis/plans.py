@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import MarkImplausible
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
@@ -263,7 +263,7 @@ def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at:
 def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant:
     if _kind(reply) == b"implausible":
         raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
-    return Grant(Fence(resource, int(reply), token), settings.deadline(sent_at))
+    return Grant(granted_fence(resource, int(reply), token), settings.deadline(sent_at))
 
 
 def _kind(reply: Any) -> bytes:
