@@ -16,11 +16,12 @@ _TWICE = "this hold() was used before; call hold() once for each block"
 class Hold(ContextDecorator):
     """The context manager that :meth:`fencing.FencedLock.hold` returns. Used as ``with``, once, or as a decorator."""
 
-    __slots__ = ("_acquire", "_lease", "_timeout")
+    __slots__ = ("_acquire", "_lease", "_timeout", "_used")
 
     def __init__(self, acquire: Callable[[float | None], Lease], timeout: float | None) -> None:
         self._acquire = acquire
         self._timeout = timeout
+        self._used = False
         self._lease: Lease | None = None
 
     def _recreate_cm(self) -> Self:
@@ -33,26 +34,23 @@ class Hold(ContextDecorator):
             NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``.
             TypeError: this object was used before. Call ``hold`` for each block.
         """
-        if self._lease is not None:
+        if self._used:
             raise TypeError(_TWICE)
-        lease = self._acquire(self._timeout)
-        try:
-            self._lease = lease
-            return lease
-        except BaseException:  # of a signal handler: the block does not begin
-            lease.release_later()
-            raise
+        self._used = True
+        self._lease = lease = self._acquire(self._timeout)
+        return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        lease = self._lease
-        assert lease is not None
-        try:
-            lease.__exit__(kind, error, trace)
-        finally:
-            lease.release_later()  # if an interruption skipped the release
+        assert self._lease is not None
+        self._lease.__exit__(kind, error, trace)
+        self._lease = None
+
+    def __del__(self) -> None:
+        if getattr(self, "_lease", None) is not None:  # an interruption skipped the end of the block
+            self._lease.release_later()
 
     if not TYPE_CHECKING:  # type checkers report ``async with`` themselves
 
@@ -65,7 +63,7 @@ class Hold(ContextDecorator):
 class AsyncHold:
     """The context manager that :meth:`fencing.AsyncFencedLock.hold` returns. Used as ``async with``, once."""
 
-    __slots__ = ("_acquire", "_cancel", "_cancel_on_loss", "_lease", "_timeout")
+    __slots__ = ("_acquire", "_cancel", "_cancel_on_loss", "_lease", "_timeout", "_used")
 
     def __init__(
         self, acquire: Callable[[float | None], Awaitable[AsyncLease]], timeout: float | None, cancel_on_loss: bool
@@ -74,6 +72,7 @@ class AsyncHold:
         self._timeout = timeout
         self._cancel_on_loss = cancel_on_loss
         self._cancel: CancelOnLoss | None = None
+        self._used = False
         self._lease: AsyncLease | None = None
 
     async def __aenter__(self) -> AsyncLease:
@@ -83,32 +82,29 @@ class AsyncHold:
             NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``.
             TypeError: this object was used before. Call ``hold`` for each block.
         """
-        if self._lease is not None:
+        if self._used:
             raise TypeError(_TWICE)
-        lease = await self._acquire(self._timeout)
-        try:
-            self._lease = lease
-            if self._cancel_on_loss:
-                self._cancel = CancelOnLoss(lease)
-                self._cancel.begin()
-            return lease
-        except BaseException:  # of a signal handler: the block does not begin
-            lease.release_later()
-            raise
+        self._used = True
+        self._lease = lease = await self._acquire(self._timeout)
+        if self._cancel_on_loss:
+            self._cancel = CancelOnLoss(lease)
+            self._cancel.begin()
+        return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        lease = self._lease
-        assert lease is not None
-        try:
-            loss = None if self._cancel is None else self._cancel.end(error)
-            await lease.__aexit__(kind, loss or error, trace)
-        finally:
-            lease.release_later()  # if an interruption skipped the release
+        assert self._lease is not None
+        loss = None if self._cancel is None else self._cancel.end(error)
+        await self._lease.__aexit__(kind, loss or error, trace)
+        self._lease = None
         if loss is not None:
             raise loss from error
+
+    def __del__(self) -> None:
+        if getattr(self, "_lease", None) is not None:  # an interruption skipped the end of the block
+            self._lease.release_later()
 
     if not TYPE_CHECKING:
 
