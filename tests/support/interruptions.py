@@ -14,7 +14,7 @@ _WATCHED = ("/storage_guards/", "/fencing/")
 
 # CPython looks for signals neither before it takes nor before it releases a plain lock that is a with-target. And not
 # before a return without a call.
-_UNINTERRUPTIBLE = re.compile(r"with \S*(_mutex|\.lock):|return (rows|connection)")
+_UNINTERRUPTIBLE = re.compile(r"with \S*(_mutex|lock):|return (rows|connection)")
 
 
 class SoftTimeLimit(Exception):
