@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another-fences-staleness-ends-this-lease",
         "fencing/locks/lease.py",
-        "if isinstance(error, StaleFence) and error.fence == self.fence:",
+        'if isinstance(error, StaleFence) and getattr(error, "fence", None) == self.fence:',
         "if isinstance(error, StaleFence):",
         ("tests/locks/test_hold.py::test_a_stale_fence_of_another_resource_does_not_end_this_lease",),
     ),
