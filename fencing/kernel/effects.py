@@ -47,44 +47,44 @@ class Shielded(NamedTuple):
     plan: Plan[Any]
 
 
+_SHARED = frozenset((Sleep, Claim, Shielded))
+
+
 def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
     """Run a plan in this thread, and return its value; ``perform`` does the effects that are not of this module.
 
     A signal handler may raise between any two steps. The plan is thrown that exception too.
     """
-    try:
-        return _run(plan, perform, None)
-    except BaseException as raised:
-        if getattr(plan, "gi_frame", None) is None:  # the plan has ended with it
-            raise
-        between_effects = raised
-    return _run(plan, perform, between_effects)
-
-
-def _run(plan: Plan[T], perform: Callable[[Any], Any], error: BaseException | None) -> T:
     result: Any = None
+    error: BaseException | None = None
     while True:
         try:
-            effect = plan.send(result) if error is None else plan.throw(error)
-        except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
-        result = error = None
-        try:
-            if isinstance(effect, Sleep):
-                time.sleep(effect.seconds)
-            elif isinstance(effect, Claim):
-                claimed: Any = effect.guard.claim(effect.fence, timeout=effect.timeout)
-                if inspect.iscoroutine(claimed):
-                    claimed.close()
-                    raise TypeError(
-                        f"{type(effect.guard).__name__} is an async guard, but this is a sync lock; use a sync guard"
-                    )
-            elif isinstance(effect, Shielded):
-                result = run(effect.plan, perform)
-            else:
-                result = perform(effect)
-        except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
-            error = raised
+            while True:
+                try:
+                    effect = plan.send(result) if error is None else plan.throw(error)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                result = error = None
+                try:
+                    result = _perform(effect, perform) if type(effect) in _SHARED else perform(effect)
+                except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
+                    error = raised
+        except BaseException as raised:
+            if getattr(plan, "gi_frame", None) is None:  # the plan has ended with it
+                raise
+            result, error = None, raised  # raised between two effects
+
+
+def _perform(effect: Sleep | Claim | Shielded, perform: Callable[[Any], Any]) -> Any:
+    if isinstance(effect, Sleep):
+        return time.sleep(effect.seconds)
+    if isinstance(effect, Shielded):
+        return run(effect.plan, perform)
+    claimed: Any = effect.guard.claim(effect.fence, timeout=effect.timeout)
+    if inspect.iscoroutine(claimed):
+        claimed.close()
+        raise TypeError(f"{type(effect.guard).__name__} is an async guard, but this is a sync lock; use a sync guard")
+    return None
 
 
 async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> T:
@@ -98,18 +98,40 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             return stop.value  # type: ignore[no-any-return]
         result = error = None
         try:
-            if isinstance(effect, Sleep):
+            if type(effect) not in _SHARED:
+                result = await perform(effect)
+            elif isinstance(effect, Sleep):
                 await asyncio.sleep(effect.seconds)
             elif isinstance(effect, Claim):
                 await effect.guard.claim(effect.fence, timeout=effect.timeout)  # type: ignore[misc]
-            elif isinstance(effect, Shielded):
-                result = await finish(run_async(effect.plan, perform))
             else:
-                result = await perform(effect)
+                result = await finish(run_async(effect.plan, perform))
         except GeneratorExit:  # this coroutine is being closed: nothing can be awaited any more
             raise
         except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
             error = raised
+
+
+def background(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+    """Start a task that needs no end: if its loop is closed first, nothing is logged.
+
+    ``asyncio.run`` cancels all tasks once. A task that begins after that, because a block ends, is left behind.
+    """
+    task = loop.create_task(coroutine, name=name)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio.gather does the same
+    return task
+
+
+def call_surely(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *args: Any) -> None:
+    """Call a callback of the loop. If an exception interrupts it, call it once more soon, and raise the exception.
+
+    The loop only logs exceptions of its callbacks. So the exception of a signal handler must not end a chain of calls.
+    """
+    try:
+        callback(*args)
+    except BaseException:
+        loop.call_soon(callback, *args)
+        raise
 
 
 def _wake(waiter: asyncio.Future[None], _: object) -> None:
@@ -132,11 +154,12 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
             failure = error
             raise
 
-    task = asyncio.ensure_future(record_failure())
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(record_failure())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
-        waiter = task.get_loop().create_future()  # asyncio.wait() does the same for many tasks, but is slower
-        task.add_done_callback(partial(_wake, waiter))
+        waiter = loop.create_future()  # asyncio.wait() does the same for many tasks, but is slower
+        task.add_done_callback(partial(call_surely, loop, _wake, waiter))
         try:
             await waiter
         except asyncio.CancelledError as error:

@@ -7,6 +7,7 @@ takes its lock in Python code: an exception there leaves the lock taken for ever
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -110,3 +111,13 @@ class DaemonThread(threading.Thread):
     def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
         self._started = SafeEvent()  # start() waits for it. Without the attribute, an interrupted start may hang
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself.
+        """
+        if sys.is_finalizing():
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        super().start()

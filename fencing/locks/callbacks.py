@@ -30,7 +30,10 @@ class _Threads:
             if len(self._threads) < MAX_THREADS:
                 thread = DaemonThread(self._work, "fencing-on-lost")
                 self._threads.append(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:
+                    pass  # the interpreter is ending
 
     def _work(self) -> None:
         while True:

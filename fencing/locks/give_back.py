@@ -6,13 +6,14 @@ The requests were interrupted, or got no answer. They may still run: a frozen se
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import Generator
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.effects import run, run_async
+from fencing.kernel.effects import background, run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
@@ -78,7 +79,7 @@ class GiveBack:
 
     def later(self, fence: Fence, settings: Settings) -> None:
         """Give back a lock. This returns at once."""
-        if len(self._pending) >= MOST_LOCKS:
+        if len(self._pending) >= MOST_LOCKS or sys.is_finalizing():
             return
         self._pending[fence.token] = _Pending(fence, settings)
         with self._lock:
@@ -126,7 +127,7 @@ class AsyncGiveBack:
         except RuntimeError:
             return  # a loop that has ended, or another thread
         if len(self._tasks) < MOST_LOCKS:
-            task = loop.create_task(self._work(_Pending(fence, settings)), name="fencing-give-back")
+            task = background(loop, self._work(_Pending(fence, settings)), "fencing-give-back")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -134,7 +135,7 @@ class AsyncGiveBack:
         while not pending.is_done:
             try:
                 await run_async(pending.plan(self._backend), self._backend.perform)
-            except RuntimeError:  # the coordinator was closed
+            except Exception:  # noqa: BLE001 - such as of a closed loop; the ttl frees the lock
                 return
             if not pending.is_done:
                 await asyncio.sleep(pending.pause)

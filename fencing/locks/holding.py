@@ -55,14 +55,15 @@ class Holding:
         grant: the coordinator's grant.
         settings: the lock's settings.
         now: the moment of the grant, on the coordinator's clock.
+        alive: all holdings of a coordinator that have not ended. It joins them.
     """
 
     __slots__ = (
         "__weakref__",
+        "_alive",
         "_ended",
         "_ref",
         "_tick",
-        "alive",
         "deadline",
         "due",
         "due_together",
@@ -73,7 +74,9 @@ class Holding:
         "settings",
     )
 
-    def __init__(self, grant: Grant, settings: Settings, now: float) -> None:
+    def __init__(
+        self, grant: Grant, settings: Settings, now: float, alive: set[weakref.ref[Holding]] | None = None
+    ) -> None:
         self.fence = grant.fence
         self.grant = grant
         self.deadline = grant.deadline
@@ -81,11 +84,13 @@ class Holding:
         self.granted_at = now
         self._tick = _tick(settings.ttl)
         self.due: float | None = self._next_due(now, THIRD) if settings.renew else None
-        self.alive: set[weakref.ref[Holding]] | None = None  # all holdings of a coordinator that have not ended
         self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
-        self._ref: weakref.ref[Holding] = weakref.ref(self)
+        self._ref: weakref.ref[Holding] = weakref.ref(self, None if alive is None else alive.discard)
         self.lease: Callable[[], Notified | None] = _no_lease
         self._ended: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
+        self._alive = alive
+        if alive is not None:
+            alive.add(self._ref)
 
     @property
     def moment(self) -> float:
@@ -125,8 +130,8 @@ class Holding:
         together, self.due_together = self.due_together, None
         if together is not None:
             together.discard(self._ref)
-        if self.alive is not None:
-            self.alive.discard(self._ref)
+        if self._alive is not None:
+            self._alive.discard(self._ref)
         return first
 
     def join(self, together: set[weakref.ref[Holding]]) -> None:

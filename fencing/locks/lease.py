@@ -105,9 +105,7 @@ class LeaseBase:
 
     def _begin_release(self) -> bool:
         """End the lease, and its renewal. Return whether there is something to release."""
-        if self.ended == "forked" or self._freed is not None:
-            return False
-        return self._holding.end("released") or self._holding.ended != "detached"
+        return self._freed is None and (self._holding.end("released") or self._holding.ended != "detached")
 
     def _must_release_later(self) -> bool:
         """Return whether the release was interrupted or got no answer."""
@@ -118,7 +116,7 @@ class LeaseBase:
         errors, seen = [error], {id(error)}
         while errors:
             error = errors.pop()
-            if isinstance(error, StaleFence) and error.fence == self.fence:
+            if isinstance(error, StaleFence) and getattr(error, "fence", None) == self.fence:
                 self._holding.lose("stale")
             if isinstance(error, BaseExceptionGroup):  # other errors may have an attribute of that name, of any kind
                 inner = [each for each in _exceptions_of(error) if id(each) not in seen]
@@ -244,14 +242,20 @@ class Lease(LeaseBase):
 
     def release_until(self, deadline: float | None) -> bool:
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
-        if self.ended == "forked":  # another thread of the parent may have been releasing it
+        if process.pid() != self._pid:  # another thread of the parent may have been releasing it
             return False
-        with self._releasing:
-            if self._begin_release():
-                plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
-                asked_before, self._asked = self._asked, True
-                self._freed = run(plan, self._backend.perform) or asked_before
-        return bool(self._freed)
+        try:
+            with self._releasing:
+                if self._begin_release():
+                    plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                    asked_before, self._asked = self._asked, True
+                    self._freed = run(plan, self._backend.perform) or asked_before
+            return bool(self._freed)
+        except FencingError:
+            raise
+        except BaseException:
+            self.release_later()  # a signal handler interrupted it, and its user may not repeat it
+            raise
 
     def __enter__(self) -> Lease:
         """Return this lease.

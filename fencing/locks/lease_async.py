@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any
 
+from fencing.kernel import process
 from fencing.kernel.effects import finish, run_async
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason
 from fencing.locks import plans
@@ -29,7 +30,7 @@ class AsyncLease(LeaseBase):
         self._callbacks: list[Callable[[LeaseLost], Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancel: Callable[[], None] | None = None
-        self._releasing: asyncio.Future[None] | None = None
+        self._releasing: tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None
         super().__init__(backend.clock, holding)
 
     @property
@@ -115,23 +116,33 @@ class AsyncLease(LeaseBase):
 
     async def release_until(self, deadline: float | None) -> bool:
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
-        if self.ended != "forked" and self._freed is None:
+        if self._freed is None and process.pid() == self._pid:
             await finish(self._release(deadline))
         return bool(self._freed)
 
     async def _release(self, deadline: float | None) -> None:
         loop = asyncio.get_running_loop()
-        while self._releasing is not None and self._releasing.get_loop() is loop:
-            await asyncio.wait([self._releasing])
+        while self._releasing is not None and self._releasing[0] is loop:
+            answered = loop.create_future()
+            self._releasing[1].append(answered)
+            await answered
         if self._begin_release():
-            releasing = self._releasing = loop.create_future()
+            waiting: list[asyncio.Future[None]] = []
+            self._releasing = loop, waiting
             try:
                 plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
                 asked_before, self._asked = self._asked, True
                 self._freed = await run_async(plan, self._backend.perform) or asked_before
+            except (FencingError, asyncio.CancelledError):
+                raise
+            except BaseException:
+                self.release_later()  # a signal handler interrupted it, and its user may not repeat it
+                raise
             finally:
                 self._releasing = None
-                releasing.cancel()
+                for answered in waiting:
+                    if not answered.done():
+                        answered.set_result(None)
 
     async def __aenter__(self) -> AsyncLease:
         """Return this lease.

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.effects import run, run_async
+from fencing.kernel.effects import background, call_surely, run, run_async
 from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks import plans
 from fencing.locks.backend import Backend
@@ -63,9 +63,7 @@ class _Renewal:
         """Watch a grant, and renew it, until it ends."""
         if settings.attempt_seconds < self._attempt_seconds:
             self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
-        holding = Holding(grant, settings, self._clock())
-        holding.alive = self._alive
-        self._alive.add(weakref.ref(holding, self._alive.discard))
+        holding = Holding(grant, settings, self._clock(), self._alive)
         self._schedule(holding)
         return holding
 
@@ -101,20 +99,26 @@ class _Renewal:
 
     def _inspect(self, holdings: list[Holding], when: float) -> None:
         """Hand holdings that are due over for renewal, and watch the deadlines of all."""
-        due, watched = [], []
-        for holding in holdings:
-            if holding.ended is not None:
-                continue
-            if holding.moment > when:
-                self._schedule(holding)  # its user renewed it meanwhile
-                continue
-            watched.append(holding)
-            if holding.due is not None and holding.due <= when:
-                holding.due = None  # its renewal is under way
-                due.append(holding)
-        self._watch(watched)
-        if due and not self._closed:
-            self._submit(due)
+        due: list[Holding] = []
+        watched = []
+        try:
+            for holding in holdings:
+                if holding.ended is not None:
+                    continue
+                if holding.moment > when:
+                    self._schedule(holding)  # its user renewed it meanwhile
+                    continue
+                watched.append(holding)
+                if holding.due is not None and holding.due <= when:
+                    due.append(holding)
+                    holding.due = None  # its renewal is under way
+            self._watch(watched)
+            if due and not self._closed:
+                self._submit(due)
+        except BaseException:
+            for holding in due:
+                holding.due = when  # it was interrupted, and is called again
+            raise
 
     def _watch(self, holdings: list[Holding]) -> None:
         if holdings:
@@ -242,13 +246,13 @@ class AsyncRenewal(_Renewal):
         if self._own_timer is not None:
             self._own_timer(when, partial(loop.call_soon_threadsafe, call), wanted)
         else:
-            loop.call_later(max(0.0, when - self._clock()), call)
+            loop.call_later(max(0.0, when - self._clock()), call_surely, loop, call)
 
     def _submit(self, holdings: list[Holding]) -> None:
         state = self._loop_state()
         state.due.extend(holdings)
         if state.task is None:
-            state.task = asyncio.get_running_loop().create_task(self._work(state), name="fencing-renewal")
+            state.task = background(asyncio.get_running_loop(), self._work(state), "fencing-renewal")
             state.task.add_done_callback(partial(self._done, state))
 
     async def _work(self, state: _LoopState) -> None:

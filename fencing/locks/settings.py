@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
@@ -73,6 +73,12 @@ class Settings:
     max_lifetime: float | None = None
     owner: str | None = None
     one_try: bool = False
+    attempt_seconds: float = field(init=False, repr=False, compare=False)
+    """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
+
+    def __post_init__(self) -> None:
+        longest = TRY_SECONDS if self.one_try else LONGEST_ATTEMPT_SECONDS
+        object.__setattr__(self, "attempt_seconds", min((self.ttl or 10.0) / 3, longest))
 
     def for_one_try(self) -> Settings:
         """Return these settings for the requests of a call that tries once."""
@@ -98,11 +104,6 @@ class Settings:
         return type(self)(**_check_options(asynchronous=asynchronous, **given))
 
     @property
-    def attempt_seconds(self) -> float:
-        """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
-        return min((self.ttl or 10.0) / 3, TRY_SECONDS if self.one_try else LONGEST_ATTEMPT_SECONDS)
-
-    @property
     def request_seconds(self) -> float:
         """The time limit of a request with its retries, where the caller gave no deadline: two attempts."""
         return 2 * self.attempt_seconds
@@ -114,7 +115,7 @@ class Settings:
         return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
 
 
-_NAMES = tuple(field.name for field in fields(Settings) if field.name != "one_try")
+_NAMES = tuple(each.name for each in fields(Settings) if each.init and each.name != "one_try")
 _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to wait for it"
 _HINTS = {
     "clock_floor": "; it is an option of RedisCoordinator",

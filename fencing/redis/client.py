@@ -22,6 +22,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
@@ -37,6 +38,7 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_of_a_script,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
@@ -50,7 +52,7 @@ IDLE_SECONDS = 1.0
 READ_BYTES = 65536
 
 BROKEN = (RedisError, OSError, NoReply, CoordinatorUnavailable)
-"""The errors of a connection. Any other exception has interrupted a call."""
+"""The errors of a connection, unless a signal handler raised them. Any other exception has interrupted a call."""
 
 UNDO_SECONDS = 0.01
 """The time limit of sending a compensation. If it fails, the lock expires after its ttl."""
@@ -86,8 +88,12 @@ class LazyConnection:
             self._seconds = seconds
         return True
 
-    def ask(self, data: bytes) -> Any:
+    def ask(self, data: bytes, deadline: float) -> Any:
         """Send a command and return its reply; an error reply is returned, not raised.
+
+        Args:
+            data: the command, packed.
+            deadline: the moment until which the whole reply must be there. redis-py limits only each part of a reply.
 
         Raises:
             RedisError, OSError: the connection is broken.
@@ -100,11 +106,18 @@ class LazyConnection:
             except REPLIED as error:
                 return error
         sock.sendall(data)
-        while (reply := self._reader.gets()) is INCOMPLETE:
+        while True:
             received = sock.recv(READ_BYTES)
             if not received:
                 raise redis.ConnectionError("Connection closed by server.")
             self._reader.feed(received)
+            if (reply := self._reader.gets()) is not INCOMPLETE:
+                break
+            self._seconds = 0.0  # each part has a time-out of its own from here on
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise redis.TimeoutError("only a part of the reply came in time")
+            sock.settimeout(left)
         return reply
 
     def read(self) -> Any:
@@ -122,7 +135,8 @@ class LazyConnection:
             self._seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
         try:
             return bool(self.raw.can_read(0))
-        except (RedisError, OSError):
+        except (RedisError, OSError) as error:
+            raise_interruption(error)
             return True
 
     def close(self) -> None:
@@ -179,6 +193,7 @@ class Connections:
         try:
             return self._exchange(connection, call, started)
         except (RedisError, OSError) as error:
+            raise_interruption(error)
             raise map_error(error, self.address) from error
         finally:
             if self.closed:
@@ -260,20 +275,24 @@ class Connections:
             ):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            reply = connection.ask(command(call))
+            reply = connection.ask(command(call), started + seconds)
             if isinstance(reply, NoScriptError):
-                reply = connection.ask(command(call, by_text=True))
+                reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
-            self._abandon(connection, call, error)
+            is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
+            self._abandon(connection, call, interrupted=not is_broken)
             raise
-        if isinstance(reply, RedisError):
+        if type(reply) is not list:
             self._raise_error_reply(connection, call, reply, was_open)
         connection.used = time.monotonic()
         return reply
 
-    def _raise_error_reply(self, connection: LazyConnection, call: Call, error: RedisError, was_open: bool) -> NoReturn:
+    def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:
+        if not isinstance(error, RedisError):
+            self._abandon(connection, call, interrupted=False)
+            raise not_of_a_script(error)
         if isinstance(error, NOT_READY) or is_logged_out(error):
-            self._abandon(connection, call, error)
+            self._abandon(connection, call, interrupted=False)
             if was_open and is_logged_out(error):
                 raise NoReply(error, may_have_run=False) from error  # the next connection may use new credentials
         else:
@@ -284,25 +303,27 @@ class Connections:
         try:
             connection.open(self._factory.make(), seconds)
             if self._factory.must_ask_policy():
-                self._factory.check_policy(connection.ask(ASK_POLICY))
+                self._factory.check_policy(connection.ask(ASK_POLICY, time.monotonic() + seconds))
         except (RedisError, OSError) as error:
+            raise_interruption(error)
             raise map_connect_error(error, self.address) from error
 
-    def _abandon(self, connection: LazyConnection, call: Call, error: BaseException) -> None:
+    def _abandon(self, connection: LazyConnection, call: Call, *, interrupted: bool) -> None:
         """Close a connection without a reply. After an error, the idle ones count as broken too."""
         if connection.raw is None:
             return
         sock = quirks.socket_of(connection.raw)
-        is_broken = isinstance(error, BROKEN)  # or else the exception of a signal handler, of any kind
-        undo = call.compensation if must_undo(call, interrupted=not is_broken) else None
+        undo = call.compensation if must_undo(call, interrupted=interrupted) else None
         if undo is not None and sock is not None:
             try:
                 sock.settimeout(UNDO_SECONDS)
                 sock.sendall(command(undo, by_text=True))
-            except OSError:
-                pass
+            except OSError as failure:
+                if interruption_in(failure) is not None:
+                    connection.close()
+                    raise
         connection.close()
-        if is_broken:
+        if not interrupted:
             self._broken_at = time.monotonic()
 
     def close(self) -> None:

@@ -20,6 +20,8 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
+from fencing.kernel.effects import background, call_surely
+from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
@@ -33,6 +35,7 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_of_a_script,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
@@ -70,33 +73,34 @@ class AsyncConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         loop = asyncio.get_running_loop()
-        if self.closed:
-            if call.script is not RELEASE:
-                raise RuntimeError("this coordinator was closed; make a new one")
-            last = _LoopConnection(self._factory, loop)  # a block may end after the closing
-            try:
-                return await self._ask(last, call, loop)
-            finally:
-                await last.close()
         connection = self._loops.get(loop)
-        if connection is None:
-            self._forget_closed_loops()
-            connection = self._loops[loop] = _LoopConnection(self._factory, loop)
-        return await self._ask(connection, call, loop)
-
-    async def _ask(self, connection: _LoopConnection, call: Call, loop: asyncio.AbstractEventLoop) -> Any:
+        if connection is None or self.closed:
+            connection = self._new_connection(call, loop)
         seconds = self._factory.limit_seconds(call.timeout)
         now = time.monotonic()
         future = loop.create_future()
-        if not connection.open:
-            await connection.wait_until_open(seconds)
-        connection.send(_Request(call, future, now, now + seconds))
         try:
-            return await future
-        except asyncio.CancelledError:
-            if must_undo(call, interrupted=True) and connection.open:
-                connection.send_undo(call, now, now + seconds)
-            raise
+            if not connection.open:
+                await connection.wait_until_open(seconds)
+            connection.send(_Request(call, future, now, now + seconds))
+            try:
+                return await future
+            except asyncio.CancelledError:
+                if must_undo(call, interrupted=True) and connection.open:
+                    connection.send_undo(call, now, now + seconds)
+                raise
+        finally:
+            if self.closed:
+                await connection.close()
+
+    def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
+        connection = _LoopConnection(self._factory, loop)
+        if not self.closed:
+            self._forget_closed_loops()
+            self._loops[loop] = connection
+        elif call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
+            raise RuntimeError("this coordinator was closed; make a new one")
+        return connection
 
     def _forget_closed_loops(self) -> None:
         for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
@@ -175,7 +179,7 @@ class _LoopConnection:
         """
         if self._opening is None:
             self._opening = self._loop.create_future()
-            self._task = self._loop.create_task(self._run(self._opening), name="fencing-redis")
+            self._task = background(self._loop, self._run(self._opening), "fencing-redis")
             self._task.add_done_callback(partial(self._ended, self._opening))
         opening = self._opening
         await asyncio.wait([opening], timeout=seconds)
@@ -191,23 +195,38 @@ class _LoopConnection:
         if self._transport is not None and self._transport.is_closing():  # the server closed it in this tick
             request.fail(NoReply(redis.ConnectionError("the connection was closed"), may_have_run=False))
             return
-        if not self._outgoing and self._waiting:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(command(request.call, by_text=request.by_text))
-        if not self._waiting:
-            self._flush()
-        self._waiting.append(request)
-        if request.deadline < self._checks_at:
-            self._check_at(request.deadline)
+        try:
+            if not self._outgoing and self._waiting:
+                self._loop.call_soon(call_surely, self._loop, self._flush)
+            self._outgoing.append(command(request.call, by_text=request.by_text))
+            if not self._waiting:
+                self._flush()
+            self._waiting.append(request)
+            if request.deadline < self._checks_at:
+                self._check_at(request.deadline)
+        except BaseException:
+            self._break_off()
+            raise
 
     def _flush(self) -> None:
-        data, self._outgoing = b"".join(self._outgoing), []
-        if not self.open or not data:
-            return
-        if self._transport is not None:
-            self._transport.write(data)
-        else:
-            self._sending = self._loop.create_task(self._send(self._connection, data))
+        try:
+            data, self._outgoing = b"".join(self._outgoing), []
+            if not self.open or not data:
+                return
+            if self._transport is not None:
+                self._transport.write(data)
+            else:
+                self._sending = self._loop.create_task(self._send(self._connection, data))
+        except BaseException:
+            self._break_off()
+            raise
+
+    def _break_off(self) -> None:
+        """Use the connection no more: after an interruption, replies may belong to other calls than it seems."""
+        self.open = False
+        self._broken = redis.ConnectionError("a call was interrupted while it was sent")
+        self._fail_all()
+        self.stop()
 
     async def _send(self, connection: Any, data: bytes) -> None:
         if self.open and self._connection is connection:  # redis-py would open a closed connection again
@@ -241,15 +260,20 @@ class _LoopConnection:
                 await self._dispatch_replies(connection)
         except (RedisError, OSError) as error:
             self._broken = error
+            raise_interruption(error)
+        except RuntimeError:
+            if not self._loop.is_closed():  # redis-py cannot close its connection any more
+                raise
         finally:
-            self._ended(opening)
-            self._fail_all()
-            await connection.disconnect(nowait=True)
+            if not self._loop.is_closed():
+                self._ended(opening)
+                await connection.disconnect(nowait=True)
 
     def _ended(self, opening: asyncio.Future[None], _: object = None) -> None:
-        """Note that the task has ended, even if it was cancelled before it began."""
+        """Note that the task has ended, even if it was cancelled before it began, or interrupted while it ended."""
         if self._opening is opening:
             self.open = False
+            self._fail_all()
             self._opening = None
             opening.cancel()
 
@@ -261,6 +285,7 @@ class _LoopConnection:
                 if self._factory.must_ask_policy():
                     self._factory.check_policy(await self._ask_policy(connection))
         except (TimeoutError, RedisError, OSError) as error:
+            raise_interruption(error)
             opening.set_exception(map_connect_error(error, self._factory.address))
             opening.exception()  # marked as retrieved: there may be no waiting call any more
             return False
@@ -291,15 +316,20 @@ class _LoopConnection:
     def _on_reply(self, reply: Any | RedisError) -> None:
         if not self._waiting:
             raise redis.ConnectionError(f"a reply without a request: {reply!r:.100}")
-        request = self._waiting.popleft()
-        if not isinstance(reply, RedisError):
+        request = self._waiting[0]  # until it has its reply: an interruption must not lose it
+        if type(reply) is list:
             self._answered = True
             request.succeed(reply)
+            self._waiting.popleft()
+        elif not isinstance(reply, RedisError):
+            raise not_of_a_script(reply)
         elif isinstance(reply, NoScriptError) and not request.by_text:
+            self._waiting.popleft()
             if request.is_awaited:
                 request.by_text = True
                 self.send(request)
         else:
+            self._waiting.popleft()
             credentials_changed = self._answered and is_logged_out(reply)
             if credentials_changed:
                 request.fail(NoReply(reply, may_have_run=False))
@@ -310,9 +340,10 @@ class _LoopConnection:
 
     def _fail_all(self) -> None:
         self._outgoing = []
-        self._check_at(None)
         while self._waiting:
-            self._waiting.popleft().fail(NoReply(self._broken, may_have_run=True))
+            self._waiting[0].fail(NoReply(self._broken, may_have_run=True))
+            self._waiting.popleft()
+        self._check_at(None)
 
     # The timer: one for all calls
 
@@ -322,13 +353,16 @@ class _LoopConnection:
             self._timer = None
         self._checks_at = float("inf") if when is None else when
         if when is not None:
-            self._timer = self._loop.call_later(max(when - time.monotonic(), 0), self._check)
+            seconds = max(when - time.monotonic(), 0)
+            self._timer = self._loop.call_later(seconds, call_surely, self._loop, self._check)
 
     def _check(self, *, again: bool = False) -> None:
         now = time.monotonic()
         overdue = [request for request in self._waiting if request.is_awaited and request.deadline <= now]
         if overdue and not again:
-            self._timer = self._loop.call_later(GRACE_SECONDS, partial(self._check, again=True))
+            self._timer = self._loop.call_later(
+                GRACE_SECONDS, call_surely, self._loop, partial(self._check, again=True)
+            )
             return
         for request in overdue:
             self._give_up(request, now)
@@ -359,17 +393,22 @@ class _ReplyProtocol(asyncio.Protocol):
         self.end: asyncio.Future[None] = loop.create_future()
 
     def data_received(self, data: bytes) -> None:
+        if self.end.done():
+            return
         try:
             self._reader.feed(data)
             while (reply := self._reader.gets()) is not INCOMPLETE:
                 self._on_reply(reply)
-        except (RedisError, OSError) as error:
-            self._end(error)
+        except BaseException as error:
+            is_broken = isinstance(error, (RedisError, OSError)) and interruption_in(error) is None
+            self._end(error if is_broken else redis.ConnectionError("a signal handler interrupted the reading"))
+            if not is_broken:
+                raise
 
     def connection_lost(self, error: Exception | None) -> None:
         self._end(error or redis.ConnectionError("Connection closed by server."))
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, error: BaseException) -> None:
         if not self.end.done():
             self.end.set_exception(error)
             self.end.exception()  # marked as retrieved: the task that waits for it may have been cancelled

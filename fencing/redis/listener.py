@@ -18,6 +18,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import DaemonThread, Turns, Wake
 from fencing.locks.timer import timer
@@ -184,6 +185,7 @@ class Listener:
                 connection.raw.send_command("SUBSCRIBE", self._waiters.channel, check_health=False)
                 connection.read()
             except (RedisError, OSError) as error:
+                raise_interruption(error)
                 raise map_listen_error(error, self._factory.address) from error
             thread = DaemonThread(self._listen, "fencing-listener", connection)
             self._connection = connection

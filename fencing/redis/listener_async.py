@@ -14,7 +14,9 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from fencing.kernel import process
+from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
+from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.redis.calls import Call, release_call
 from fencing.redis.connection_factory import ConnectionFactory
@@ -119,6 +121,7 @@ class _LoopListener:
         self._clock = clock
         self._connecting = asyncio.Lock()
         self._heartbeat = Heartbeat()
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._listening: asyncio.Task[None] | None = None
         self._declining: set[asyncio.Task[None]] = set()
 
@@ -131,8 +134,10 @@ class _LoopListener:
                     if self.connection is None:
                         await self._connect()
             except TimeoutError as error:
+                raise_interruption(error)
                 raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
             except (RedisError, OSError) as error:
+                raise_interruption(error)
                 raise map_listen_error(error, self._factory.address) from error
         self._heartbeat.waiter_seen()  # the listening task checks once per tick, and a wait may be shorter
         self.waiters.add(waiter)
@@ -149,10 +154,17 @@ class _LoopListener:
             raise
         self.connection = connection
         self._heartbeat = Heartbeat()
-        self._listening = asyncio.create_task(self._listen(connection), name="fencing-listener")
+        self._listening = background(self._loop, self._listen(connection), "fencing-listener")
+        self._listening.add_done_callback(partial(self._ended, connection))
+
+    def _ended(self, connection: Any, _: object = None) -> None:
+        """Note that the task has ended, even if it was cancelled before it began, or interrupted while it ended."""
+        if self.connection is connection:
+            self.connection = None
+            self.waiters.wake_all()
 
     async def _listen(self, connection: Any) -> None:
-        reading = asyncio.create_task(self._read(connection), name="fencing-listener-read")
+        reading = background(self._loop, self._read(connection), "fencing-listener-read")
         try:
             while self._heartbeat.must_listen(bool(self.waiters)) and not reading.done():
                 await asyncio.wait([reading], timeout=self._heartbeat.TICK_SECONDS)
@@ -161,12 +173,11 @@ class _LoopListener:
         except (RedisError, OSError):
             pass  # the connection broke
         finally:
-            if self.connection is connection:
-                self.connection = None
-                self.waiters.wake_all()
-            reading.cancel()
-            await connection.disconnect(nowait=True)
-            await asyncio.wait([reading])
+            if not self._loop.is_closed():
+                self._ended(connection)
+                reading.cancel()
+                await connection.disconnect(nowait=True)
+                await asyncio.wait([reading])
 
     async def _read(self, connection: Any) -> None:
         """Handle messages until the connection breaks, or receives a message that our scripts do not publish."""
@@ -182,7 +193,7 @@ class _LoopListener:
     def _on_message(self, text: bytes) -> None:
         declined = self.waiters.on_message(text)
         if declined is not None:
-            task = asyncio.create_task(self._decline(*declined), name="fencing-decline")
+            task = background(asyncio.get_running_loop(), self._decline(*declined), "fencing-decline")
             self._declining.add(task)
             task.add_done_callback(self._declining.discard)
 
@@ -193,7 +204,8 @@ class _LoopListener:
             pass  # the offer expires by itself
 
     def _call_at(self, when: float, callback: Callable[[], object], wanted: Callable[[], bool]) -> None:
-        asyncio.get_running_loop().call_later(max(0.0, when - self._clock()), callback)
+        loop = asyncio.get_running_loop()
+        loop.call_later(max(0.0, when - self._clock()), call_surely, loop, callback)
 
     async def close(self) -> None:
         self.connection = None

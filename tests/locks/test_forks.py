@@ -15,6 +15,7 @@ import redis
 from examples.servers import RedisServer
 from fencing import Fence, FencedLock, MemoryCoordinator, RedisCoordinator
 from fencing.kernel import process
+from fencing.locks import callbacks, clients
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.timer import timer
 from storage_guards import MemoryGuard
@@ -96,3 +97,60 @@ def test_a_fork_while_threads_are_busy(any_redis: RedisServer) -> None:
             thread.join()
     everything.use()
     assert not [error for error in errors if "LeaseLost" not in repr(error)]
+
+
+def locks_of(everything: Everything, lease: Any) -> list[Any]:
+    """Return every lock of the package that a thread can hold while another one forks."""
+    owners = [
+        clients._shared,
+        timer(),
+        callbacks._threads,
+        everything.memory.table,
+        lease,
+        *(
+            part
+            for coordinator in (everything.redis, everything.memory)
+            for part in (coordinator._renewal, coordinator._give_back)
+        ),
+        everything.redis._connections,
+        everything.redis._listener,
+    ]
+    found = [value for owner in owners for value in vars(owner).values() if type(value) in LOCKS]
+    assert len(found) >= len(owners), "each of them has one"
+    return found
+
+
+LOCKS = (type(threading.Lock()), type(threading.RLock()))
+
+
+def test_a_fork_while_a_thread_holds_every_lock(any_redis: RedisServer) -> None:
+    everything = Everything(any_redis.url)
+    everything.use()
+    lease = everything.redis.acquire("leased")
+    locks = locks_of(everything, lease)
+    held, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        for lock in locks:
+            assert lock.acquire(timeout=10)
+        with everything.guard.begin(everything.fence):
+            held.set()
+            ended.wait(60)
+        for lock in reversed(locks):
+            lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+
+    def check() -> None:
+        faulthandler.dump_traceback_later(20, exit=True)
+        everything.use()
+        assert lease.release() is False
+
+    try:
+        assert held.wait(20)
+        in_child(check)
+    finally:
+        ended.set()
+        thread.join()
+    assert lease.release() is True

@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another-fences-staleness-ends-this-lease",
         "fencing/locks/lease.py",
-        "if isinstance(error, StaleFence) and error.fence == self.fence:",
+        'if isinstance(error, StaleFence) and getattr(error, "fence", None) == self.fence:',
         "if isinstance(error, StaleFence):",
         ("tests/locks/test_hold.py::test_a_stale_fence_of_another_resource_does_not_end_this_lease",),
     ),
@@ -163,8 +163,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "replies-find-other-callers",
         "fencing/redis/client_async.py",
-        "request = self._waiting.popleft()",
-        "request = self._waiting.pop()",
+        "request = self._waiting[0]",
+        "request = self._waiting[-1]",
         ("tests/redis/test_multiplex.py::test_replies_find_their_callers",),
     ),
     # The rule in SQL

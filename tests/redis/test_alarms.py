@@ -1,0 +1,155 @@
+"""Errors that a signal handler raises while Redis does not answer: they are not errors of the connection."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, NoReturn
+
+import pytest
+import redis
+
+from examples.servers import RedisServer
+from fencing import CoordinatorUnavailable, RedisCoordinator
+from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
+from tests.support.servers import Proxy
+
+ERRORS = [TimeoutError, ConnectionResetError(104, "reset by a handler"), redis.TimeoutError("the time is up")]
+
+
+class Alarm:
+    """A real alarm, with the error that its handler raises."""
+
+    def __init__(self, error: Any) -> None:
+        self.error = error
+        self.raised: BaseException | None = None
+
+    def handle(self, number: int, frame: FrameType | None) -> NoReturn:
+        self.raised = self.error("the time is up") if isinstance(self.error, type) else self.error
+        del frame
+        raise self.raised
+
+    def interrupts(self, call: Callable[..., object], *args: object) -> None:
+        """Check that the alarm ends the call with the handler's own exception."""
+        before = signal.signal(signal.SIGALRM, self.handle)
+        try:
+            with pytest.raises(BaseException) as caught:  # noqa: PT012 - the alarm comes in the block
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                call(*args)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert caught.value is self.raised
+
+
+@pytest.fixture(params=ERRORS, ids=lambda error: getattr(error, "__name__", type(error).__name__))
+def alarm(request: pytest.FixtureRequest) -> Alarm:
+    return Alarm(request.param)
+
+
+@pytest.fixture
+def through(any_redis: RedisServer, proxy: ProxyFactory) -> Proxy:
+    return proxy(any_redis)
+
+
+@pytest.fixture
+def coordinator(any_redis: RedisServer, through: Proxy) -> Iterator[RedisCoordinator]:
+    with RedisCoordinator(redis.Redis.from_url(through.url(any_redis.url)), ttl=60, renew=False) as made:
+        made.acquire("warm").release()
+        yield made
+        through.restore()
+
+
+@pytest.mark.usefixtures("way_to_redis")
+def test_while_a_reply_is_awaited(
+    any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator, alarm: Alarm
+) -> None:
+    client = any_redis.client()
+    lease = coordinator.acquire("held")
+    through.silence()
+    alarm.interrupts(coordinator.acquire, "r", 3)
+    alarm.interrupts(coordinator.holder, "r")
+    alarm.interrupts(lease.renew)
+    alarm.interrupts(lease.release)
+    through.restore()
+    wait_until(lambda: client.get("r") is None)
+    wait_until(lambda: client.get("held") is None)
+    assert lease.release() is True
+
+
+def test_while_it_connects(any_redis: RedisServer, through: Proxy, alarm: Alarm) -> None:
+    through.silence()
+    made = RedisCoordinator(redis.Redis.from_url(through.url(any_redis.url), db=3), ttl=60)
+    alarm.interrupts(made.acquire, "r", 3)
+    alarm.interrupts(made.holder, "r")
+    through.restore()
+
+
+def test_while_a_waiter_connects_or_waits(
+    any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator, alarm: Alarm
+) -> None:
+    client = any_redis.client()
+    client.set("r", "another holder")
+    alarm.interrupts(coordinator.acquire, "r", 3)
+    coordinator._listener.close()
+    coordinator._listener._closed = False
+    connect = coordinator._listener._connect
+
+    def silent(deadline: float) -> None:
+        through.silence()
+        connect(deadline)
+
+    coordinator._listener._connect = silent  # type: ignore[method-assign]
+    alarm.interrupts(coordinator.acquire, "r", 3)
+    through.restore()
+    client.delete("r")
+    wait_until(lambda: not client.exists("r"))
+
+
+def test_at_the_end_of_a_block(any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator) -> None:
+    client = any_redis.client()
+
+    def block() -> None:
+        with coordinator.acquire("r"):
+            through.silence()
+
+    Alarm(TimeoutError).interrupts(block)
+    through.restore()
+    wait_until(lambda: client.get("r") is None)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_an_exit_at_the_end_of_a_block(
+    any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator, kind: type[BaseException]
+) -> None:
+    client = any_redis.client()
+
+    def block() -> None:
+        with coordinator.acquire("r"):
+            through.silence()
+
+    Alarm(kind).interrupts(block)
+    through.restore()
+    wait_until(lambda: client.get("r") is None)
+
+
+def test_an_earlier_alarm_is_not_taken_for_one_of_this_call(any_redis: RedisServer) -> None:
+    """The caller handles the error of its handler, and calls a server that does not answer."""
+
+    def handle(number: int, frame: FrameType | None) -> NoReturn:
+        raise TimeoutError("an earlier alarm")
+
+    made = RedisCoordinator(redis.Redis(port=1), ttl=60)
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            time.sleep(5)
+        except TimeoutError:
+            with pytest.raises(CoordinatorUnavailable):
+                made.holder("r")
+    finally:
+        signal.signal(signal.SIGALRM, before)
