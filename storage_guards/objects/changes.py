@@ -183,7 +183,8 @@ def plan_put(
     """
     data = encode(wanted)
     why: Exception | None = None
-    if isinstance(error_if_lost := unknown(), OutcomeUnknown):
+    error_if_lost = unknown()
+    if matters := isinstance(error_if_lost, OutcomeUnknown):  # a claim may just be repeated, and landed asked again
         scope.sending.unknown = error_if_lost
     for attempt in count():
         try:
@@ -195,6 +196,7 @@ def plan_put(
         except GuardNotEnforceable as error:
             if why is None:
                 scope.sending.unknown = None
+            if why is None or not matters:
                 raise
             raise unknown() from error  # this attempt was refused; the outcome of earlier ones is unknown
         try:
@@ -202,6 +204,8 @@ def plan_put(
         except Lost as error:
             why = error
         except GuardNotEnforceable as error:
+            if not matters:
+                raise
             raise unknown() from error
         else:
             if now.pointer != seen.pointer:
@@ -214,6 +218,8 @@ def plan_put(
         if deadline.over:
             break
         yield pause(attempt, deadline, 0.5)
+    if isinstance(why, Lost) and why.refusal is not None and not matters:
+        raise why.refusal
     raise unknown() from why
 
 

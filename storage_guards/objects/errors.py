@@ -28,6 +28,9 @@ _PERMANENT = ("400", "405", "411", "501")
 _PASSING = ("RequestTimeout", "IncompleteBody", "BadDigest", "SHA256Mismatch", "SlowDown", "OperationAborted")
 """Codes that S3 gives with the status 400, and that a repetition may not get again."""
 
+_REPEATED = "501"
+"""The status in ``_PERMANENT`` that obstore repeats. The guard sees it late, or never."""
+
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 
@@ -73,6 +76,12 @@ def is_first_attempt(error: BaseException | None) -> bool:
     nothing about it.
     """
     return "retries: 0," in str(error)
+
+
+def is_repeated_refusal(error: GuardNotEnforceable) -> bool:
+    """Return whether it is a refusal for good that obstore repeats."""
+    refused = _STATUS.search(str(error.__cause__))
+    return refused is not None and refused[1] == _REPEATED
 
 
 def brief(error: BaseException) -> str:
