@@ -262,7 +262,7 @@ def test_a_cancelled_waiter_leaves_the_probe_to_the_others(side: Side) -> None:
 def test_waiting_for_the_probe_of_another_thread_is_bounded(side: Side) -> None:
     store = FaultyStore()
     store.about = "=probe/"
-    store.faults.append("silent though done")
+    store.faults.append("silent")
     guard = guard_on(side, store, timeout=2.0)
     first = threading.Thread(target=lambda: side.expect(GuardUnavailable, guard.claim, A))
     first.start()
