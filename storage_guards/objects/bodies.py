@@ -49,7 +49,9 @@ class Body:
         check_body(name, source, asynchronous=asynchronous)
         self._name = name
         self._source = source
-        self._is_file = is_file(source) and not (asynchronous and isinstance(source, AsyncIterable))
+        self._is_file = (
+            is_file(source) and _view(source) is None and not (asynchronous and isinstance(source, AsyncIterable))
+        )
         self._start: int | None = None
         self._size: int | None = None
         self._over = False
