@@ -194,6 +194,8 @@ def plan_put(
             # Even a refused put may have been done: the store's client may have repeated it by itself.
             why = error
         except GuardNotEnforceable as error:
+            if why is None and (yield from _plan_is_there(scope, landed, deadline)):
+                return True
             if why is None:
                 scope.sending.unknown = None
             if why is None or not matters:
@@ -221,6 +223,18 @@ def plan_put(
     if isinstance(why, Lost) and why.refusal is not None and not matters:
         raise why.refusal
     raise unknown() from why
+
+
+def _plan_is_there(scope: Scope, landed: Callable[[Pointer | None], bool | None], deadline: Deadline) -> Plan[bool]:
+    """Return whether a put that was refused for good is there all the same.
+
+    Something between the guard and the store may have refused the answer, or may have repeated the put.
+    """
+    try:
+        now = yield from plan_inspect(scope, deadline)
+    except (Lost, GuardNotEnforceable):
+        return False
+    return landed(now.pointer) is True
 
 
 def plan_change(
