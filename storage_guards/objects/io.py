@@ -36,6 +36,7 @@ from storage_guards.objects.requests import (
     Abort,
     Begin,
     Conflict,
+    Deadline,
     Delete,
     Finish,
     Found,
@@ -163,14 +164,14 @@ class ObjectIO:
             self._unanswered.discard(kind)
             self._once.form = self.form
             try:
-                return await self._once._perform(_within(request, request.seconds * ONCE_SHARE))
+                return await self._once._perform(_part(request, ONCE_SHARE))
             except GuardNotEnforceable as error:
                 if is_repeated_refusal(error):
                     self._unanswered.add(kind)
                     raise
             except Lost:
                 may_be_done = kind == (Put, True)
-            request = _within(request, max(request.seconds - (time.monotonic() - started), LEAST_SECONDS))
+            request = _part(request, 1 - (time.monotonic() - started) / request.seconds)
         try:
             return await self._perform(request)
         except Lost as error:
@@ -291,8 +292,11 @@ class ObjectIO:
         found: list[Listed] = []
         action = f"listing {request.directory}"
         pages = self.store.list(request.directory, chunk_size=PAGE)
+        deadline = Deadline(request.seconds)
         try:
             while len(found) < request.limit:
+                if deadline.over:  # pages may be empty, without end
+                    raise Lost(f"{action} did not end within {request.seconds:.3g} s")
                 page = await _bounded(_next(pages), request.page_seconds, action)
                 if page is None:
                     break
@@ -342,8 +346,11 @@ def without_repetitions(store: Any) -> Any:
         return None
 
 
-def _within(request: Any, seconds: float) -> Any:
-    return replace(request, **{"page_seconds" if isinstance(request, List) else "seconds": seconds})
+def _part(request: Any, share: float) -> Any:
+    """Return the request with a share of its time."""
+    if isinstance(request, List):
+        return replace(request, page_seconds=max(request.page_seconds * share, LEAST_SECONDS))
+    return replace(request, seconds=max(request.seconds * share, LEAST_SECONDS))
 
 
 def write_etag(e_tag: str, form: str) -> str:

@@ -22,6 +22,7 @@ from storage_guards.objects import bodies
 from storage_guards.objects.plans import SMALL
 from storage_guards.objects.probe import ProbeReport
 from tests.support import wait_until
+from tests.support.object_checks import at_once
 from tests.support.object_faults import FaultyStore
 from tests.support.sides import Side
 
@@ -437,3 +438,31 @@ def test_a_memory_map_is_bytes_wherever_it_stands(desk: Desk, tmp_path: Path, po
         assert mapped.tell() == position
         gc.collect()  # of the failed attempt's frames, which refer to its memory
     assert desk.current == {"x": DATA}
+
+
+def test_a_path_whose_file_shrinks_is_refused(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(BIG)
+
+    def cut(name: str, sent: int, total: int | None) -> None:
+        os.truncate(path, 2**20)
+
+    fails = f"bytes of {len(BIG)}"
+    assert fails in str(desk.side.expect(ValueError, lambda: desk.publish({"x": path}, progress=cut)))
+    assert desk.current == {"x": b"old"}
+    desk.publish({"x": path})
+    assert desk.current == {"x": BIG[: 2**20]}
+
+
+def test_threads_note_what_they_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One may displace what another has just noted."""
+    known = bodies._ReadBefore()
+    monkeypatch.setattr(bodies, "MOST_REMEMBERED", 1)
+    lists = [iter([b"1"]) for _ in range(4)]
+
+    def work(_: int) -> None:
+        for _ in range(3_000):
+            for each in lists:
+                known.put(each, "consumed")
+
+    at_once(work)

@@ -270,3 +270,22 @@ def test_waiting_for_the_probe_of_another_thread_is_bounded(side: Side) -> None:
     side.expect(GuardUnavailable, guard.claim, A, timeout=0.05)
     first.join(30)
     side.call(guard.claim, A)
+
+
+@pytest.mark.parametrize("side", ["async"], indirect=True)
+def test_a_probe_that_is_cancelled_does_not_cancel_those_that_wait_for_it(side: Side) -> None:
+    store = FaultyStore()
+    store.about = "=probe/"
+    store.faults.append("silent")
+    guard = guard_on(side, store)
+
+    async def cancel() -> None:
+        waiting = asyncio.ensure_future(guard.claim(A))
+        while not store.in_flight:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.001)
+        guard._verifying[1].cancel()
+        with pytest.raises(GuardUnavailable, match="cancelled"):
+            await waiting
+
+    side.call(cancel)
+    side.call(guard.claim, A)
