@@ -22,7 +22,6 @@ from storage_guards.objects import bodies
 from storage_guards.objects.plans import SMALL
 from storage_guards.objects.probe import ProbeReport
 from tests.support import wait_until
-from tests.support.object_checks import at_once
 from tests.support.object_faults import FaultyStore
 from tests.support.sides import Side
 
@@ -452,17 +451,3 @@ def test_a_path_whose_file_shrinks_is_refused(desk: Desk, tmp_path: Path) -> Non
     assert desk.current == {"x": b"old"}
     desk.publish({"x": path})
     assert desk.current == {"x": BIG[: 2**20]}
-
-
-def test_threads_note_what_they_read_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One may displace what another has just noted."""
-    known = bodies._ReadBefore()
-    monkeypatch.setattr(bodies, "MOST_REMEMBERED", 1)
-    lists = [iter([b"1"]) for _ in range(4)]
-
-    def work(_: int) -> None:
-        for _ in range(3_000):
-            for each in lists:
-                known.put(each, "consumed")
-
-    at_once(work)
