@@ -26,6 +26,7 @@ from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
 from storage_guards.sql.schema import VisibleTables, quoted
+from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.marks import Located, Marks
@@ -161,6 +162,12 @@ class MySQLMarks(Marks):
 
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)
+
+    def has_unread(self, connection: Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        writer = getattr(driver, "_writer", None)  # aiomysql's; PyMySQL has a socket itself
+        socket = driver._sock if writer is None else writer.get_extra_info("socket")
+        return socket is None or is_readable(socket.fileno())
 
     def note_transaction(self, connection: Connection) -> None:
         """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
