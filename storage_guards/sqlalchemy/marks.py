@@ -208,7 +208,7 @@ class Marks(ABC):
         """Return whether the server has sent something unasked, such as the end of the session. It sends nothing."""
         return False
 
-    def note_transaction(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
+    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:  # noqa: B027 - most need nothing
         """Prepare :meth:`is_same_transaction`, where it needs more than the admitted fence."""
 
     @abstractmethod

@@ -169,13 +169,13 @@ class MySQLMarks(Marks):
         socket = driver._sock if writer is None else writer.get_extra_info("socket")
         return socket is None or is_readable(socket.fileno())
 
-    def note_transaction(self, connection: Connection) -> None:
+    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:
         """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
-        connection.exec_driver_sql("SAVEPOINT fencing_checked")
+        connection.exec_driver_sql(f"SAVEPOINT {_savepoint_of(admitted)}")
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
-        connection.exec_driver_sql("RELEASE SAVEPOINT fencing_checked")
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
         return True
 
     def check(
@@ -345,6 +345,11 @@ class MySQLMarks(Marks):
 
     def _key(self, resource: str) -> str:
         return resource.encode().hex()
+
+
+def _savepoint_of(admitted: Admitted) -> str:
+    """Return a name that no other transaction has: the random id of this write."""
+    return f"`fencing {admitted.recent_writes.partition(' ')[0]}`"
 
 
 def _require_innodb(row: Row[Any]) -> None:

@@ -80,7 +80,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         )
         self.check_continuity(admitted)
         if self.caller_block:
-            self._marks.note_transaction(connection)
+            self._marks.note_transaction(connection, admitted[0])
         self._admitted = admitted
 
     def about_to_commit(self, connection: Connection) -> None:

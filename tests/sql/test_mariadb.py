@@ -25,7 +25,7 @@ from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 from tests.support.sql_ways import ADD as ADD_SQL
-from tests.support.sql_ways import MINE, NEWER, OTHER, Way, WayLender
+from tests.support.sql_ways import MINE, NEWER, OTHER, TO_MARIADB, Way, WayLender, ways
 from tests.support.sql_ways import READ as READ_SQL
 
 READ, ADD = text(READ_SQL), text(ADD_SQL)
@@ -210,6 +210,29 @@ def test_a_write_that_commits_implicitly(shop: Shop, statement: str) -> None:
     with pytest.raises(GuardNotEnforceable, match="commits implicitly"):
         shop.guard.write(MINE, text(statement))
     assert shop.scalar("SELECT MAX(total) FROM orders") in (0, None)
+
+
+@pytest.mark.parametrize("name", ways("pymysql", of=TO_MARIADB))
+def test_a_block_that_switches_autocommit_on(sql_ways: WayLender, name: str) -> None:
+    """It commits, and what follows would be committed at once, without a check, before the block is refused."""
+    with sql_ways.lend(name) as way:
+        way.spoil()
+        way.beside.claim(MINE)
+        with pytest.raises(GuardNotEnforceable, match="commits implicitly"), way.begin(MINE) as block:
+            block.execute("SET autocommit = 1")
+            way.beside.claim(NEWER)
+            block.execute(ADD_SQL)
+        assert way.total == 0
+
+
+def test_a_block_that_sets_the_savepoint_of_earlier_versions(shop: Shop) -> None:
+    """Each check has a savepoint with a name of its own, so that no other transaction passes for the checked one."""
+    shop.guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="commits implicitly"), shop.guard.begin(MINE) as connection:
+        driver: Any = connection.connection.driver_connection
+        for statement in ("COMMIT", ADD_SQL, "SAVEPOINT fencing_checked"):
+            driver.cursor().execute(statement)
+    assert shop.total == 0
 
 
 def test_a_deadlock_whose_error_was_swallowed(shop: Shop) -> None:
