@@ -158,10 +158,12 @@ class Proxy:
                 writer.transport.abort()
 
     async def _shut(self) -> None:
+        self._refusing = True
         self._server.close()
         self._abort_all()
-        if self._connections:
-            await asyncio.wait(list(self._connections), timeout=_CONTROL_TIMEOUT / 2)
+        left = asyncio.all_tasks() - {asyncio.current_task()}  # also of a connection that was accepted just now
+        if left:
+            await asyncio.wait(left, timeout=_CONTROL_TIMEOUT / 2)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
