@@ -183,6 +183,7 @@ def plan_put(
     """
     data = encode(wanted)
     why: Exception | None = None
+    refusal: GuardNotEnforceable | None = None  # of the last put, after repetitions by the store's client
     error_if_lost = unknown()
     if matters := isinstance(error_if_lost, OutcomeUnknown):  # a claim may just be repeated, and landed asked again
         scope.sending.unknown = error_if_lost
@@ -193,6 +194,7 @@ def plan_put(
         except (Conflict, Lost) as error:
             # Even a refused put may have been done: the store's client may have repeated it by itself.
             why = error
+            refusal = error.refusal if isinstance(error, Lost) else None
         except GuardNotEnforceable as error:
             if why is None and (yield from _plan_is_there(scope, landed, deadline)):
                 return True
@@ -220,8 +222,8 @@ def plan_put(
         if deadline.over:
             break
         yield pause(attempt, deadline, 0.5)
-    if isinstance(why, Lost) and why.refusal is not None and not matters:
-        raise why.refusal
+    if refusal is not None and not matters:
+        raise refusal
     raise unknown() from why
 
 

@@ -154,7 +154,7 @@ def test_a_store_without_a_copy_refuses_after_its_own_repetitions(side: Side, at
             return await super().put_async(path, file, mode=mode, **options)
 
     store = Refusing()
-    guard = guard_on(side, store, timeout=3)
+    guard = guard_on(side, store, timeout=1.0)
     assert "501" in str(side.expect(GuardNotEnforceable, guard.verify))
     store.refuses = False
     side.call(guard.verify)
