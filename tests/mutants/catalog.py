@@ -265,9 +265,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-refusal-of-a-put-is-believed",
         "storage_guards/objects/changes.py",
-        "why = error\n        except GuardNotEnforceable as error:\n            if why is None and (",
-        "why = error\n            if isinstance(error, Conflict):\n                return False\n"
-        "        except GuardNotEnforceable as error:\n            if why is None and (",
+        "            refusal = error.refusal if isinstance(error, Lost) else None\n",
+        "            refusal = error.refusal if isinstance(error, Lost) else None\n"
+        "            if isinstance(error, Conflict):\n                return False\n",
         ("tests/objects/test_outcomes.py::test_one_lost_reply_is_found_out",),
     ),
     Mutant(

@@ -161,9 +161,11 @@ class Proxy:
         self._refusing = True
         self._server.close()
         self._abort_all()
-        left = asyncio.all_tasks() - {asyncio.current_task()}  # also of a connection that was accepted just now
-        if left:
-            await asyncio.wait(left, timeout=_CONTROL_TIMEOUT / 2)
+        ends_at = self._loop.time() + _CONTROL_TIMEOUT / 2
+        for _ in range(3):  # a connection that was accepted just now has several steps before its task
+            await asyncio.sleep(0)
+            while (left := asyncio.all_tasks() - {asyncio.current_task()}) and self._loop.time() < ends_at:
+                await asyncio.wait(left, timeout=_CONTROL_TIMEOUT / 10)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
