@@ -145,6 +145,8 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
     The cancellation is delivered afterwards. Its cause is the coroutine's failure; None if it succeeded.
     """
     failure: BaseException | None = None
+    loop = asyncio.get_running_loop()
+    waiter = loop.create_future()
 
     async def record_failure() -> T:
         nonlocal failure
@@ -153,13 +155,15 @@ async def finish(coroutine: Coroutine[Any, Any, T]) -> T:
         except BaseException as error:
             failure = error
             raise
+        finally:
+            _wake(waiter, None)  # as the callback does: an interruption may hit one of them
 
-    loop = asyncio.get_running_loop()
     task = loop.create_task(record_failure())
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
-        waiter = loop.create_future()  # asyncio.wait() does the same for many tasks, but is slower
-        task.add_done_callback(partial(call_surely, loop, _wake, waiter))
+        if waiter.done():
+            waiter = loop.create_future()
+        task.add_done_callback(partial(_wake, waiter))  # asyncio.wait() does the same for many tasks, but is slower
         try:
             await waiter
         except asyncio.CancelledError as error:

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
+_WAITING = frozenset(("fencing", "redis", "socket", "ssl"))
+"""The packages that wait for sockets. Others, such as asyncio, raise errors without arguments themselves."""
+
 _slots: Any = BaseException  # a subclass may override the attributes
 _context, _cause = _slots.__context__.__get__, _slots.__cause__.__get__
 
@@ -26,7 +29,7 @@ def interruption_in(error: BaseException) -> BaseException | None:
     before the call of the calling function is no interruption.
 
     Two kinds are recognized: exceptions that signal handlers raised, and exceptions without arguments that another
-    thread raised in this one with ``PyThreadState_SetAsyncExc``: an error of a socket always has arguments.
+    thread raised in this one with ``PyThreadState_SetAsyncExc`` while it waited: a socket's errors have arguments.
     """
     return _interruption_below(sys._getframe(1), error)
 
@@ -44,8 +47,9 @@ def _interruption_below(caller: FrameType, error: BaseException) -> BaseExceptio
     while errors:
         found = errors.pop()
         # An exception that is raised again also has the frames of the first time.
-        frames = [frame for frame in _frames(found.__traceback__) if _is_below(frame, caller)]
-        if isinstance(found, OSError) and frames and not found.args:
+        trace = list(_frames(found.__traceback__))
+        frames = [frame for frame in trace if _is_below(frame, caller)]
+        if isinstance(found, OSError) and not found.args and frames and _module(trace[-1]) in _WAITING:
             return found
         if any(_is_handler(frame, handlers) for frame in frames):
             return found
@@ -54,6 +58,10 @@ def _interruption_below(caller: FrameType, error: BaseException) -> BaseExceptio
                 seen.add(id(earlier))
                 errors.append(earlier)
     return None
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _frames(trace: TracebackType | None) -> Iterator[FrameType]:

@@ -135,7 +135,7 @@ class AsyncGiveBack:
         while not pending.is_done:
             try:
                 await run_async(pending.plan(self._backend), self._backend.perform)
-            except RuntimeError:  # the coordinator was closed
+            except Exception:  # noqa: BLE001 - such as of a closed loop; the ttl frees the lock
                 return
             if not pending.is_done:
                 await asyncio.sleep(pending.pause)

@@ -38,6 +38,7 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_of_a_script,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
@@ -87,8 +88,12 @@ class LazyConnection:
             self._seconds = seconds
         return True
 
-    def ask(self, data: bytes) -> Any:
+    def ask(self, data: bytes, deadline: float) -> Any:
         """Send a command and return its reply; an error reply is returned, not raised.
+
+        Args:
+            data: the command, packed.
+            deadline: the moment until which the whole reply must be there. redis-py limits only each part of a reply.
 
         Raises:
             RedisError, OSError: the connection is broken.
@@ -101,11 +106,18 @@ class LazyConnection:
             except REPLIED as error:
                 return error
         sock.sendall(data)
-        while (reply := self._reader.gets()) is INCOMPLETE:
+        while True:
             received = sock.recv(READ_BYTES)
             if not received:
                 raise redis.ConnectionError("Connection closed by server.")
             self._reader.feed(received)
+            if (reply := self._reader.gets()) is not INCOMPLETE:
+                break
+            self._seconds = 0.0  # each part has a time-out of its own from here on
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise redis.TimeoutError("only a part of the reply came in time")
+            sock.settimeout(left)
         return reply
 
     def read(self) -> Any:
@@ -263,19 +275,22 @@ class Connections:
             ):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            reply = connection.ask(command(call))
+            reply = connection.ask(command(call), started + seconds)
             if isinstance(reply, NoScriptError):
-                reply = connection.ask(command(call, by_text=True))
+                reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
             is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
             self._abandon(connection, call, interrupted=not is_broken)
             raise
-        if isinstance(reply, RedisError):
+        if type(reply) is not list:
             self._raise_error_reply(connection, call, reply, was_open)
         connection.used = time.monotonic()
         return reply
 
-    def _raise_error_reply(self, connection: LazyConnection, call: Call, error: RedisError, was_open: bool) -> NoReturn:
+    def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:
+        if not isinstance(error, RedisError):
+            self._abandon(connection, call, interrupted=False)
+            raise not_of_a_script(error)
         if isinstance(error, NOT_READY) or is_logged_out(error):
             self._abandon(connection, call, interrupted=False)
             if was_open and is_logged_out(error):
@@ -288,7 +303,7 @@ class Connections:
         try:
             connection.open(self._factory.make(), seconds)
             if self._factory.must_ask_policy():
-                self._factory.check_policy(connection.ask(ASK_POLICY))
+                self._factory.check_policy(connection.ask(ASK_POLICY, time.monotonic() + seconds))
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_connect_error(error, self.address) from error

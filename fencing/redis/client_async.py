@@ -35,6 +35,7 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_of_a_script,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
@@ -316,10 +317,12 @@ class _LoopConnection:
         if not self._waiting:
             raise redis.ConnectionError(f"a reply without a request: {reply!r:.100}")
         request = self._waiting[0]  # until it has its reply: an interruption must not lose it
-        if not isinstance(reply, RedisError):
+        if type(reply) is list:
             self._answered = True
             request.succeed(reply)
             self._waiting.popleft()
+        elif not isinstance(reply, RedisError):
+            raise not_of_a_script(reply)
         elif isinstance(reply, NoScriptError) and not request.by_text:
             self._waiting.popleft()
             if request.is_awaited:

@@ -154,6 +154,11 @@ def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | Co
     return NoReply(error, may_have_run=False)
 
 
+def not_of_a_script(reply: object) -> RedisError:
+    """Return the error of a reply that no script of ours returns, so that another server or a proxy sent it."""
+    return redis.ConnectionError(f"this is not a reply of our scripts: {reply!r:.100}")
+
+
 def is_logged_out(error: BaseException) -> bool:
     """Return whether the connection has no authenticated user, or no longer. Long commands get another error text."""
     return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)

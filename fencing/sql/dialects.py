@@ -214,6 +214,10 @@ class MySQL(Dialect):
         driver: Any = connection.connection.driver_connection
         return bool(driver.server_status & _IN_TRANSACTION)
 
+    def begins_by_itself(self, connection: Connection) -> bool:
+        """Return False: a session does not, after the block has sent ``SET autocommit = 1``."""
+        return False
+
     @staticmethod
     def is_mariadb(connection: Connection) -> bool:
         """Return whether the server is MariaDB, not MySQL."""

@@ -49,7 +49,9 @@ class Body:
         check_body(name, source, asynchronous=asynchronous)
         self._name = name
         self._source = source
-        self._is_file = is_file(source) and not (asynchronous and isinstance(source, AsyncIterable))
+        self._is_file = (
+            is_file(source) and _view(source) is None and not (asynchronous and isinstance(source, AsyncIterable))
+        )
         self._start: int | None = None
         self._size: int | None = None
         self._over = False
@@ -83,9 +85,13 @@ class Body:
             for start in range(0, view.nbytes, PIECE):
                 yield view[start : start + PIECE]
         elif isinstance(self._source, os.PathLike):
+            received = 0
             with open(self._source, "rb") as file:
+                self._size = os.fstat(file.fileno()).st_size
                 while chunk := _chunk(file.read(PIECE)):
+                    received += len(chunk)
                     yield chunk
+            self._check_whole(received)
         elif self._is_file:
             self._begin()
             received = 0
@@ -104,12 +110,16 @@ class Body:
     async def pieces_async(self) -> AsyncIterator[bytes | memoryview]:
         """Read the body as :meth:`pieces` does: files in a thread, a sync iterable in this task."""
         if isinstance(self._source, os.PathLike):
+            received = 0
             file = await asyncio.to_thread(open, self._source, "rb")
             try:
+                self._size = os.fstat(file.fileno()).st_size
                 while chunk := _chunk(await asyncio.to_thread(file.read, PIECE)):
+                    received += len(chunk)
                     yield chunk
             finally:
                 await asyncio.to_thread(file.close)
+            self._check_whole(received)
         elif self._is_file:
             self._begin()
             received = 0
@@ -270,8 +280,8 @@ class _ReadBefore:
             alive: Callable[[], object] = weakref.ref(body, lambda gone: self._drop(key, gone))
         except TypeError:  # a list's iterator, for example
             alive = lambda: body  # noqa: E731 - referenced, so that no other object gets its id
+        self._known.pop(key, None)  # and not move_to_end: another thread may remove it in between
         self._known[key] = alive, state
-        self._known.move_to_end(key)
         while len(self._known) > MOST_REMEMBERED:
             self._known.popitem(last=False)
 

@@ -183,7 +183,9 @@ def plan_put(
     """
     data = encode(wanted)
     why: Exception | None = None
-    if isinstance(error_if_lost := unknown(), OutcomeUnknown):
+    refusal: GuardNotEnforceable | None = None  # of the last put, after repetitions by the store's client
+    error_if_lost = unknown()
+    if matters := isinstance(error_if_lost, OutcomeUnknown):  # a claim may just be repeated, and landed asked again
         scope.sending.unknown = error_if_lost
     for attempt in count():
         try:
@@ -192,9 +194,13 @@ def plan_put(
         except (Conflict, Lost) as error:
             # Even a refused put may have been done: the store's client may have repeated it by itself.
             why = error
+            refusal = error.refusal if isinstance(error, Lost) else None
         except GuardNotEnforceable as error:
+            if why is None and (yield from _plan_is_there(scope, landed, deadline)):
+                return True
             if why is None:
                 scope.sending.unknown = None
+            if why is None or not matters:
                 raise
             raise unknown() from error  # this attempt was refused; the outcome of earlier ones is unknown
         try:
@@ -202,6 +208,8 @@ def plan_put(
         except Lost as error:
             why = error
         except GuardNotEnforceable as error:
+            if not matters:
+                raise
             raise unknown() from error
         else:
             if now.pointer != seen.pointer:
@@ -214,7 +222,21 @@ def plan_put(
         if deadline.over:
             break
         yield pause(attempt, deadline, 0.5)
+    if refusal is not None and not matters:
+        raise refusal
     raise unknown() from why
+
+
+def _plan_is_there(scope: Scope, landed: Callable[[Pointer | None], bool | None], deadline: Deadline) -> Plan[bool]:
+    """Return whether a put that was refused for good is there all the same.
+
+    Something between the guard and the store may have refused the answer, or may have repeated the put.
+    """
+    try:
+        now = yield from plan_inspect(scope, deadline)
+    except (Lost, GuardNotEnforceable):
+        return False
+    return landed(now.pointer) is True
 
 
 def plan_change(

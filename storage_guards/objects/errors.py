@@ -28,6 +28,11 @@ _PERMANENT = ("400", "405", "411", "501")
 _PASSING = ("RequestTimeout", "IncompleteBody", "BadDigest", "SHA256Mismatch", "SlowDown", "OperationAborted")
 """Codes that S3 gives with the status 400, and that a repetition may not get again."""
 
+_REPEATED = "501"
+"""The status in ``_PERMANENT`` that obstore repeats. The guard sees it late, or never."""
+
+_PROVIDER = re.compile(r"for path External \w+ credential provider: ")
+
 _DENIED = (PermissionDeniedError, UnauthenticatedError)
 
 
@@ -45,6 +50,8 @@ def map_error(error: Exception, action: str, *, conditional: bool) -> Conflict |
         if "BlobArchived" in str(error) and "BlobArchived" not in action:  # not just a key of that name
             return GuardNotEnforceable(f"{action}: it is archived; rehydrate it, and keep it online: {brief(error)}")
         return Lost(f"{action}: {brief(error)}")
+    if isinstance(error, _DENIED) and _PROVIDER.search(str(error)):
+        return Lost(f"{action}: no credentials: {brief(error)}")  # its own service may be out of reach for a moment
     if isinstance(error, _DENIED):
         return GuardNotEnforceable(
             f"{action}: the store refused; the guard needs to read, write, list and delete below its prefix, with "
@@ -73,6 +80,12 @@ def is_first_attempt(error: BaseException | None) -> bool:
     nothing about it.
     """
     return "retries: 0," in str(error)
+
+
+def is_repeated_refusal(error: GuardNotEnforceable) -> bool:
+    """Return whether it is a refusal for good that obstore repeats."""
+    refused = _STATUS.search(str(error.__cause__))
+    return refused is not None and refused[1] == _REPEATED
 
 
 def brief(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.process import after_fork
+from fencing.kernel.waking import SafeEvent
 from storage_guards.bounds import check_unknown
 from storage_guards.objects.base import OPEN_ROUNDS, PROBE_GRACE, ObjectGuard, Progress
 from storage_guards.objects.bodies import Body
@@ -33,7 +34,7 @@ class _Probe:
     interrupted."""
 
     def __init__(self, seconds: float) -> None:
-        self.ended = threading.Event()
+        self.ended = SafeEvent()
         self._bound = Deadline(seconds + PROBE_GRACE)
 
     @property
@@ -97,21 +98,25 @@ class ObjectStoreGuard(ObjectGuard):
         return self._verified(self._deadline(timeout).seconds)
 
     def _verified(self, seconds: float) -> ProbeReport:
+        if self._report is not None:
+            return self._report
         deadline = Deadline(seconds)
-        while self._report is None:
-            with self._choosing:
-                probe = self._probe
-                mine = probe is None or probe.is_over
-                if probe is None or mine:
-                    probe = self._probe = _Probe(seconds)
-            if mine:
-                try:
-                    return self._store_report(self._run(self._plan_probe(seconds)))
-                finally:
-                    probe.ended.set()
-            if not probe.ended.wait(deadline.part()):
-                raise GuardUnavailable(f"another thread's probe of the object store took over {seconds:.3g} s; retry")
-        return self._report
+        mine = _Probe(seconds)
+        try:
+            while self._report is None:
+                with self._choosing:
+                    probe = self._probe
+                    if probe is None or probe.is_over:
+                        probe = self._probe = mine
+                if probe is mine:
+                    return self._store_report(self._run(self._plan_probe(deadline.part())))
+                if not probe.ended.wait(deadline.part()):
+                    raise GuardUnavailable(
+                        f"another thread's probe of the object store took over {seconds:.3g} s; retry"
+                    )
+            return self._report
+        finally:
+            mine.ended.set()
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence. A lock with ``guards=[guard]`` calls this when it is acquired.

@@ -84,6 +84,8 @@ class AsyncObjectStoreGuard(ObjectGuard):
         await asyncio.wait([task], timeout=seconds + PROBE_GRACE)  # a cancelled waiter does not cancel the probe
         if not task.done():
             raise GuardUnavailable(f"another task's probe of the object store took over {seconds:.3g} s; retry")
+        if task.cancelled():  # not this task, so no CancelledError
+            raise GuardUnavailable("the probe of the object store was cancelled; retry")
         return self._store_report(task.result())
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:

@@ -155,22 +155,27 @@ def _plan_put_once(
 ) -> Plan[Version | None]:
     why: Exception | None = None
     for attempt in count():
+        refusal: GuardNotEnforceable | None = None
         try:
             return (yield put)  # type: ignore[no-any-return]
         except (Conflict, Lost) as error:
             why = error
         except GuardNotEnforceable as error:
-            if why is None:
-                scope.sending.unknown = None
-                raise
-            raise unknown from error
+            if why is not None:
+                raise unknown from error
+            refusal = error  # perhaps only of the answer, by something between the guard and the store
         try:
             now = yield Get(put.key, 0, deadline.part(), head=True)
         except (Lost, GuardNotEnforceable):
-            break
+            if refusal is None:
+                break
+            now = None
         stored = () if now is None else _writes(now)
         if writes[0] in stored:
             return now.version if writes[0] == stored[0] else OVERWRITTEN
+        if refusal is not None:
+            scope.sending.unknown = None
+            raise refusal
         if isinstance(why, Conflict) and (CREATE if now is None else now.version) != put.condition:
             return None
         if isinstance(why, Lost) or deadline.over:

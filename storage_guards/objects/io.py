@@ -2,25 +2,41 @@
 
 obstore repeats requests by itself, for minutes where nothing stops it. Here each request ends at its bound: it is
 cancelled, and obstore drops it and does not repeat it. The store may have received it all the same.
+
+While obstore repeats a request, its answers are not seen. It also repeats a 501, by which a store refuses for good. So
+there is a second client, which repeats nothing. The probe sends the first requests through it. Later a request goes
+through it if the last one of its kind had no answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.process import after_fork
-from storage_guards.objects.errors import STORE_ERRORS, brief, is_first_attempt, map_error, require_bucket
+from storage_guards.objects.errors import (
+    STORE_ERRORS,
+    brief,
+    is_first_attempt,
+    is_repeated_refusal,
+    map_error,
+    require_bucket,
+)
 from storage_guards.objects.requests import (
     CREATE,
+    LEAST_SECONDS,
     PAGE,
     Abort,
     Begin,
     Conflict,
+    Deadline,
     Delete,
     Finish,
     Found,
@@ -28,6 +44,7 @@ from storage_guards.objects.requests import (
     List,
     Listed,
     Lost,
+    Once,
     Open,
     Put,
     Read,
@@ -42,6 +59,11 @@ PIECE = 2**20
 """The least number of bytes that a stream gives at a time."""
 
 METHODS = ("get_async", "put_async", "delete_async", "list")
+
+COPIED = (S3Store, GCSStore, AzureStore)
+
+ONCE_SHARE = 0.3
+"""The share of a request's time that the client without repetitions may take before the store itself is asked."""
 
 DELETED_AT_ONCE = 10
 PARTS_AT_ONCE = 3
@@ -80,6 +102,9 @@ class ObjectIO:
         self.store = store
         self.form = "as given"
         """The form of an ETag in a condition. The probe finds it out."""
+        self._once: ObjectIO | None = None
+        self._is_same = False  # whether both clients are of one store: the environment may have changed
+        self._unanswered: set[object] = set()  # the kinds of requests whose last one ended at its bound
 
     async def perform(self, request: Any) -> Any:
         """Do one request.
@@ -97,14 +122,10 @@ class ObjectIO:
             )
         _used = True
         match request:
-            case Get():
-                return await self._get(request)
-            case Put():
-                return await self._put(request)
-            case Delete():
-                return await self._delete(request)
-            case List():
-                return await self._list(request)
+            case Get() | Put() | Delete() | List():
+                return await self._perform_seen(request)
+            case Once():
+                return await self._perform_once(request.request)
             case Open():
                 found = await _bounded(self._find(request.key), request.seconds, f"reading {request.key}")
                 return None if found is None else found.stream(min_chunk_size=PIECE)
@@ -120,8 +141,66 @@ class ObjectIO:
             case Abort(upload=_Upload() as upload):
                 return await upload.abort(request.seconds)
             case Together():
-                return await asyncio.gather(*map(self.perform, request.requests), return_exceptions=True)
+                return await asyncio.gather(*map(self._perform, request.requests), return_exceptions=True)
         raise TypeError(f"no such request: {request!r}")
+
+    async def _perform(self, request: Get | Put | Delete | List) -> Any:
+        match request:
+            case Get():
+                return await self._get(request)
+            case Put():
+                return await self._put(request)
+            case Delete():
+                return await self._delete(request)
+            case List():
+                return await self._list(request)
+
+    async def _perform_seen(self, request: Get | Put | Delete | List) -> Any:
+        """Do a request. If the last one of its kind had no answer, send it by the client without repetitions first."""
+        kind = type(request), isinstance(request, Put) and request.condition is not None
+        may_be_done = False
+        if kind in self._unanswered and self._once is not None and self._is_same:
+            started = time.monotonic()
+            self._unanswered.discard(kind)
+            self._once.form = self.form
+            try:
+                return await self._once._perform(_part(request, ONCE_SHARE))
+            except GuardNotEnforceable as error:
+                if is_repeated_refusal(error):
+                    self._unanswered.add(kind)
+                    raise
+            except Lost:
+                may_be_done = kind == (Put, True)
+            request = _part(request, 1 - (time.monotonic() - started) / request.seconds)
+        try:
+            return await self._perform(request)
+        except Lost as error:
+            if isinstance(error.__cause__, TimeoutError):
+                self._unanswered.add(kind)
+            raise
+        except GuardNotEnforceable as error:
+            if may_be_done:
+                raise Lost(str(error), error) from error
+            raise
+
+    async def _perform_once(self, request: Put | Delete | List) -> Any:
+        if self._once is None and (client := without_repetitions(self.store)) is not None:
+            self._once, self._is_same = ObjectIO(client), False
+        if self._once is None or not (self._is_same or isinstance(request, Put)):
+            raise Lost("there is no client without repetitions")
+        try:
+            reply = await self._once._perform(request)
+        except (Conflict, GuardNotEnforceable) as error:
+            if isinstance(error, GuardNotEnforceable) and is_repeated_refusal(error):
+                raise
+            raise Lost(str(error)) from error
+        if not isinstance(request, Put):
+            return reply
+        found = await self._get(Get(request.key, len(request.data), request.seconds))
+        self._is_same = found is not None and found.data == request.data
+        if not self._is_same:
+            raise Lost("the client without repetitions is not of the same store")
+        return found
 
     async def _find(self, key: str, **options: Any) -> Any:
         try:
@@ -163,8 +242,9 @@ class ObjectIO:
             # A put without a condition, or a creation, needs no object.
             raise GuardNotEnforceable(f"{action}: not found: is there such a bucket? {brief(error)}") from error
         except GuardNotEnforceable as error:
-            if isinstance(error.__cause__, BaseError) and not is_first_attempt(error.__cause__):
-                raise Lost(f"{action}: {error}") from error
+            is_known = request.condition is None or is_first_attempt(error.__cause__)
+            if isinstance(error.__cause__, BaseError) and not is_known:
+                raise Lost(str(error), error) from error
             raise
         stored = Version(result.get("e_tag"), result.get("version"))
         if stored == request.condition:  # as after a redirection that turns a put into a get
@@ -212,8 +292,11 @@ class ObjectIO:
         found: list[Listed] = []
         action = f"listing {request.directory}"
         pages = self.store.list(request.directory, chunk_size=PAGE)
+        deadline = Deadline(request.seconds)
         try:
             while len(found) < request.limit:
+                if deadline.over:  # pages may be empty, without end
+                    raise Lost(f"{action} did not end within {request.seconds:.3g} s")
                 page = await _bounded(_next(pages), request.page_seconds, action)
                 if page is None:
                     break
@@ -238,6 +321,36 @@ async def _bounded(awaitable: Awaitable[T], seconds: float | None, action: str, 
         raise
     except STORE_ERRORS as error:
         raise map_error(error, action, conditional=conditional) from error
+
+
+def without_repetitions(store: Any) -> Any:
+    """Return a client for the same store that repeats no request. None: it cannot be made, or would be no other.
+
+    It takes over all arguments of the store. Only the environment may have changed since, so its user must check that
+    it is the same store.
+    """
+    if type(store) not in COPIED or vars(store):
+        return None
+    retries = dict(store.retry_config or {})
+    if retries.get("max_retries") == 0:
+        return None
+    try:
+        return type(store)(
+            prefix=store.prefix,
+            config=store.config,
+            client_options=store.client_options,
+            retry_config={**retries, "max_retries": 0},
+            credential_provider=store.credential_provider,
+        )
+    except Exception:  # noqa: BLE001 - then the store itself has to do
+        return None
+
+
+def _part(request: Any, share: float) -> Any:
+    """Return the request with a share of its time."""
+    if isinstance(request, List):
+        return replace(request, page_seconds=max(request.page_seconds * share, LEAST_SECONDS))
+    return replace(request, seconds=max(request.seconds * share, LEAST_SECONDS))
 
 
 def write_etag(e_tag: str, form: str) -> str:

@@ -3,19 +3,22 @@
 There is one implementation of the I/O: obstore's asyncio functions. Plans of the sync guard run in the caller's thread,
 and their requests on one event loop of this process. So each request is bounded exactly, and Ctrl-C works at once.
 obstore's sync functions offer neither.
+
+A signal handler may raise in the caller's thread at any step. ``concurrent.futures`` would then leave the lock of a
+future taken, and the loop of all guards would wait for it for ever. So the outcome comes by a :class:`SafeEvent`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import threading
 import time
 from collections.abc import Coroutine
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from fencing.kernel.process import after_fork
+from fencing.kernel.waking import DaemonThread, SafeEvent
 from storage_guards.objects.io import was_used
 from storage_guards.objects.requests import Lost
 
@@ -40,7 +43,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
     with _starting:
         if _loop is None:
             loop = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="object-store-guard", daemon=True).start()
+            DaemonThread(loop.run_forever, "object-store-guard").start()
             _loop = loop  # last: Ctrl-C must not leave a loop that no thread runs
         return _loop
 
@@ -63,10 +66,9 @@ def _end() -> None:
     with _starting:
         _ending = True
     if _loop is not None:
-        try:
-            asyncio.run_coroutine_threadsafe(_drop_all(), _loop).result(_END_SECONDS)
-        except TimeoutError:
-            pass
+        dropping = _Call(_drop_all(), _loop)
+        dropping.start()
+        dropping.ended.wait(_END_SECONDS)
     if was_used():
         time.sleep(_SETTLE_SECONDS)
 
@@ -79,6 +81,50 @@ async def _drop_all() -> None:
         await asyncio.wait(tasks, timeout=_END_SECONDS)
 
 
+class _Call(Generic[T]):
+    """A coroutine that runs on the loop for another thread."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._coroutine = coroutine
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+        self._is_dropped = False
+        self.ended = SafeEvent()
+
+    def start(self) -> None:
+        self._loop.call_soon_threadsafe(self._start)
+
+    def drop(self) -> None:
+        """Cancel the coroutine, or prevent its start."""
+        self._is_dropped = True
+        self._loop.call_soon_threadsafe(self._cancel)
+
+    def result(self) -> T:
+        """Return its result, or raise its error. Call it only after the end."""
+        if self._task is None:
+            raise asyncio.CancelledError
+        return self._task.result()
+
+    def _start(self) -> None:
+        if self._is_dropped:
+            self._coroutine.close()
+            self.ended.set()
+        else:
+            self._task = self._loop.create_task(self._coroutine)
+            self._task.add_done_callback(self._end)
+
+    def _cancel(self) -> None:
+        if self._task is None:
+            self._coroutine.close()
+        else:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # retrieved, so that asyncio does not report it where the caller was interrupted
+        self.ended.set()
+
+
 def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
     """Run a coroutine, which bounds itself to ``seconds``, on the loop of this process.
 
@@ -87,28 +133,27 @@ def in_loop(coroutine: Coroutine[Any, Any, T], seconds: float) -> T:
     Raises:
         Lost: the coroutine has not kept its bound, for instance after the whole process stood still.
     """
+    call: _Call[T] | None = None
     try:
         if _ending:
-            raise concurrent.futures.CancelledError
-        future = asyncio.run_coroutine_threadsafe(coroutine, _shared_loop())
-    except BaseException as error:
-        coroutine.close()
-        if isinstance(error, concurrent.futures.CancelledError):
-            _refuse_at_exit(error)
+            _refuse_at_exit()
+        call = _Call(coroutine, _shared_loop())
+        call.start()  # a step of its own: an interruption must find the call here
+        if not call.ended.wait(seconds + _GRACE):
+            raise Lost(f"the request neither answered nor ended for {seconds + _GRACE:.3g} s")
+    except BaseException:
+        if call is None:
+            coroutine.close()
+        else:
+            call.drop()
         raise
     try:
-        return future.result(seconds + _GRACE)
-    except concurrent.futures.CancelledError as error:
+        return call.result()
+    except asyncio.CancelledError as error:
         _refuse_at_exit(error)
-    except TimeoutError as error:
-        future.cancel()
-        raise Lost(f"the request neither answered nor ended for {seconds + _GRACE:.3g} s") from error
-    except BaseException:
-        future.cancel()  # without effect where the error is the coroutine's own
-        raise
 
 
-def _refuse_at_exit(error: BaseException) -> NoReturn:
+def _refuse_at_exit(error: BaseException | None = None) -> NoReturn:
     """Raise RuntimeError, because the process ends. A daemon thread stops here, as the interpreter would stop it
     anyway."""
     while _ending and threading.current_thread().daemon:

@@ -22,6 +22,7 @@ from storage_guards.objects.requests import (
     Get,
     List,
     Lost,
+    Once,
     Put,
     Together,
     Version,
@@ -35,6 +36,12 @@ ROUNDS = 3
 RACE_SHARE = 0.1
 """The share of the time left that a race may take. A store that takes one write a second of a key lets the losers
 wait, and nothing depends on their answers."""
+
+ONCE_SHARE = 0.1
+"""The share of the time left that an attempt by the client without repetitions may take."""
+
+CLEAN_SHARE = 0.5
+"""The share of the time left for deleting the keys. The caller of the probe may need the rest."""
 
 FORMS = ("as given", "unquoted", "quoted")
 """The forms of an ETag in a condition."""
@@ -79,20 +86,28 @@ def plan_probe(layout: Layout, deadline: Deadline) -> Plan[ProbeReport]:
     try:
         report = yield from _plan_trials(directory, used, deadline)
     except Lost as error:
-        raise GuardUnavailable(f"the object store did not answer the guard's probe: {error}; retry") from error
+        if error.refusal is None:
+            raise GuardUnavailable(f"the object store did not answer the guard's probe: {error}; retry") from error
+        refusal = error.refusal
     except _Refused as error:
+        refusal = _broken(str(error))
+        refusal.__cause__ = error
+    except GuardNotEnforceable as error:
+        refusal = error
+    else:
         yield from _plan_clean(directory, used, deadline)
-        raise _broken(str(error)) from error
-    except GuardNotEnforceable:
-        yield from _plan_clean(directory, used, deadline)
-        raise
+        return report
     yield from _plan_clean(directory, used, deadline)
-    return report
+    raise refusal
 
 
 def _plan_clean(directory: str, used: list[str], deadline: Deadline) -> Plan[None]:
+    keys = [directory + name for name in used]
     try:
-        yield Delete([directory + name for name in used], deadline.part())
+        try:
+            yield Once(Delete(keys, deadline.part(ONCE_SHARE)))
+        except Lost:
+            yield Delete(keys, deadline.part(CLEAN_SHARE))
     except (Lost, GuardNotEnforceable):
         pass  # a few bytes stay below the probe's directory; claims and publications do not need the right to delete
 
@@ -104,8 +119,11 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
     first: dict[str, Version] = {}
     yield Together([Get(directory + "absent", 0, deadline.part()) for _ in range(RACERS)])  # to open the connections
     for name in names:
-        first[name] = yield from _plan_expect(directory + name, _FIRST, CREATE, deadline)
-    listed = yield List(directory, 10, deadline.part())
+        first[name] = yield from _plan_expect(directory + name, _FIRST, CREATE, deadline, once=name == exists)
+    try:
+        listed = yield Once(List(directory, 10, deadline.part(ONCE_SHARE)))
+    except Lost:
+        listed = yield List(directory, 10, deadline.part())
     if sorted(each.key for each in listed) != sorted(directory + name for name in names):
         raise _broken("does not list what was just stored")
     yield from _plan_refuse(
@@ -150,9 +168,25 @@ def _plan_trials(directory: str, used: list[str], deadline: Deadline) -> Plan[Pr
 
 
 def _plan_expect(
-    key: str, data: bytes, condition: Condition, deadline: Deadline, form: str | None = None
+    key: str,
+    data: bytes,
+    condition: Condition,
+    deadline: Deadline,
+    form: str | None = None,
+    *,
+    once: bool = False,
 ) -> Plan[Version]:
-    """Put an object that the store must accept. A refused put may have been accepted before obstore repeated it."""
+    """Put an object that the store must accept. A refused put may have been accepted before obstore repeated it.
+
+    Args:
+        once: try it first by the client without repetitions.
+    """
+    if once:
+        try:
+            found = yield Once(Put(key, data, condition, deadline.part(ONCE_SHARE), form=form))
+            return _version(found)
+        except Lost:
+            pass
     try:
         yield Put(key, data, condition, deadline.part(), form=form)
     except (Conflict, Lost) as error:
@@ -168,7 +202,7 @@ def _plan_form(key: str, data: bytes, condition: Version, deadline: Deadline) ->
     """Find the form of ETag that the store accepts."""
     for form in FORMS:
         try:
-            yield from _plan_expect(key, data, condition, deadline, form)
+            yield from _plan_expect(key, data, condition, deadline, form, once=form == FORMS[0])
             return form
         except _Refused as error:
             refused = error
@@ -189,6 +223,10 @@ def _plan_read(key: str, data: bytes, deadline: Deadline) -> Plan[Version]:
     found: Found | None = yield Get(key, 100, deadline.part())
     if found is None or found.data != data:
         raise _broken("does not show what was just stored, but something older")
+    return _version(found)
+
+
+def _version(found: Found) -> Version:
     if found.version.e_tag is None and found.version.version is None:
         raise _broken("gives neither an ETag nor a version, so that nothing can be replaced under a condition")
     return found.version

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from fencing.kernel.errors import GuardNotEnforceable
+
 Clock = Callable[[], float]
 
 LEAST_SECONDS = 0.001
@@ -28,7 +30,15 @@ class Conflict(Exception):
 
 
 class Lost(Exception):
-    """No answer, or none that says whether the request was done: it may have been done, or be done later."""
+    """No answer, or none that says whether the request was done: it may have been done, or be done later.
+
+    Attributes:
+        refusal: the last of several attempts was refused for good. An earlier one may have been done all the same.
+    """
+
+    def __init__(self, text: str, refusal: GuardNotEnforceable | None = None) -> None:
+        super().__init__(text)
+        self.refusal = refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +184,21 @@ class Together:
     @property
     def seconds(self) -> float:
         return max(request.seconds for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """Do a request by a client that repeats nothing, so that a status which obstore repeats for minutes is seen.
+
+    The reply of a put is a :class:`Found`: the object as the store itself shows it. :class:`Lost` where there is no
+    such client, and for every error except a refusal for good: then the store itself must do the request.
+    """
+
+    request: Put | List | Delete
+
+    @property
+    def seconds(self) -> float:
+        return 2 * self.request.seconds
 
 
 # These run in the caller's own thread or task, because bodies and progress are the caller's code.

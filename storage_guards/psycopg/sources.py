@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-import threading
 import time
-import weakref
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +17,7 @@ from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict
 
 from fencing.kernel.errors import GuardUnavailable
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from storage_guards.psycopg.wire import hang_up, is_idle
 
 ENDS_THE_BLOCK = ("commit", "rollback", "close")
@@ -43,7 +41,7 @@ class AsyncPool(Protocol):
         """Lend a connection, within ``timeout`` seconds."""
         ...
 
-    async def putconn(self, conn: Any) -> None:
+    def putconn(self, conn: Any) -> Coroutine[Any, Any, None]:
         """Take a connection back."""
         ...
 
@@ -61,6 +59,8 @@ class Lent(ABC):
 
     _connection: Connection[Any] | None = None
     _state: _State | None = None
+    _is_returning = False
+    """The connection may be another operation's by now."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -83,7 +83,7 @@ class Lent(ABC):
         if connection is None:
             self._give_up()
             return
-        if self._state is not None and self._state.has_changed(connection):
+        if not self._is_returning and self._state is not None and self._state.has_changed(connection):
             self._state.restore(connection)
         self._return(connection)
         self._connection = None
@@ -108,6 +108,8 @@ class AsyncLent(ABC):
 
     _connection: AsyncConnection[Any] | None = None
     _state: _State | None = None
+    _is_returning = False
+    _giving_back: asyncio.Future[None] | None = None
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -131,12 +133,13 @@ class AsyncLent(ABC):
         if connection is None:
             self._give_up()
             return
-        if self._state is not None and self._state.has_changed(connection):
-            self._state.restore(connection)
-        giving_back = self._return(connection)
+        if self._giving_back is None or _has_failed(self._giving_back):
+            if not self._is_returning and self._state is not None and self._state.has_changed(connection):
+                self._state.restore(connection)
+            self._giving_back = self._return(connection)
+        if self._giving_back is not None:
+            await _finish_despite_cancellation(self._giving_back)
         self._connection = None
-        if giving_back is not None:
-            await _finish_despite_cancellation(giving_back)
 
     async def recover(self) -> None:
         """Give the connection back if an interruption has prevented that."""
@@ -148,7 +151,8 @@ class AsyncLent(ABC):
         """Return a connection, within the bound."""
 
     @abstractmethod
-    def _return(self, connection: AsyncConnection[Any]) -> Awaitable[None] | None: ...
+    def _return(self, connection: AsyncConnection[Any]) -> asyncio.Future[None] | None:
+        """Begin to give the connection back. It goes on by itself."""
 
     def _give_up(self) -> None:  # noqa: B027 - most need nothing
         """End what an interrupted ``_take`` has left."""
@@ -197,7 +201,7 @@ def connection_source(source: Source) -> Borrow:
     """
     checked = _check_source(source, asynchronous=False)
     if isinstance(checked, Connection):
-        return partial(_SingleConnection, checked, Turn())
+        return partial(_SingleConnection, checked, Turns())
     if isinstance(checked, str):
         return partial(
             _NewConnection, lambda seconds: Connection.connect(checked, **_connect_timeout(checked, seconds))
@@ -211,7 +215,7 @@ def async_connection_source(source: AsyncSource) -> AsyncBorrow:
     """Return a function that borrows a connection of ``source``, as :func:`connection_source` does."""
     checked = _check_source(source, asynchronous=True)
     if isinstance(checked, AsyncConnection):
-        return partial(_AsyncSingleConnection, checked, asyncio.Lock())
+        return partial(_AsyncSingleConnection, checked, AsyncTurns())
     if isinstance(checked, str):
         return partial(
             _AsyncNewConnection,
@@ -232,21 +236,37 @@ class _PooledConnection(Lent):
         return connection
 
     def _return(self, connection: Connection[Any]) -> None:
+        if self._is_returning and _must_not_return(connection):
+            return
+        self._is_returning = True
         self._pool.putconn(connection)
 
 
 class _AsyncPooledConnection(AsyncLent):
     def __init__(self, pool: Any, seconds: float) -> None:
         super().__init__(seconds)
-        self._pool = pool
+        self._pool: AsyncPool = pool
 
     async def _take(self) -> AsyncConnection[Any]:
         connection: AsyncConnection[Any] = await self._pool.getconn(timeout=self._seconds)
         return connection
 
-    def _return(self, connection: AsyncConnection[Any]) -> Awaitable[None]:
-        giving_back: Awaitable[None] = self._pool.putconn(connection)
-        return giving_back
+    def _return(self, connection: AsyncConnection[Any]) -> asyncio.Future[None] | None:
+        if self._is_returning and _must_not_return(connection):
+            return None
+        self._is_returning = True
+        return asyncio.ensure_future(self._pool.putconn(connection))
+
+
+def _must_not_return(connection: Connection[Any] | AsyncConnection[Any]) -> bool:
+    """Return whether a pool has got the connection back, although an interruption has ended ``putconn``.
+
+    Otherwise close it. If the pool has it all the same, perhaps in a queue, it must not be lent to two operations.
+    """
+    if getattr(connection, "_pool", connection) is None:
+        return True
+    hang_up(connection)
+    return False
 
 
 class _NewConnection(Lent):
@@ -282,52 +302,47 @@ class _AsyncNewConnection(AsyncLent):
             )
         return connection
 
-    def _return(self, connection: AsyncConnection[Any]) -> Awaitable[None]:
-        return connection.close()
+    def _return(self, connection: AsyncConnection[Any]) -> asyncio.Future[None]:
+        return asyncio.ensure_future(connection.close())
 
 
 class _SingleConnection(Lent):
     """The guard's only connection, for one operation after the other."""
 
-    def __init__(self, connection: Connection[Any], turn: Turn, seconds: float) -> None:
+    def __init__(self, connection: Connection[Any], turns: Turns, seconds: float) -> None:
         super().__init__(seconds)
         self._only = connection
-        self._turn = turn
+        self._turns, self._turn = turns, Wake()
 
     def _take(self) -> Connection[Any]:
-        if not self._turn.take(self, self._seconds):
+        if not self._turns.take(self._turn, self._seconds):
             raise _busy(self._seconds)
         _require_alive(self._only)
         return self._only
 
     def _return(self, connection: Connection[Any]) -> None:
-        self._turn.pass_on(self)
+        self._give_up()
 
     def _give_up(self) -> None:
-        self._turn.pass_on(self)
+        self._turns.queue.pop(self._turn, None)
+        self._turns.wake_first()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__ was interrupted
+            self._turns.queue.pop(self._turn, None)  # every method was interrupted, too
 
 
 class _AsyncSingleConnection(AsyncLent):
     """The guard's only connection, for one operation after the other."""
 
-    _has_turn = False
-
-    def __init__(self, connection: AsyncConnection[Any], turn: asyncio.Lock, seconds: float) -> None:
+    def __init__(self, connection: AsyncConnection[Any], turns: AsyncTurns, seconds: float) -> None:
         super().__init__(seconds)
         self._only = connection
-        self._turn = turn
+        self._turns, self._turn = turns, asyncio.Event()
 
     async def _take(self) -> AsyncConnection[Any]:
-        if self._turn.locked():
-            try:
-                async with asyncio.timeout(self._seconds):  # wait_for could swallow a cancellation as it returns
-                    await self._turn.acquire()
-                    self._has_turn = True
-            except TimeoutError:
-                raise _busy(self._seconds) from None
-        else:
-            await self._turn.acquire()
-            self._has_turn = True
+        if not await self._turns.take(self._turn, self._seconds):
+            raise _busy(self._seconds)
         _require_alive(self._only)
         return self._only
 
@@ -335,57 +350,44 @@ class _AsyncSingleConnection(AsyncLent):
         self._give_up()
 
     def _give_up(self) -> None:
-        if self._has_turn:
-            self._has_turn = False
-            self._turn.release()
+        self._turns.queue.pop(self._turn, None)
+        self._turns.wake_first()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # see _SingleConnection
+            self._turns.queue.pop(self._turn, None)
 
 
-class Turn:
-    """The right to use the guard's only connection. One operation has it at a time.
+class AsyncTurns:
+    """A lock for tasks, as :class:`~fencing.kernel.waking.Turns` is one for threads: first come, first served.
 
-    It is not a lock that an interruption could leave taken. It notes which operation has it, so it is free again when
-    that operation passes it on, and also when nothing refers to that operation any more.
+    It is used in the same way, and stays with no task that was interrupted, as an ``asyncio.Lock`` can.
     """
 
-    _CHECK_SECONDS = 0.05
-    """Seconds after which a waiter checks whether the operation that has the turn is gone."""
-
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._owner: weakref.ref[object] | None = None
-        self._waiting: deque[threading.Lock] = deque()
+        self.queue: dict[asyncio.Event, None] = {}  # the first one has the turn
 
-    def take(self, operation: object, seconds: float) -> bool:
-        """Wait for the turn at most so many seconds, and return whether ``operation`` has it."""
-        if self._taken(operation, None):
-            return True
+    async def take(self, turn: asyncio.Event, seconds: float) -> bool:
+        """Wait for the turn, at most ``seconds``. Return whether it came."""
+        self.queue[turn] = None
         deadline = time.monotonic() + seconds
-        called = threading.Lock()
-        called.acquire()
-        while (left := deadline - time.monotonic()) > 0:
-            if self._taken(operation, called):
-                return True
-            called.acquire(timeout=min(left, self._CHECK_SECONDS))
-        return self._taken(operation, None)
+        while next(iter(self.queue)) is not turn:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                async with asyncio.timeout(min(left, LOST_WAKE_SECONDS)) as limit:  # wait_for can swallow a cancel()
+                    await turn.wait()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+            turn.clear()
+        return True
 
-    def pass_on(self, operation: object) -> None:
-        """Pass the turn on, if ``operation`` has it."""
-        with self._mutex:
-            if self._owner is None or self._owner() is not operation:
-                return
-            self._owner = None
-            called, self._waiting = self._waiting, deque()
-        for each in called:
-            each.release()
-
-    def _taken(self, operation: object, called: threading.Lock | None) -> bool:
-        with self._mutex:
-            if self._owner is None or self._owner() is None:
-                self._owner = weakref.ref(operation)
-                return True
-            if called is not None and called not in self._waiting:
-                self._waiting.append(called)
-            return False
+    def wake_first(self) -> None:
+        """Wake the task whose turn it is now."""
+        for turn in list(self.queue)[:1]:
+            turn.set()
 
 
 def _require_alive(connection: Any) -> None:
@@ -439,9 +441,12 @@ def _connect_timeout(conninfo: str, seconds: float) -> dict[str, Any]:
     return {"connect_timeout": max(2, math.ceil(seconds))}
 
 
-async def _finish_despite_cancellation(giving_back: Awaitable[None]) -> None:
+def _has_failed(task: asyncio.Future[Any]) -> bool:
+    return task.done() and (task.cancelled() or task.exception() is not None)
+
+
+async def _finish_despite_cancellation(task: asyncio.Future[None]) -> None:
     """Give a connection back even on a cancellation; otherwise its pool would lose it. It waits for no server."""
-    task = asyncio.ensure_future(giving_back)
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:

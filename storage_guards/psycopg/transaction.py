@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 
+import psycopg
 from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
 
@@ -16,7 +17,7 @@ from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.errors import commit_was_refused
 from storage_guards.psycopg.plans import admit, check_again, locate_here, to_admitted
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
-from storage_guards.psycopg.wire import ask, failure_of, first_row, is_open, require_ready, send
+from storage_guards.psycopg.wire import ask, failure_of, first_row, has_unread, is_open, require_ready, send
 from storage_guards.sql.errors import ISOLATION, old_snapshot
 from storage_guards.sql.transaction import GuardedTransaction
 
@@ -106,6 +107,12 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         """Commit, if this still is the checked transaction."""
         if not is_open(connection):
             self.refuse(_ENDED_INSIDE)
+        if has_unread(connection):  # perhaps the end of the session: ask, before COMMIT is sent
+            try:
+                yield from ask(connection, ["SELECT 1"])
+            except psycopg.Error as error:
+                self.note_not_sent(error)
+                raise
         self._committing = True  # from here on no answer means an unknown outcome
         results = yield from send(connection, [*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT])
         failure = failure_of(connection, results)

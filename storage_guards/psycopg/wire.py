@@ -19,6 +19,7 @@ from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from storage_guards.psycopg.statements import ROLLBACK, AnyConnection, MarkAccess
+from storage_guards.sql.sockets import is_readable
 
 T = TypeVar("T")
 Row = tuple[str | None, ...]
@@ -192,6 +193,11 @@ def is_open(connection: AnyConnection) -> bool:
     """Return whether the driver reports a sound open transaction, ready for the next statement."""
     pgconn = connection.pgconn
     return pgconn.transaction_status == TransactionStatus.INTRANS and pgconn.pipeline_status == PipelineStatus.OFF
+
+
+def has_unread(connection: AnyConnection) -> bool:
+    """Return whether the server has sent something unasked: a notification, or the end of the session."""
+    return is_readable(connection.pgconn.socket)
 
 
 def hang_up(connection: AnyConnection) -> None:

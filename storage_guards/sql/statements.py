@@ -9,6 +9,7 @@ names of these statements, whose bodies are these very texts. The statements the
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE
@@ -17,6 +18,17 @@ from storage_guards.sql.schema import quoted
 CREATE_LOCK = 7_236_273_601
 """The advisory lock under which PostgreSQL creates tables and functions, because IF NOT EXISTS fails in a race. The
 number is arbitrary."""
+
+
+_ONE_WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|WITH|SELECT)\b[^;]*\Z", re.IGNORECASE)
+
+
+def is_one_write(sql: str) -> bool:
+    """Return whether a text is one statement for sure, of a kind that cannot end a transaction of PostgreSQL or SQLite.
+
+    ``COMMIT AND CHAIN`` and ``ROLLBACK AND CHAIN`` begin a transaction that looks like the one that they have ended.
+    """
+    return _ONE_WRITE.match(sql) is not None
 
 
 def enforced_in(schema: str) -> str:

@@ -24,6 +24,9 @@ from storage_guards.sql.outcome import Admitted
 M = TypeVar("M")
 
 
+_NOT_SENT = "The COMMIT was not sent yet, so nothing was written. Begin a new block."
+
+
 class NoAnswer(Exception):
     """The failure of a request that was given up: it is not known what became of it."""
 
@@ -140,6 +143,8 @@ class GuardedTransaction(ABC, Generic[M]):
             error: the error of the block. It propagates by itself unless another one is raised here.
         """
         meaning = None if failure is None else self.outcome_of(failure)
+        if isinstance(failure, NoAnswer) and error is None and not self._committing:
+            meaning = GuardUnavailable("the database gave no answer before COMMIT was sent; no data was written, retry")
         if interruption is None:
             if meaning is None or meaning is error:
                 return
@@ -219,6 +224,11 @@ class GuardedTransaction(ABC, Generic[M]):
         """Note that the block raised ``error``, unless the commit has begun: then the error is the commit's."""
         if not self._committing:
             self._body_error = error
+
+    def note_not_sent(self, error: BaseException) -> None:
+        """Add to ``error`` that it came before the COMMIT was sent, and so is no lost reply."""
+        if _NOT_SENT not in getattr(error, "__notes__", ()):
+            error.add_note(_NOT_SENT)
 
     def refuse(self, text: str) -> NoReturn:
         """Raise GuardNotEnforceable: this is no longer the checked transaction, so it is not committed."""

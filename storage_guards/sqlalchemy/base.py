@@ -21,6 +21,7 @@ from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
+from storage_guards.sql.statements import is_one_write
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.marks import Marks
@@ -88,12 +89,12 @@ class SQLAlchemyBase(OperationsBase):
     def _may_end_the_transaction(self, statement: Executable) -> bool:
         """Return whether the statement may end the transaction.
 
-        Only an INSERT, UPDATE or DELETE construct may not. PostgreSQL takes several statements, a COMMIT among them,
-        where there are no parameters: so a ``text()`` without a semicolon is harmless there. On MariaDB and MySQL it
-        may be any statement that commits implicitly, also a procedure.
+        Only an INSERT, UPDATE or DELETE construct may not, or a ``text()`` that is one such statement. PostgreSQL takes
+        several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL a ``text()`` may be
+        any statement that commits implicitly, also a procedure.
         """
         if type(statement) is TextClause and not self._marks.dialect.commits_implicitly:
-            return ";" in statement.text
+            return not is_one_write(statement.text)
         return not isinstance(statement, UpdateBase)
 
     def _errors(

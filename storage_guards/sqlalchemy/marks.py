@@ -204,7 +204,11 @@ class Marks(ABC):
         sql = self._statements(connection, enforced)
         return [self._check_one(connection, sql, fence) for fence in fences]
 
-    def note_transaction(self, connection: Connection) -> None:  # noqa: B027 - most need nothing
+    def has_unread(self, connection: Connection) -> bool:
+        """Return whether the server has sent something unasked, such as the end of the session. It sends nothing."""
+        return False
+
+    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:  # noqa: B027 - most need nothing
         """Prepare :meth:`is_same_transaction`, where it needs more than the admitted fence."""
 
     @abstractmethod

@@ -26,6 +26,7 @@ from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
 from storage_guards.sql.schema import VisibleTables, quoted
+from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.marks import Located, Marks
@@ -162,13 +163,19 @@ class MySQLMarks(Marks):
     def _statements_in(self, schema: str) -> Located:
         return _located_in(schema)
 
-    def note_transaction(self, connection: Connection) -> None:
+    def has_unread(self, connection: Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        writer = getattr(driver, "_writer", None)  # aiomysql's; PyMySQL has a socket itself
+        socket = driver._sock if writer is None else writer.get_extra_info("socket")
+        return socket is None or is_readable(socket.fileno())
+
+    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:
         """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
-        connection.exec_driver_sql("SAVEPOINT fencing_checked")
+        connection.exec_driver_sql(f"SAVEPOINT {_savepoint_of(admitted)}")
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
-        connection.exec_driver_sql("RELEASE SAVEPOINT fencing_checked")
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
         return True
 
     def check(
@@ -338,6 +345,11 @@ class MySQLMarks(Marks):
 
     def _key(self, resource: str) -> str:
         return resource.encode().hex()
+
+
+def _savepoint_of(admitted: Admitted) -> str:
+    """Return a name that no other transaction has: the random id of this write."""
+    return f"`fencing {admitted.recent_writes.partition(' ')[0]}`"
 
 
 def _require_innodb(row: Row[Any]) -> None:

@@ -15,6 +15,7 @@ from storage_guards.sql import errors as sql_errors
 from storage_guards.sql.outcome import TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, on_postgresql
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, VisibleTables, quoted, read_visible_tables
+from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import CREATE_LOCK, calls_in, enforced_in, statements_on
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.alembic import XID8
@@ -58,6 +59,12 @@ class PostgreSQLMarks(Marks):
             if joined and connection.exec_driver_sql(sql_errors.ISOLATION).scalar_one() != "read committed":
                 raise sql_errors.old_snapshot(error.fence) from error
             raise
+
+    def has_unread(self, connection: Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        if PostgreSQL.is_psycopg(connection):
+            return is_readable(driver.pgconn.socket)
+        return driver.is_closed() or is_readable(driver._transport.get_extra_info("socket").fileno())
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         row = fetch_one(connection, _IS_SAME_TRANSACTION, {"transaction": admitted.transaction})

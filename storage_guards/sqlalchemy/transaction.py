@@ -80,7 +80,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         )
         self.check_continuity(admitted)
         if self.caller_block:
-            self._marks.note_transaction(connection)
+            self._marks.note_transaction(connection, admitted[0])
         self._admitted = admitted
 
     def about_to_commit(self, connection: Connection) -> None:
@@ -92,9 +92,17 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
         if self.writes:  # a mere claim may be committed already
             self._require_open(connection)
+        try:
+            if self.caller_block and self._admitted and not self._is_same_transaction(connection):
+                self.refuse(_ENDED_INSIDE)
+            if not self.caller_block and self._marks.has_unread(
+                connection
+            ):  # perhaps the end of the session: ask, before COMMIT is sent
+                connection.exec_driver_sql("SELECT 1").close()
+        except DBAPIError as error:
+            self.note_not_sent(error)
+            raise
         self._committing = True
-        if self.caller_block and self._admitted and not self._is_same_transaction(connection):
-            self.refuse(_ENDED_INSIDE)
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks.

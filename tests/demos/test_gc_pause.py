@@ -89,6 +89,7 @@ def check_page(run: Run, directory: Path) -> None:
         assert min(rendered.smallest.values()) > 8
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_on_servers_of_others(
     any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def check_page(run: Run, directory: Path) -> None:
         assert min(rendered.smallest.values()) > 8
 
 
+@pytest.mark.thorough
 def test_nothing_is_left_on_a_redis_of_others(any_redis: RedisServer, s3_server: S3Server, tmp_path: Path) -> None:
     more = {"FENCING_REDIS_URL": any_redis.url, "PYTHONIOENCODING": "ascii"}
     run = run_demo(DEMO, tmp_path, "--act", "3", "--ttl", "0.6", **more)
@@ -100,6 +101,7 @@ def test_nothing_is_left_on_a_redis_of_others(any_redis: RedisServer, s3_server:
     assert len(left) == 1
 
 
+@pytest.mark.thorough
 def test_interrupted_while_a_worker_is_paused(any_redis: RedisServer, s3_server: S3Server) -> None:
     environment = Environment()
     with subprocess.Popen(

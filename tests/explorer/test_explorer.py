@@ -20,7 +20,13 @@ from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, REPAIR, STALE_READ, Bo
 Say = Callable[[object], None]
 
 
-@pytest.mark.parametrize("scenario", SAFE.values(), ids=str)
+_LONGER = ("3 clients without a lock", "3 clients, lost and late", "3 clients, new storage")
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(each, id=name, marks=pytest.mark.thorough if name in _LONGER else ()) for name, each in SAFE.items()],
+)
 def test_all_rules_on(scenario: Scenario, say: Say) -> None:
     result = explored(scenario.name)
     say(result)

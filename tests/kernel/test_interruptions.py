@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import functools
 import signal
@@ -98,6 +99,7 @@ def test_an_exception_of_a_handler(handler: Any, pair: Pair) -> None:
 def test_an_exception_that_another_thread_raises_here(pair: Pair) -> None:
     ours, theirs = pair
     ours.settimeout(5)
+    stream = ours.makefile("rb", buffering=0)
     this = ctypes.c_ulong(threading.get_ident())
 
     def interrupt() -> None:
@@ -106,9 +108,9 @@ def test_an_exception_that_another_thread_raises_here(pair: Pair) -> None:
 
     timer = threading.Timer(0.01, interrupt)
     timer.start()
-    with pytest.raises(TimeoutError) as caught:  # noqa: PT012 - it comes in the block
+    with stream, pytest.raises(TimeoutError) as caught:  # noqa: PT012 - it comes in the block
         while True:
-            error, interruption = error_of(lambda: ours.recv(1))
+            error, interruption = error_of(stream.read, 1)
             if interruption is error:
                 raise error
     assert not caught.value.args
@@ -123,3 +125,17 @@ def test_errors_of_the_socket_are_no_interruptions(pair: Pair) -> None:
     assert error_of(ours.send, b"1")[1] is None
     assert error_of(socket.create_connection, ("127.0.0.1", 1))[1] is None
     assert error_of(socket.getaddrinfo, "no such host", 1)[1] is None
+
+
+async def _wait_in_vain() -> BaseException | None:
+    try:
+        async with asyncio.timeout(0.001):
+            await asyncio.sleep(5)
+    except TimeoutError as error:
+        return interruption_in(error)
+    raise AssertionError
+
+
+def test_time_outs_of_asyncio_are_no_interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "__name__", "fencing.tests")  # as in a module of the library
+    assert asyncio.run(_wait_in_vain()) is None

@@ -92,7 +92,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "another-fences-staleness-ends-this-lease",
         "fencing/locks/lease.py",
-        "if isinstance(error, StaleFence) and error.fence == self.fence:",
+        'if isinstance(error, StaleFence) and getattr(error, "fence", None) == self.fence:',
         "if isinstance(error, StaleFence):",
         ("tests/locks/test_hold.py::test_a_stale_fence_of_another_resource_does_not_end_this_lease",),
     ),
@@ -286,9 +286,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-refusal-of-a-put-is-believed",
         "storage_guards/objects/changes.py",
-        "why = error\n        except GuardNotEnforceable as error:\n            if why is None:",
-        "why = error\n            if isinstance(error, Conflict):\n                return False\n"
-        "        except GuardNotEnforceable as error:\n            if why is None:",
+        "            refusal = error.refusal if isinstance(error, Lost) else None\n",
+        "            refusal = error.refusal if isinstance(error, Lost) else None\n"
+        "            if isinstance(error, Conflict):\n                return False\n",
         ("tests/objects/test_outcomes.py::test_one_lost_reply_is_found_out",),
     ),
     Mutant(

@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import pytest
@@ -169,3 +169,24 @@ def test_the_outcome_of_another_write_is_not_taken_for_this_ones() -> None:
     cancelled = asyncio.CancelledError()
     assert sending.explain(cancelled) is cancelled
     assert cancelled.__cause__ is own
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was not sent
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("error", [SoftTimeLimitExceeded, KeyboardInterrupt])
+def test_a_probe_that_is_interrupted_at_any_line_lets_other_threads_on(error: type[BaseException]) -> None:
+    """Only a second exception at the very line that wakes them makes them wait, and only until the probe's bound."""
+    waits = []
+    for number in chain(range(1, 25), count(25, 25)):
+        guard = ObjectStoreGuard(FaultyStore())
+        try:
+            if not raise_at_line(number, error("now"), ("storage_guards/objects/guard.py",), guard.verify)[1]:
+                break
+        except error:
+            pass
+        assert not guard._choosing.locked()
+        if guard._probe is not None and not guard._probe.is_over:
+            waits.append(number)
+    gc.collect()
+    assert number > 20
+    assert len(waits) <= 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import bz2
+import gc
 import io
+import mmap
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -422,3 +424,30 @@ def test_memory_stores_are_fine_too(side: Side) -> None:
     file = io.BytesIO(DATA)
     side.call(guard.publish, A, {"x": file}, claim=True)
     side.expect(ValueError, lambda: side.call(guard.publish, A, {"x": file}))
+
+
+@pytest.mark.parametrize("position", [0, 7, len(DATA)])
+def test_a_memory_map_is_bytes_wherever_it_stands(desk: Desk, tmp_path: Path, position: int) -> None:
+    """It can be read like a file, too. Async guards did so, and published a rest of it, or nothing."""
+    (tmp_path / "data").write_bytes(DATA)
+    with open(tmp_path / "data", "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        mapped.seek(position)
+        desk.fails({"x": mapped})
+        desk.publish({"x": mapped})
+        assert mapped.tell() == position
+        gc.collect()  # of the failed attempt's frames, which refer to its memory
+    assert desk.current == {"x": DATA}
+
+
+def test_a_path_whose_file_shrinks_is_refused(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(BIG)
+
+    def cut(name: str, sent: int, total: int | None) -> None:
+        os.truncate(path, 2**20)
+
+    fails = f"bytes of {len(BIG)}"
+    assert fails in str(desk.side.expect(ValueError, lambda: desk.publish({"x": path}, progress=cut)))
+    assert desk.current == {"x": b"old"}
+    desk.publish({"x": path})
+    assert desk.current == {"x": BIG[: 2**20]}

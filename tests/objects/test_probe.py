@@ -262,11 +262,30 @@ def test_a_cancelled_waiter_leaves_the_probe_to_the_others(side: Side) -> None:
 def test_waiting_for_the_probe_of_another_thread_is_bounded(side: Side) -> None:
     store = FaultyStore()
     store.about = "=probe/"
-    store.faults.append("silent though done")
+    store.faults.append("silent")
     guard = guard_on(side, store, timeout=2.0)
     first = threading.Thread(target=lambda: side.expect(GuardUnavailable, guard.claim, A))
     first.start()
     side.wait_until(lambda: store.in_flight)
     side.expect(GuardUnavailable, guard.claim, A, timeout=0.05)
     first.join(30)
+    side.call(guard.claim, A)
+
+
+@pytest.mark.parametrize("side", ["async"], indirect=True)
+def test_a_probe_that_is_cancelled_does_not_cancel_those_that_wait_for_it(side: Side) -> None:
+    store = FaultyStore()
+    store.about = "=probe/"
+    store.faults.append("silent")
+    guard = guard_on(side, store)
+
+    async def cancel() -> None:
+        waiting = asyncio.ensure_future(guard.claim(A))
+        while not store.in_flight:  # noqa: ASYNC110 - it has no event
+            await asyncio.sleep(0.001)
+        guard._verifying[1].cancel()
+        with pytest.raises(GuardUnavailable, match="cancelled"):
+            await waiting
+
+    side.call(cancel)
     side.call(guard.claim, A)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -48,6 +49,37 @@ def test_a_store_that_takes_few_writes_of_a_key_is_probed_in_time(side: Side, in
     assert report.seconds < 9
     assert store.throttled
     side.call(guard.claim, A)
+
+
+def test_the_probe_writes_each_key_seldom(side: Side) -> None:
+    """Apart from the races, of which all puts but one may be throttled."""
+    store = FaultyStore()
+    side.call(guard_on(side, store).verify)
+    puts = Counter(key for key in store.puts if "race" not in key)
+    assert puts
+    assert max(puts.values()) <= 3
+
+
+def test_a_race_that_few_clients_do_not_show(side: Side) -> None:
+    """The store lets the eighth of the puts that meet through."""
+
+    class Crowded(FaultyStore):
+        def __init__(self) -> None:
+            super().__init__()
+            self.under_way = 0
+
+        async def put_async(self, path: str, file: Any, *, mode: Any = None, **options: Any) -> Any:
+            self.under_way += 1
+            number = self.under_way
+            try:
+                await asyncio.sleep(0)
+                if number == 8:
+                    mode = "overwrite"
+                return await super().put_async(path, file, mode=mode, **options)
+            finally:
+                self.under_way -= 1
+
+    assert "at the same time" in str(side.expect(GuardNotEnforceable, guard_on(side, Crowded()).verify))
 
 
 def test_races_meet_in_many_puts(side: Side) -> None:

@@ -174,3 +174,34 @@ def test_a_real_read_that_is_answered_so(
     proxy.answer_when(reads, status, times=1)
     side.expect(GuardUnavailable, guard.read, R)
     assert side.call(guard.read, R) is None
+
+
+@pytest.mark.parametrize("status", [400, 403, 501])
+@pytest.mark.parametrize("write", ["publish", "delete", "write", "claim"])
+def test_a_refusal_of_the_answer_is_no_refusal_of_the_put(
+    side: Side, s3_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy], write: str, status: int
+) -> None:
+    """A gateway passes the put on, and refuses its answer, or repeats it and is refused then."""
+    proxy = http_proxy(s3_server)
+    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
+    store = s3_server.store(bucket=s3_server.new_bucket(), via=proxy, retry_config={"max_retries": 0})
+    guard = kind(store, timeout=5.0)
+    guard._report = REPORT
+    side.call(guard.publish, OLD, {"x": b"old"}, claim=True)
+    if write == "write":
+        side.call(guard.claim, MINE)
+
+    def puts(request: Request) -> bool:
+        return request.method == "PUT" and request.conditional
+
+    rule = proxy.answer_when(puts, status, carried_out=True)
+    CALLS[write](side, guard)
+    assert rule.fired == 1
+    assert side.call(guard.mark, R).is_of(MINE)
+    if write == "write":
+        assert side.call(guard.get, KEY).data == b"new"
+    elif write != "claim":
+        current = side.call(guard.read, R)
+        assert (current and side.call(current.read, "x")) == (b"new" if write == "publish" else None)
+    proxy.answer_when(puts, status, times=None)
+    side.expect(GuardNotEnforceable, guard.publish, MINE, {"x": b"newer"})

@@ -17,7 +17,11 @@ from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory
 from tests.support.servers import Proxy
 
-ERRORS = [TimeoutError, ConnectionResetError(104, "reset by a handler"), redis.TimeoutError("the time is up")]
+ERRORS = [
+    pytest.param(TimeoutError, id="TimeoutError"),
+    pytest.param(ConnectionResetError(104, "reset"), id="ConnectionResetError", marks=pytest.mark.thorough),
+    pytest.param(redis.TimeoutError("the time is up"), id="of redis-py", marks=pytest.mark.thorough),
+]
 
 
 class Alarm:
@@ -45,7 +49,7 @@ class Alarm:
         assert caught.value is self.raised
 
 
-@pytest.fixture(params=ERRORS, ids=lambda error: getattr(error, "__name__", type(error).__name__))
+@pytest.fixture(params=ERRORS)
 def alarm(request: pytest.FixtureRequest) -> Alarm:
     return Alarm(request.param)
 

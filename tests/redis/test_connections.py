@@ -65,7 +65,7 @@ def test_an_interrupt_during_a_time_out_does_not_mix_up_replies(
     with RedisCoordinator(server.client(), ttl=30) as coordinator:
         coordinator.acquire("warm").release()
 
-        def interrupt(*_: object) -> None:
+        def interrupt(*_: object, interrupted: bool) -> None:
             raise KeyboardInterrupt
 
         server.freeze()

@@ -56,11 +56,10 @@ assert redis.Redis.from_url(url).get("r") is None
     "tasks that the loop ends, without an answer": """
 asyncio.run(main(freeze))
 """,
-    "a loop that is closed with its tasks": """
+    "a loop that is closed": """
 loop = asyncio.new_event_loop()
-loop.run_until_complete(main(lambda: None))
-for task in tasks:
-    task._log_destroy_pending = False
+loop.run_until_complete(main(lambda: [task.cancel() for task in tasks]))
+loop.run_until_complete(asyncio.wait(tasks))
 loop.close()
 """,
 }

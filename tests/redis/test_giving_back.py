@@ -7,6 +7,7 @@ import concurrent.futures
 import signal
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,9 +82,9 @@ def test_an_acquire_that_is_stopped_in_the_back_off(
     def raises(*_: Any) -> Any:
         raise stop
 
-    with monkeypatch.context() as patch:
-        patch.setattr("time.sleep", raises)
-        patch.setattr("asyncio.sleep", raises)
+    with monkeypatch.context() as patch:  # for the plans alone: the loop has tasks of other tests
+        patch.setattr("fencing.kernel.effects.time", SimpleNamespace(sleep=raises))
+        patch.setattr("fencing.kernel.effects.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": raises}))
         with pytest.raises((stop, concurrent.futures.CancelledError)):
             side.call(coordinator.acquire, "r", timeout=10)
     assert loss.fired == 1

@@ -10,7 +10,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import Fence, GuardNotEnforceable
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
+from storage_guards.sql.statements import is_one_write
 from tests.support.sides import Side
+from tests.support.sql_ways import DONE, TO_POSTGRES, WayLender, ways
 
 MINE = Fence("orders:1", 5, "a" * 22)
 
@@ -44,3 +46,25 @@ def test_a_write_that_ends_the_checked_transaction(side: Side, postgres_url: str
     assert side.call(guard.write, MINE, func.now()) == 1  # a call is foreign, too, but may be sound
     side.call(engine.dispose)
     direct.dispose()
+
+
+@pytest.mark.parametrize("statement", ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN", " /* a */ rollback and chain"])
+@pytest.mark.parametrize("name", ways("psycopg", "asyncpg", "PsycopgGuard", of=TO_POSTGRES))
+def test_a_write_that_exchanges_the_transaction(sql_ways: WayLender, name: str, statement: str) -> None:
+    """It was acknowledged. After the rollback all later writes were refused: the mark had lost an acknowledged one."""
+    with sql_ways.lend(name) as way:
+        way.beside.claim(MINE)
+        way.side.expect(GuardNotEnforceable, way.guard.write, MINE, *way.statement(statement))
+        assert way.write(MINE, DONE, id=1) == 1
+
+
+@pytest.mark.parametrize("one", ["UPDATE a SET b = 1", "\n insert into a values (1)", "WITH a AS (SELECT 1) TABLE a"])
+def test_a_text_that_is_one_write(one: str) -> None:
+    assert is_one_write(one)
+
+
+@pytest.mark.parametrize(
+    "other", ["COMMIT", "UPDATE a SET b = 1; COMMIT", "-- UPDATE\nCOMMIT", "UPDATES", "", "CALL x()"]
+)
+def test_a_text_that_may_be_anything(other: str) -> None:
+    assert not is_one_write(other)

@@ -53,6 +53,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
 
 @pytest.mark.parametrize(("way", "what"), CASES, indirect=["way"])
 def test_a_frozen_process_frees_its_mark(way: Way, what: str) -> None:
+    way.needs_mariadb("bound for an idle transaction" if what == "idle" else "table of a sequence, to read from")
     guard = SQLAlchemyGuard(way.outside, timeout=LATEST)
     side = "async" if way.side.asynchronous else "sync"
     command = [sys.executable, "-m", "tests.support.frozen_holder", way.direct, what, side]

@@ -284,6 +284,7 @@ def test_a_failed_hook_after_the_commit_says_that_it_is_committed(sqlite: Scene)
     assert sqlite.beside.landed(raised.value) is True
 
 
+@pytest.mark.thorough
 def test_a_hang_up_logs_nothing(
     postgres_url: str, postgres_server: Any, proxy: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:

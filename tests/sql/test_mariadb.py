@@ -22,9 +22,10 @@ from storage_guards import SQLAlchemyGuard
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
+from tests.support.lock_waits import until_locks_are_waited_for
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 from tests.support.sql_ways import ADD as ADD_SQL
-from tests.support.sql_ways import MINE, NEWER, OTHER, Way, WayLender
+from tests.support.sql_ways import MINE, NEWER, OTHER, TO_MARIADB, Way, WayLender, ways
 from tests.support.sql_ways import READ as READ_SQL
 
 READ, ADD = text(READ_SQL), text(ADD_SQL)
@@ -68,6 +69,8 @@ def shop(sql_ways: WayLender) -> Iterator[Shop]:
     ],
 )
 def test_names_are_exact_in_every_session(shop: Shop, session: str) -> None:
+    if "SIMULTANEOUS" in session:
+        shop.way.needs_mariadb("mode SIMULTANEOUS_ASSIGNMENT")
     session, _, other_client = session.partition(", a client")
     engine = shop.connect(connect_args={"charset": "latin1"} if other_client else {})
     event.listen(engine, "connect", lambda connection, _: connection.cursor().execute(f"SET {session}"))
@@ -147,15 +150,18 @@ def test_a_transaction_that_began_before_the_guards(shop: Shop) -> None:
         SQLAlchemyGuard(engine).claim(MINE)
 
 
-@pytest.mark.parametrize("snapshot_isolation", ["OFF", "ON"])
+@pytest.mark.parametrize("snapshot_isolation", ["OFF", "ON"])  # MySQL is as MariaDB with OFF
 @pytest.mark.parametrize("past", ["claim", "write"])
 def test_advance_in_a_transaction_with_an_old_snapshot(shop: Shop, past: str, snapshot_isolation: str) -> None:
     """Under REPEATABLE READ a locking check sees the newest mark, and the reads after it do not: without an error, or
     with 1020 where innodb_snapshot_isolation is on."""
+    if snapshot_isolation == "ON":
+        shop.way.needs_mariadb("innodb_snapshot_isolation")
     shop.guard.claim(MINE)
     holder = MINE
     with Session(shop.connect(isolation_level="REPEATABLE READ")) as session:
-        session.execute(text(f"SET SESSION innodb_snapshot_isolation = {snapshot_isolation}"))
+        if not shop.way.is_mysql:
+            session.execute(text(f"SET SESSION innodb_snapshot_isolation = {snapshot_isolation}"))
         assert session.execute(READ).scalar_one() == 0
         shop.guard.write(MINE, ADD)
         if past == "claim":
@@ -206,12 +212,35 @@ def test_a_write_that_commits_implicitly(shop: Shop, statement: str) -> None:
     assert shop.scalar("SELECT MAX(total) FROM orders") in (0, None)
 
 
+@pytest.mark.parametrize("name", ways("pymysql", of=TO_MARIADB))
+def test_a_block_that_switches_autocommit_on(sql_ways: WayLender, name: str) -> None:
+    """It commits, and what follows would be committed at once, without a check, before the block is refused."""
+    with sql_ways.lend(name) as way:
+        way.spoil()
+        way.beside.claim(MINE)
+        with pytest.raises(GuardNotEnforceable, match="commits implicitly"), way.begin(MINE) as block:
+            block.execute("SET autocommit = 1")
+            way.beside.claim(NEWER)
+            block.execute(ADD_SQL)
+        assert way.total == 0
+
+
+def test_a_block_that_sets_the_savepoint_of_earlier_versions(shop: Shop) -> None:
+    """Each check has a savepoint with a name of its own, so that no other transaction passes for the checked one."""
+    shop.guard.claim(MINE)
+    with pytest.raises(GuardNotEnforceable, match="commits implicitly"), shop.guard.begin(MINE) as connection:
+        driver: Any = connection.connection.driver_connection
+        for statement in ("COMMIT", ADD_SQL, "SAVEPOINT fencing_checked"):
+            driver.cursor().execute(statement)
+    assert shop.total == 0
+
+
 def test_a_deadlock_whose_error_was_swallowed(shop: Shop) -> None:
     """1213 ends the whole transaction, and the next statement begins another one, unchecked."""
     shop.way.spoil()
     shop.guard.claim(MINE)
     shop.sql("CREATE TABLE stock (id INTEGER PRIMARY KEY, n INTEGER)")
-    shop.sql("INSERT INTO stock SELECT seq, 0 FROM seq_1_to_100")
+    shop.sql("INSERT INTO stock VALUES " + ", ".join(f"({id_}, 0)" for id_ in range(1, 101)))
     with (
         ThreadPoolExecutor() as pool,
         shop.engine.connect() as other,
@@ -221,7 +250,7 @@ def test_a_deadlock_whose_error_was_swallowed(shop: Shop) -> None:
         connection.execute(ADD)
         other.execute(text("UPDATE stock SET n = 1"))  # has changed more, so it is not the one to be undone
         waiting = pool.submit(other.execute, ADD)
-        wait_until(lambda: shop.scalar("SELECT COUNT(*) FROM information_schema.innodb_lock_waits"), 30)
+        until_locks_are_waited_for(shop.url)
         with pytest.raises(OperationalError, match="1213"):
             connection.execute(text("UPDATE stock SET n = 2 WHERE id = 1"))
         waiting.result(60)
@@ -314,10 +343,10 @@ def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
 
 
 def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -> None:
-    """Without rows; and a URL that begins with mariadb+."""
+    """Without rows; and a URL that begins with mariadb+, which SQLAlchemy takes for MariaDB alone."""
     shop.way.spoil()
     shop.sql("DROP TABLE fencing_marks")
-    engine = create_engine(shop.url.replace("mysql+", "mariadb+"))
+    engine = create_engine(shop.url if shop.way.is_mysql else shop.url.replace("mysql+", "mariadb+"))
     guard = SQLAlchemyGuard(engine)
     guard.metadata.create_all(engine)
     guard.create_tables()
@@ -333,6 +362,8 @@ def test_a_table_made_by_alembic_and_the_other_name_of_the_dialect(shop: Shop) -
 
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria"])
 def test_a_table_without_transactions(shop: Shop, engine: str) -> None:
+    if engine == "Aria":
+        shop.way.needs_mariadb("engine Aria")
     shop.way.spoil()
     shop.guard.claim(MINE)
     shop.sql(f"ALTER TABLE fencing_marks ENGINE = {engine}")
@@ -346,7 +377,7 @@ def test_a_table_without_transactions(shop: Shop, engine: str) -> None:
 
 def test_the_columns_are_binary(shop: Shop) -> None:
     kinds = text(
-        "SELECT column_name, data_type FROM information_schema.columns "
+        "SELECT column_name AS column_name, data_type AS data_type FROM information_schema.columns "
         "WHERE table_schema = DATABASE() AND table_name = 'fencing_marks'"
     )
     with shop.engine.connect() as connection:
@@ -378,7 +409,9 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
         engine, "connect", lambda connection, _: connection.cursor().execute("SET SESSION net_read_timeout = 77")
     )
     guard = SQLAlchemyGuard(engine, timeout=3.5)
-    show = text("SELECT " + ", ".join(f"@@SESSION.{name}" for name in (*BOUNDS, "tx_isolation")))
+    names = [*BOUNDS[:4], "transaction_isolation"] if shop.way.is_mysql else [*BOUNDS, "tx_isolation"]
+    bounded = [4, 4, 4, 4, 4, 3.5][: len(names) - 1]
+    show = text("SELECT " + ", ".join(f"@@SESSION.{name}" for name in names))
 
     def settings() -> list[Any]:
         with engine.connect() as connection:
@@ -388,9 +421,9 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
     assert before[3] == 77
     shop.guard.claim(OTHER)
     with guard.begin(MINE, claim=True) as connection:
-        assert list(connection.execute(show).one())[:6] == [4, 4, 4, 4, 4, 3.5]
+        assert list(connection.execute(show).one())[:-1] == bounded
         guard.advance(connection, OTHER)
-        assert list(connection.execute(show).one())[:6] == [4, 4, 4, 4, 4, 3.5]
+        assert list(connection.execute(show).one())[:-1] == bounded
     assert settings() == before
     with pytest.raises(ZeroDivisionError), guard.begin(MINE):
         raise ZeroDivisionError
@@ -407,6 +440,7 @@ def test_connections_come_back_unchanged(shop: Shop) -> None:
 
 
 def test_a_statement_of_the_block_is_bounded(shop: Shop) -> None:
+    shop.way.needs_mariadb("max_statement_time")
     guard = SQLAlchemyGuard(shop.connect(), timeout=0.3)
     with pytest.raises(OperationalError, match="1969"), guard.begin(MINE, claim=True) as connection:
         connection.execute(text("SELECT SLEEP(20) FROM orders"))

@@ -38,6 +38,7 @@ class Stage(ABC):
         self.direct = create_engine(url)
         self.beside = SQLAlchemyGuard(self.direct)
         self.is_mariadb = self.direct.dialect.name == "mysql"
+        self.is_mysql = self.is_mariadb and not getattr(self.direct.dialect, "is_mariadb", False)
         self.beside.create_tables()
         deferred = "" if self.is_mariadb else "DEFERRABLE INITIALLY DEFERRED"
         with self.direct.begin() as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import FrameType
 from typing import Any
 
@@ -14,7 +14,7 @@ _WATCHED = ("/storage_guards/", "/fencing/")
 
 # CPython looks for signals neither before it takes nor before it releases a plain lock that is a with-target. And not
 # before a return without a call.
-_UNINTERRUPTIBLE = re.compile(r"with \S*(_mutex|\.lock):|return (rows|connection)")
+_UNINTERRUPTIBLE = re.compile(r"with \S*(_mutex|lock):|return (rows|connection)")
 
 
 class SoftTimeLimit(Exception):
@@ -22,12 +22,25 @@ class SoftTimeLimit(Exception):
 
 
 class Interruption:
-    """Raises ``error`` at line number ``at`` of those that ``call`` runs in this library; counts them all the same."""
+    """Raises ``error`` at line number ``at`` of those that ``call`` runs in this library; counts them all the same.
 
-    def __init__(self, at: int = -1, error: BaseException | None = None, also: tuple[str, ...] = ()) -> None:
+    Args:
+        at: from 0 on.
+        error: None: nothing is raised.
+        also: parts of paths of other files whose lines count.
+        only: parts of the paths of the only files whose lines count.
+    """
+
+    def __init__(
+        self,
+        at: int = -1,
+        error: BaseException | None = None,
+        also: tuple[str, ...] = (),
+        only: tuple[str, ...] = _WATCHED,
+    ) -> None:
         self._at = at
         self._error = error
-        self._watched = (*_WATCHED, *also)
+        self._watched = (*only, *also)
         self.lines = 0
         self.names: list[str] = []
 
@@ -38,6 +51,18 @@ class Interruption:
             return call()
         finally:
             sys.settrace(before)
+
+    async def run_async(self, running: Awaitable[Any]) -> Any:
+        """Do the same for an awaitable. It must run in a task of its own."""
+        sys.settrace(self._on_call)
+        try:
+            return await running
+        finally:
+            sys.settrace(None)
+
+    @property
+    def was_raised(self) -> bool:
+        return self._error is None
 
     def _on_call(self, frame: FrameType, kind: str, argument: object) -> Any:
         name = frame.f_code.co_filename

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 import redis
+from obstore.store import MemoryStore
 
 from fencing import FencedLock, MemoryCoordinator, RedisCoordinator
 from fencing.kernel import process
@@ -26,7 +27,7 @@ from fencing.locks.callbacks import call_in_thread
 from fencing.locks.clients import coordinator_of
 from fencing.locks.timer import timer
 from fencing.redis.waiters import Enlist
-from storage_guards import MemoryGuard
+from storage_guards import MemoryGuard, ObjectStoreGuard
 
 HANGS_AFTER = 20.0
 
@@ -103,6 +104,23 @@ def _guard() -> Operation:
     return partial(guard.write, fence, "key", 1)
 
 
+def _object_guard() -> Operation:
+    guard = ObjectStoreGuard(MemoryStore(), timeout=2)
+    fence = Fence("r", 1, "t" * 22)
+    guard.claim(fence)
+    return partial(guard.mark, "r")
+
+
+def _probe() -> Operation:
+    guard = ObjectStoreGuard(MemoryStore(), timeout=10)
+
+    def operation() -> None:
+        guard._report = None
+        guard.verify()
+
+    return operation
+
+
 def _redis_hold(url: str) -> Operation:
     coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=60)
 
@@ -156,6 +174,8 @@ OPERATIONS: dict[str, Callable[..., Operation]] = {
     "lost": _lost_events,
     "hold": lambda: partial(_memory_hold, MemoryCoordinator(ttl=60)),
     "guard": _guard,
+    "object guard": _object_guard,
+    "probe": _probe,
     "redis": _redis_hold,
     "connections": _redis_more_than_its_connections,
     "listener": _enlist,

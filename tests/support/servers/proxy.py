@@ -158,10 +158,14 @@ class Proxy:
                 writer.transport.abort()
 
     async def _shut(self) -> None:
+        self._refusing = True
         self._server.close()
         self._abort_all()
-        if self._connections:
-            await asyncio.wait(list(self._connections), timeout=_CONTROL_TIMEOUT / 2)
+        ends_at = self._loop.time() + _CONTROL_TIMEOUT / 2
+        for _ in range(3):  # a connection that was accepted just now has several steps before its task
+            await asyncio.sleep(0)
+            while (left := asyncio.all_tasks() - {asyncio.current_task()}) and self._loop.time() < ends_at:
+                await asyncio.wait(left, timeout=_CONTROL_TIMEOUT / 10)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
