@@ -49,8 +49,9 @@ class Hold(ContextDecorator):
         self._lease = None
 
     def __del__(self) -> None:
-        if getattr(self, "_lease", None) is not None:  # an interruption skipped the end of the block
-            self._lease.release_later()
+        lease = getattr(self, "_lease", None)
+        if lease is not None:  # an interruption skipped the end of the block
+            lease.release_later()
 
     if not TYPE_CHECKING:  # type checkers report ``async with`` themselves
 
@@ -103,8 +104,9 @@ class AsyncHold:
             raise loss from error
 
     def __del__(self) -> None:
-        if getattr(self, "_lease", None) is not None:  # an interruption skipped the end of the block
-            self._lease.release_later()
+        lease = getattr(self, "_lease", None)
+        if lease is not None:  # an interruption skipped the end of the block
+            lease.release_later()
 
     if not TYPE_CHECKING:
 

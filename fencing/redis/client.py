@@ -282,7 +282,7 @@ class Connections:
             is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
             self._abandon(connection, call, interrupted=not is_broken)
             raise
-        if type(reply) is not list:
+        if type(reply) not in call.script.replies:
             self._raise_error_reply(connection, call, reply, was_open)
         connection.used = time.monotonic()
         return reply

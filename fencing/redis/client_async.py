@@ -317,7 +317,7 @@ class _LoopConnection:
         if not self._waiting:
             raise redis.ConnectionError(f"a reply without a request: {reply!r:.100}")
         request = self._waiting[0]  # until it has its reply: an interruption must not lose it
-        if type(reply) is list:
+        if type(reply) in request.call.script.replies:
             self._answered = True
             request.succeed(reply)
             self._waiting.popleft()

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import MarkImplausible
+from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
@@ -161,6 +161,8 @@ class RedisPlans(Backend):
         answer = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
         believed_until = settings.deadline(answer.sent_at)
         renewed: bytes = answer.value
+        if len(renewed) != len(grants):
+            raise _odd(renewed, about)
         return [believed_until if result == RENEWED else None for result in renewed]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
@@ -263,7 +265,18 @@ def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at:
 def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant:
     if _kind(reply) == b"implausible":
         raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
-    return Grant(granted_fence(resource, int(reply), token), settings.deadline(sent_at))
+    try:
+        fence = granted_fence(resource, int(reply), token)
+    except ValueError:
+        raise _odd(reply, resource) from None
+    return Grant(fence, settings.deadline(sent_at))
+
+
+def _odd(reply: object, about: str) -> CoordinatorUnavailable:
+    return CoordinatorUnavailable(
+        f"the answer for {about!r} is not of our scripts: {reply!r:.100}; check that the address is that of Redis",
+        resource=about,
+    )
 
 
 def _kind(reply: Any) -> bytes:

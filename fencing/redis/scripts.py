@@ -10,29 +10,32 @@ from fencing.redis.resp import bulks
 
 
 class Script(NamedTuple):
-    """A script: its text, its SHA-1, and the packed beginnings of a call by SHA-1 and of a call by text."""
+    """A script: its text, its SHA-1, the packed beginnings of a call by SHA-1 and of a call by text, and the types of
+    its replies."""
 
     name: str
     text: str
     sha: str
     by_sha: bytes
     by_text: bytes
+    replies: frozenset[type]
 
     def __repr__(self) -> str:
         return f"<Script {self.name}>"
 
 
-def _load(*parts: str) -> Script:
+def _load(*parts: str, replies: tuple[type, ...]) -> Script:
     """Return the script of these files; the last one has its name."""
     folder = files("fencing.redis") / "lua"
     name, text = parts[-1], "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
-    return Script(name, text, sha, by_sha=bulks(("EVALSHA", sha)), by_text=bulks(("EVAL", text)))
+    by_sha, by_text = bulks(("EVALSHA", sha)), bulks(("EVAL", text))
+    return Script(name, text, sha, by_sha, by_text, frozenset(replies))
 
 
-ACQUIRE = _load("acquire_free", "common", "queue", "acquire")
-RENEW = _load("renew")
-RELEASE = _load("release_alone", "common", "queue", "release")
-REMINT = _load("common", "remint")
-HOLDER = _load("common", "holder")
-FORCE_RELEASE = _load("common", "force_release")
+ACQUIRE = _load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
+RENEW = _load("renew", replies=(bytes,))
+RELEASE = _load("release_alone", "common", "queue", "release", replies=(int,))
+REMINT = _load("common", "remint", replies=(bytes, list))
+HOLDER = _load("common", "holder", replies=(list,))
+FORCE_RELEASE = _load("common", "force_release", replies=(bytes, list))
