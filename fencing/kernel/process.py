@@ -66,10 +66,8 @@ def current_owner() -> tuple[int, object]:
 def _current_task() -> object:
     import asyncio  # here, so that a program that only uses threads does not load it
 
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
-        return None
+    loop = asyncio._get_running_loop()  # the documented function raises where there is none
+    return None if loop is None else asyncio.current_task(loop)
 
 
 def _in_child() -> None:
