@@ -117,7 +117,14 @@ class AsyncLease(LeaseBase):
     async def release_until(self, deadline: float | None) -> bool:
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
         if self._freed is None and process.pid() == self._pid:
-            await finish(self._release(deadline))
+            try:
+                await self._release(deadline)  # without a task of its own, which would take a tenth of the time
+            except asyncio.CancelledError as cancelled:
+                try:
+                    await finish(self._release(deadline))  # the same request again: it may be answered already
+                except FencingError as failure:
+                    raise cancelled from failure
+                raise
         return bool(self._freed)
 
     async def _release(self, deadline: float | None) -> None:

@@ -61,12 +61,13 @@ UNDO_SECONDS = 0.01
 class LazyConnection:
     """A connection that is opened when it is first needed."""
 
-    __slots__ = ("__weakref__", "_reader", "_seconds", "raw", "used")
+    __slots__ = ("__weakref__", "_reader", "_sock", "raw", "seconds", "used")
 
     def __init__(self) -> None:
         self.raw: Any = None
         self.used = 0.0
-        self._seconds = 0.0  # the time-out of each wait; 0: unknown
+        self.seconds = 0.0  # the time-out of each wait; 0: unknown
+        self._sock: Any = None  # written and read without redis-py; None: that cannot be
         self._reader: Any = None  # parses replies that are read without redis-py
 
     def open(self, connection: Any, seconds: float) -> None:
@@ -75,17 +76,17 @@ class LazyConnection:
         self.raw = connection
         quirks.limit_connecting(connection, seconds)
         connection.connect()
-        self._seconds = seconds
+        self.seconds = seconds
+        self._sock = quirks.socket_of(connection)
         self._reader = new_reader()
 
     def set_timeout(self, seconds: float) -> bool:
         """Set the time-out of each wait. Return False if this redis-py allows that only while it connects."""
-        if seconds != self._seconds:
-            sock = quirks.socket_of(self.raw)
-            if sock is None:
+        if seconds != self.seconds:
+            if self._sock is None:
                 return False
-            sock.settimeout(seconds)
-            self._seconds = seconds
+            self._sock.settimeout(seconds)
+            self.seconds = seconds
         return True
 
     def ask(self, data: bytes, deadline: float) -> Any:
@@ -98,7 +99,7 @@ class LazyConnection:
         Raises:
             RedisError, OSError: the connection is broken.
         """
-        sock = quirks.socket_of(self.raw)
+        sock = self._sock
         if sock is None:
             try:
                 self.raw.send_packed_command([data], check_health=False)
@@ -113,7 +114,7 @@ class LazyConnection:
             self._reader.feed(received)
             if (reply := self._reader.gets()) is not INCOMPLETE:
                 break
-            self._seconds = 0.0  # each part has a time-out of its own from here on
+            self.seconds = 0.0  # each part has a time-out of its own from here on
             left = deadline - time.monotonic()
             if left <= 0:
                 raise redis.TimeoutError("only a part of the reply came in time")
@@ -131,8 +132,8 @@ class LazyConnection:
 
     def is_stale(self) -> bool:
         """Return whether an idle connection was closed by the server, or holds data that no call asked for."""
-        if quirks.socket_of(self.raw) is not None:
-            self._seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
+        if self._sock is not None:
+            self.seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
         try:
             return bool(self.raw.can_read(0))
         except (RedisError, OSError) as error:
@@ -142,6 +143,7 @@ class LazyConnection:
     def close(self) -> None:
         """Close the connection, if there is one. Two threads may call this at the same time."""
         raw, self.raw = self.raw, None
+        self._sock = None
         if raw is not None:
             raw.disconnect()
 
@@ -271,11 +273,11 @@ class Connections:
             if (
                 not was_open
                 or (started - used > IDLE_SECONDS and connection.is_stale())
-                or not connection.set_timeout(seconds)
+                or (seconds != connection.seconds and not connection.set_timeout(seconds))
             ):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            reply = connection.ask(command(call), started + seconds)
+            reply = connection.ask(call.packed or command(call), started + seconds)
             if isinstance(reply, NoScriptError):
                 reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
