@@ -37,20 +37,20 @@ POLLING = Backoff(first=0.01, longest=0.2)
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
 
 
-_TOKEN_BYTES = 18
-"""Random bytes of a token, at least 16. A multiple of three: so many tokens are encoded at once."""
+_TOKEN_CHARACTERS = 22
+"""Of base64, with 6 random bits each: 132, and a token needs 128."""
 
 _tokens: list[str] = []  # made in advance
 
 
 def new_token() -> str:
-    """Return a unique token: 144 random bits, 24 characters."""
+    """Return a unique token: 132 random bits, 22 characters."""
     try:
         return _tokens.pop()
     except IndexError:
-        text = base64.urlsafe_b64encode(os.urandom(64 * _TOKEN_BYTES)).decode()
-        size = _TOKEN_BYTES * 4 // 3
-        first, *others = [text[start : start + size] for start in range(0, len(text), size)]
+        text = base64.urlsafe_b64encode(os.urandom(66 * 16)).decode()  # 66 bytes are 88 characters, four tokens
+        starts = range(0, len(text), _TOKEN_CHARACTERS)
+        first, *others = [text[start : start + _TOKEN_CHARACTERS] for start in starts]
         _tokens.extend(others)
         return first
 

@@ -83,6 +83,7 @@ def at_every_step(work: Callable[[], object], check: Callable[[], object], strid
         except AssertionError as error:
             raise AssertionError(f"an interruption at {where[-1]}") from error
         if left[0] >= 0:
+            gc.collect()  # here, where warnings about what was interrupted are ignored
             return step
     raise AssertionError("it never ends")
 

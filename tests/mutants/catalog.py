@@ -156,8 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-repeated-release-says-that-the-lock-was-lost",
         "fencing/redis/plans.py",
-        "return reply.value != GONE or reply.repeated",
-        "return reply.value != GONE",
+        "freed = answer.value != GONE or answer.repeated",
+        "freed = answer.value != GONE",
         ("tests/locks/test_plans.py::test_release_is_false_only_for_certain",),
     ),
     Mutant(
