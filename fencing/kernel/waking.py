@@ -120,4 +120,12 @@ class DaemonThread(threading.Thread):
         """
         if sys.is_finalizing():
             raise RuntimeError("can't create new thread at interpreter shutdown")
-        super().start()
+        interruption: BaseException | None = None
+        try:
+            super().start()
+        except KeyError as error:  # start() was interrupted, and its clean-up failed, because the thread runs already
+            interruption = error.__context__
+            if interruption is None:
+                raise
+        if interruption is not None:
+            raise interruption

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from fencing.kernel import process
 from fencing.kernel.effects import run
-from fencing.kernel.errors import FencingError, LeaseLost, LossReason, StaleFence
+from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUnknown, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
@@ -154,6 +154,13 @@ class LeaseBase:
             )
 
 
+def keep_outcome(interruption: BaseException, error: BaseException | None) -> None:
+    """Keep what the error of a block says of a write whose outcome is unknown, in an interruption that replaces it."""
+    unknown = error if isinstance(error, OutcomeUnknown) else getattr(error, "__cause__", None)
+    if interruption is not error and isinstance(unknown, OutcomeUnknown):
+        interruption.__cause__ = unknown
+
+
 class Lease(LeaseBase):
     """One holding of a lock, with its fence and deadline. ``acquire``, ``hold`` and ``adopt`` return it.
 
@@ -284,7 +291,10 @@ class Lease(LeaseBase):
     def _release_at_exit(self, error: BaseException | None, lost_before: LossReason | None) -> bool:
         try:
             return self.release()
-        except Exception as failure:
+        except BaseException as failure:
+            if not isinstance(failure, Exception):
+                keep_outcome(failure, error)
+                raise
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)

@@ -14,7 +14,7 @@ from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import log_failure
 from fencing.locks.holding import Holding
-from fencing.locks.lease import LeaseBase
+from fencing.locks.lease import LeaseBase, keep_outcome
 
 
 class AsyncLease(LeaseBase):
@@ -178,7 +178,10 @@ class AsyncLease(LeaseBase):
     async def _release_at_exit(self, error: BaseException | None, lost_before: LossReason | None) -> bool:
         try:
             return await self.release()
-        except Exception as failure:
+        except BaseException as failure:
+            if not isinstance(failure, Exception):
+                keep_outcome(failure, error)
+                raise
             if error is None and not isinstance(failure, FencingError):
                 raise
             self._log_unreleased(failure)

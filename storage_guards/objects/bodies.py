@@ -55,7 +55,8 @@ class Body:
         self._start: int | None = None
         self._size: int | None = None
         self._over = False
-        self._compared = False
+        self._gathered: _Gathered | None = None
+        self._gave_before = False  # to an earlier publication, which succeeded
         self._reading = threading.Lock()
         if _view(source) is not None or isinstance(source, os.PathLike):
             return
@@ -101,10 +102,10 @@ class Body:
             self._check_whole(received)
         else:
             self._begin()
-            gathered = _Gathered()
+            gathered = self._gathered = _Gathered()
             for chunk in self._source:
                 if piece := gathered.add(chunk):
-                    yield self._checked(piece)
+                    yield piece
             yield from self._last(gathered)
 
     async def pieces_async(self) -> AsyncIterator[bytes | memoryview]:
@@ -129,10 +130,10 @@ class Body:
             self._check_whole(received)
         elif isinstance(self._source, AsyncIterable):
             self._begin()
-            gathered = _Gathered()
+            gathered = self._gathered = _Gathered()
             async for chunk in self._source:
                 if piece := gathered.add(chunk):
-                    yield self._checked(piece)
+                    yield piece
             for piece in self._last(gathered):
                 yield piece
         else:
@@ -144,22 +145,34 @@ class Body:
         self._over = True
         if self._start is not None and _read_before.get(self._source) == _CONSUMED:
             self._seek_back()
+        elif self._may_be_read_again and self._gathered is not None and not self._gathered.gave:
+            _read_before.forget(self._source)
 
     def finish(self) -> None:
         """Note that the publication has succeeded."""
         if self._start is not None:
             _read_before.forget(self._source)  # it is at its end, and refused there
-        elif isinstance(_read_before.get(self._source), int):
+        elif self._may_be_read_again and self._gathered is not None:
             _read_before.put(self._source, "")
+
+    @property
+    def _may_be_read_again(self) -> bool:
+        """Whether it is an iterable that can begin anew, such as an object with an ``__iter__`` of its own.
+
+        Nobody knows: it may also go on where it was. So after a failure it is refused, as an iterator is.
+        """
+        return not self._is_file and not isinstance(self._source, (Iterator, AsyncIterator, Collection))
 
     def _begin(self) -> None:
         if self._start is not None:
             _read_before.put(self._source, _CONSUMED)  # until it is put back
             with self._reading:
                 self._source.seek(self._start)  # another name of the publication may have the same file
-        elif self._is_file or isinstance(self._source, (Iterator, AsyncIterator)):
-            if _read_before.get(self._source) == _CONSUMED:  # for another name of the same publication
+        elif not isinstance(self._source, Collection):
+            before = _read_before.get(self._source)
+            if before == _CONSUMED:  # for another name of the same publication
                 self._refuse_consumed()
+            self._gave_before = before is not None
             _read_before.put(self._source, _CONSUMED)
 
     def _read(self) -> bytes:
@@ -188,20 +201,10 @@ class Body:
                 f"others, meanwhile? Open it again"
             )
 
-    def _checked(self, piece: bytes) -> bytes:
-        """Return a piece of an iterable. Refuse the first one if it differs from that of the last attempt."""
-        if not (self._compared or isinstance(self._source, (Iterator, AsyncIterator, Collection))):
-            before, now = _read_before.get(self._source), hash(piece)
-            if isinstance(before, int) and before != now:
-                self._refuse_consumed()
-            _read_before.put(self._source, now)
-            self._compared = True
-        return piece
-
     def _last(self, gathered: _Gathered) -> Iterator[bytes]:
         if gathered.rest:
-            yield self._checked(bytes(gathered.rest))
-        elif not gathered.gave and _read_before.get(self._source) not in (None, _CONSUMED):
+            yield bytes(gathered.rest)
+        elif not gathered.gave and self._gave_before:
             self._refuse_consumed()  # it gave something before, and nothing now
 
     def _refuse_consumed(self) -> NoReturn:
@@ -267,14 +270,14 @@ class _ReadBefore:
     """What is known of bodies that were read, by identity. Weak where that is possible, and bounded."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[Callable[[], object], str | int]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[Callable[[], object], str]] = OrderedDict()
 
-    def get(self, body: object) -> str | int | None:
-        """Return ``_CONSUMED``; or the hash of the first piece; "": it gave something; None: it was not read."""
+    def get(self, body: object) -> str | None:
+        """Return ``_CONSUMED``; "": it was read by a publication that succeeded; None: it was not read."""
         found = self._known.get(id(body))
         return None if found is None or found[0]() is not body else found[1]
 
-    def put(self, body: object, state: str | int) -> None:
+    def put(self, body: object, state: str) -> None:
         key = id(body)
         try:
             alive: Callable[[], object] = weakref.ref(body, lambda gone: self._drop(key, gone))

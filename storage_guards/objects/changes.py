@@ -196,8 +196,11 @@ def plan_put(
             why = error
             refusal = error.refusal if isinstance(error, Lost) else None
         except GuardNotEnforceable as error:
-            if why is None and (yield from _plan_is_there(scope, landed, deadline)):
+            there = (yield from _plan_is_there(scope, landed, deadline)) if why is None else None
+            if there:
                 return True
+            if there is None and matters:
+                raise unknown() from error
             if why is None:
                 scope.sending.unknown = None
             if why is None or not matters:
@@ -227,16 +230,18 @@ def plan_put(
     raise unknown() from why
 
 
-def _plan_is_there(scope: Scope, landed: Callable[[Pointer | None], bool | None], deadline: Deadline) -> Plan[bool]:
-    """Return whether a put that was refused for good is there all the same.
+def _plan_is_there(
+    scope: Scope, landed: Callable[[Pointer | None], bool | None], deadline: Deadline
+) -> Plan[bool | None]:
+    """Return whether a put that was refused for good is there all the same. None: that cannot be known.
 
     Something between the guard and the store may have refused the answer, or may have repeated the put.
     """
     try:
         now = yield from plan_inspect(scope, deadline)
     except (Lost, GuardNotEnforceable):
-        return False
-    return landed(now.pointer) is True
+        return None
+    return landed(now.pointer)
 
 
 def plan_change(

@@ -167,9 +167,9 @@ def _plan_put_once(
         try:
             now = yield Get(put.key, 0, deadline.part(), head=True)
         except (Lost, GuardNotEnforceable):
-            if refusal is None:
-                break
-            now = None
+            if refusal is not None:
+                raise unknown from refusal
+            break
         stored = () if now is None else _writes(now)
         if writes[0] in stored:
             return now.version if writes[0] == stored[0] else OVERWRITTEN

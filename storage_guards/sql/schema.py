@@ -59,6 +59,8 @@ def check_schema(schema: object) -> str | None:
         raise TypeError(f"schema is a str, not {type(schema).__name__}")
     if not schema.strip() or _UNUSUAL.search(schema):
         raise ValueError("schema is the plain name of a schema: it is not empty, and has no quotes, no \\ % : { }")
+    if schema.lower() in ("temp", "information_schema") or schema.lower().startswith("pg_"):
+        raise ValueError(f"the schema {schema} is of one connection, or of the database itself: name one of your own")
     return schema
 
 

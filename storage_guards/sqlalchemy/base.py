@@ -51,7 +51,7 @@ class SQLAlchemyBase(OperationsBase):
         super().__init__(timeout, schema)
         self._marks = _marks_of(engine, schema)
         self._given_schema, self._schema = schema, self._marks.schema
-        self._continuity = Continuity(engine, schema)
+        self._continuity = Continuity(engine.dialect, schema)  # which an engine with other options shares
 
     @property
     def metadata(self) -> MetaData:

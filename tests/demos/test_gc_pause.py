@@ -122,7 +122,7 @@ def test_interrupted_while_a_worker_is_paused(any_redis: RedisServer, postgres_s
         assert any("SIGSTOP to process" in line for line in demo.stdout)
         assert len(environment.processes()) >= 3
         demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=20)
+        demo.communicate(timeout=60)
     assert demo.returncode == 130
     wait_until(lambda: environment.processes() == [])
 

@@ -115,7 +115,7 @@ def test_interrupted_while_a_worker_is_paused(any_redis: RedisServer, s3_server:
         assert any("SIGSTOP to process" in line for line in demo.stdout)
         assert len(environment.processes()) >= 5
         demo.send_signal(signal.SIGINT)
-        demo.communicate(timeout=20)
+        demo.communicate(timeout=60)
     assert demo.returncode == 130
     wait_until(lambda: environment.processes() == [])
 

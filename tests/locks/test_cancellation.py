@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from fencing import AsyncMemoryCoordinator, GuardUnavailable
+from fencing import AsyncMemoryCoordinator, GuardUnavailable, MemoryCoordinator, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
+from fencing.memory import LockTable
 from tests.support.memory_side import SlowCoordinator
 
 
@@ -145,3 +146,56 @@ def test_a_cancelled_waiter_is_granted_nothing_later() -> None:
         assert await coordinator.holder("r") is None
 
     run(story())
+
+
+def test_a_cancellation_during_the_release_keeps_what_the_block_says_of_its_write() -> None:
+    """The second cancellation replaces the first one, which had the OutcomeUnknown as its cause."""
+    unknown = OutcomeUnknown(fence=Fence("r", 1, "t" * 22), seq=1)
+
+    async def main() -> BaseException | None:
+        coordinator = AsyncMemoryCoordinator(LockTable(), ttl=60)
+        perform, entered, going = coordinator.perform, asyncio.Event(), asyncio.Event()
+
+        async def slow(request: Any) -> Any:
+            if request.operation == "release":
+                entered.set()
+                await going.wait()
+            return await perform(request)
+
+        coordinator.perform = slow  # type: ignore[method-assign, assignment]
+
+        async def block() -> None:
+            async with coordinator.hold("r", timeout=1):
+                raise asyncio.CancelledError from unknown
+
+        task = asyncio.ensure_future(block())
+        await entered.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        going.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        return caught.value.__cause__
+
+    assert asyncio.run(main()) is unknown
+
+
+def test_an_interrupt_during_the_release_keeps_what_the_block_says_of_its_write() -> None:
+    unknown = OutcomeUnknown(fence=Fence("r", 1, "t" * 22), seq=1)
+    coordinator = MemoryCoordinator(LockTable(), ttl=60)
+    perform = coordinator.perform
+
+    def interrupted(request: Any) -> Any:
+        if request.operation == "release":
+            raise KeyboardInterrupt
+        return perform(request)
+
+    def block() -> None:
+        with coordinator.hold("r", timeout=1):
+            coordinator.perform = interrupted  # type: ignore[method-assign, assignment]
+            raise unknown
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        block()
+    coordinator.perform = perform  # type: ignore[method-assign]
+    assert caught.value.__cause__ is unknown

