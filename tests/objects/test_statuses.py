@@ -176,18 +176,28 @@ def test_a_real_read_that_is_answered_so(
     assert side.call(guard.read, R) is None
 
 
-@pytest.mark.parametrize("status", [400, 403, 501])
-@pytest.mark.parametrize("write", ["publish", "delete", "write", "claim"])
-def test_a_refusal_of_the_answer_is_no_refusal_of_the_put(
-    side: Side, s3_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy], write: str, status: int
-) -> None:
-    """A gateway passes the put on, and refuses its answer, or repeats it and is refused then."""
+Gateway = tuple[HttpProxy, Any]
+
+
+@pytest.fixture
+def behind_a_gateway(side: Side, s3_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy]) -> Gateway:
+    """A proxy, and a guard behind it, of a store whose client repeats nothing; an old holder has published there."""
     proxy = http_proxy(s3_server)
     kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
     store = s3_server.store(bucket=s3_server.new_bucket(), via=proxy, retry_config={"max_retries": 0})
     guard = kind(store, timeout=5.0)
     guard._report = REPORT
     side.call(guard.publish, OLD, {"x": b"old"}, claim=True)
+    return proxy, guard
+
+
+@pytest.mark.parametrize("status", [400, 403, 501])
+@pytest.mark.parametrize("write", ["publish", "delete", "write", "claim"])
+def test_a_refusal_of_the_answer_is_no_refusal_of_the_put(
+    side: Side, behind_a_gateway: Gateway, write: str, status: int
+) -> None:
+    """A gateway passes the put on, and refuses its answer, or repeats it and is refused then."""
+    proxy, guard = behind_a_gateway
     if write == "write":
         side.call(guard.claim, MINE)
 
@@ -210,20 +220,16 @@ def test_a_refusal_of_the_answer_is_no_refusal_of_the_put(
 @pytest.mark.parametrize("status", [400, 403, 501])
 @pytest.mark.parametrize("write", ["publish", "delete", "write"])
 def test_a_refusal_after_which_nothing_can_be_read_is_an_unknown_outcome(
-    side: Side, s3_server: ObjectServer, http_proxy: Callable[[ObjectServer], HttpProxy], write: str, status: int
+    side: Side, behind_a_gateway: Gateway, write: str, status: int
 ) -> None:
-    proxy = http_proxy(s3_server)
-    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
-    store = s3_server.store(bucket=s3_server.new_bucket(), via=proxy, retry_config={"max_retries": 0})
-    guard = kind(store, timeout=5.0)
-    guard._report = REPORT
-    side.call(guard.publish, OLD, {"x": b"old"}, claim=True)
+    proxy, guard = behind_a_gateway
     side.call(guard.claim, MINE)
     done: list[str] = []
 
     def puts(request: Request) -> bool:
-        done.extend(["put"] if request.method == "PUT" and request.conditional else [])
-        return request.method == "PUT" and request.conditional
+        is_put = request.method == "PUT" and request.conditional
+        done.extend(["put"] if is_put else [])
+        return is_put
 
     proxy.answer_when(puts, status, carried_out=True)
     proxy.answer_when(lambda request: bool(done) and request.method in ("GET", "HEAD"), status, times=None)

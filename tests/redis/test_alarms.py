@@ -39,8 +39,8 @@ class Alarm:
         del frame
         raise self.raised
 
-    def interrupts(self, call: Callable[..., object], *args: object) -> None:
-        """Check that the alarm ends the call with the handler's own exception."""
+    def assert_interrupts(self, call: Callable[..., object], *args: object) -> None:
+        """Assert that the alarm ends the call with the handler's own exception."""
         before = signal.signal(signal.SIGALRM, self.handle)
         try:
             with pytest.raises(BaseException) as caught:  # noqa: PT012 - the alarm comes in the block
@@ -77,10 +77,10 @@ def test_while_a_reply_is_awaited(
     client = any_redis.client()
     lease = coordinator.acquire("held")
     through.silence()
-    alarm.interrupts(coordinator.acquire, "r", 3)
-    alarm.interrupts(coordinator.holder, "r")
-    alarm.interrupts(lease.renew)
-    alarm.interrupts(lease.release)
+    alarm.assert_interrupts(coordinator.acquire, "r", 3)
+    alarm.assert_interrupts(coordinator.holder, "r")
+    alarm.assert_interrupts(lease.renew)
+    alarm.assert_interrupts(lease.release)
     through.restore()
     wait_until(lambda: client.get("r") is None)
     wait_until(lambda: client.get("held") is None)
@@ -90,8 +90,8 @@ def test_while_a_reply_is_awaited(
 def test_while_it_connects(any_redis: RedisServer, through: Proxy, alarm: Alarm) -> None:
     through.silence()
     made = RedisCoordinator(redis.Redis.from_url(through.url(any_redis.url), db=3), ttl=60)
-    alarm.interrupts(made.acquire, "r", 3)
-    alarm.interrupts(made.holder, "r")
+    alarm.assert_interrupts(made.acquire, "r", 3)
+    alarm.assert_interrupts(made.holder, "r")
     through.restore()
 
 
@@ -100,7 +100,7 @@ def test_while_a_waiter_connects_or_waits(
 ) -> None:
     client = any_redis.client()
     client.set("r", "another holder")
-    alarm.interrupts(coordinator.acquire, "r", 3)
+    alarm.assert_interrupts(coordinator.acquire, "r", 3)
     coordinator._listener.close()
     coordinator._listener._closed = False
     connect = coordinator._listener._connect
@@ -110,26 +110,14 @@ def test_while_a_waiter_connects_or_waits(
         connect(deadline)
 
     coordinator._listener._connect = silent  # type: ignore[method-assign]
-    alarm.interrupts(coordinator.acquire, "r", 3)
+    alarm.assert_interrupts(coordinator.acquire, "r", 3)
     through.restore()
     client.delete("r")
     wait_until(lambda: not client.exists("r"))
 
 
-def test_at_the_end_of_a_block(any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator) -> None:
-    client = any_redis.client()
-
-    def block() -> None:
-        with coordinator.acquire("r"):
-            through.silence()
-
-    Alarm(TimeoutError).interrupts(block)
-    through.restore()
-    wait_until(lambda: client.get("r") is None)
-
-
-@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_an_exit_at_the_end_of_a_block(
+@pytest.mark.parametrize("kind", [TimeoutError, KeyboardInterrupt, SystemExit])
+def test_at_the_end_of_a_block(
     any_redis: RedisServer, through: Proxy, coordinator: RedisCoordinator, kind: type[BaseException]
 ) -> None:
     client = any_redis.client()
@@ -138,7 +126,7 @@ def test_an_exit_at_the_end_of_a_block(
         with coordinator.acquire("r"):
             through.silence()
 
-    Alarm(kind).interrupts(block)
+    Alarm(kind).assert_interrupts(block)
     through.restore()
     wait_until(lambda: client.get("r") is None)
 
