@@ -43,6 +43,9 @@ from fencing.redis.scripts import RELEASE
 CONNECT_SECONDS = 10.0
 """The time limit of connecting. Each caller also has its own."""
 
+IDLE_SECONDS = 1.0
+"""Before a call, a connection that was idle for longer gets a moment to notice that the server has closed it."""
+
 STALL_SECONDS = 0.1
 """A connection is closed when the oldest call's time-out has passed, and the call was sent at least this long ago. A
 shorter wait proves nothing: the call may have had very little time."""
@@ -82,6 +85,9 @@ class AsyncConnections:
         try:
             if not connection.open:
                 await connection.wait_until_open(seconds)
+            if now - connection.used > IDLE_SECONDS:
+                await asyncio.sleep(0)  # so that the event loop sees whether the server has closed the connection
+            connection.used = now
             connection.send(_Request(call, future, now, now + seconds))
             try:
                 return await future
@@ -167,6 +173,7 @@ class _LoopConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._checks_at = float("inf")
         self._answered = False  # whether a call succeeded on this connection
+        self.used = 0.0  # when the last call was sent
         self._broken: Exception = redis.ConnectionError("never connected")
         self.open = False
 

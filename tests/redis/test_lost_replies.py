@@ -12,6 +12,7 @@ from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, LeaseLost
 from fencing.kernel.effects import run, run_async
 from fencing.locks import plans
 from fencing.redis import client as redis_connections
+from fencing.redis import client_async
 from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory
@@ -80,6 +81,7 @@ def test_a_connection_that_died_while_idle_does_not_hide_a_loss(
     side: Side, any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redis_connections, "IDLE_SECONDS", -1)  # every connection counts as long idle
+    monkeypatch.setattr(client_async, "IDLE_SECONDS", -1)
     lease = side.call(side.coordinator(any_redis.url).acquire, "r")
     client = any_redis.client()
     client.delete("r")
@@ -88,7 +90,10 @@ def test_a_connection_that_died_while_idle_does_not_hide_a_loss(
     assert side.call(lease.release) is False, "the dead connection was noticed before it carried the only request"
 
 
-def test_a_connection_whose_end_is_seen_as_a_call_is_made_does_not_hide_a_loss(any_redis: RedisServer) -> None:
+def test_a_connection_whose_end_is_seen_as_a_call_is_made_does_not_hide_a_loss(
+    any_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_async, "IDLE_SECONDS", -1)
     loop = asyncio.new_event_loop()
     coordinator = AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url))
     lease = loop.run_until_complete(coordinator.acquire("r"))

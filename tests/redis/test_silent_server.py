@@ -150,10 +150,10 @@ class Interrupted(socket.socket):
 def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(server: RedisServer) -> None:
     with RedisCoordinator(server.client(), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
-        connection = coordinator._connections._free[-1].raw  # which is used next
-        real = quirks.socket_of(connection)
+        connection = coordinator._connections._free[-1]  # which is used next
+        real = quirks.socket_of(connection.raw)
         assert real is not None
-        connection._sock = Interrupted(fileno=os.dup(real.fileno()))
+        connection._sock = connection.raw._sock = Interrupted(fileno=os.dup(real.fileno()))
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r", timeout=5)
         wait_until(lambda: coordinator.holder("r") is None)
