@@ -58,7 +58,7 @@ class Polls(RedisPlans):
 class Queues(RedisPlans):
     """Who has to wait does so in the queue, from the first question on."""
 
-    def listening(self) -> bool:
+    def is_waited_for(self, resource: str) -> bool:
         return True
 
 

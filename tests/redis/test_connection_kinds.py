@@ -56,12 +56,12 @@ def test_waiters_get_the_lock_in_turn(side: Side, any_redis: RedisServer) -> Non
 
 
 def test_a_call_to_a_silent_server_ends(side: Side, freezable_redis: RedisServer) -> None:
-    coordinator = side.coordinator(freezable_redis.url, ttl=0.6)
+    coordinator = side.coordinator(freezable_redis.url, ttl=1.5)
     lease = side.call(coordinator.acquire, "r")
     freezable_redis.freeze()
     started = time.monotonic()
     with pytest.raises(CoordinatorUnavailable, match="no answer"):
         side.call(lease.release)
-    assert time.monotonic() - started < 10, "its time is 0.4 s; without a time-out it does not end"
+    assert time.monotonic() - started < 10, "its time is 1 s; without a time-out it does not end"
     freezable_redis.thaw()
     assert side.call(side.call(coordinator.acquire, "r", timeout=30).release) is True
