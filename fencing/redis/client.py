@@ -147,6 +147,9 @@ class LazyConnection:
         if raw is not None:
             raw.disconnect()
 
+    def __del__(self) -> None:
+        self.close()  # or else a garbage collector may reach the socket before ``raw``, which closes it
+
 
 class _Seeker:
     """A thread that waits for a connection. After its first vain wait it is late, and gets the next one."""
