@@ -52,7 +52,12 @@ def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
         return GuardUnavailable(text, resource=scope.resource)
 
-    pointer = yield from plan_change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
+    def landed(wanted: Pointer, now: Pointer | None) -> bool:
+        if now is None or not now.mark.is_of(fence):
+            return False
+        return wanted.recent_writes[0] in now.recent_writes  # otherwise another task has created it with this fence
+
+    pointer = yield from plan_change(scope, decide, landed, unknown)
     scope.acknowledged(pointer)
 
 

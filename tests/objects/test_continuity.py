@@ -187,3 +187,27 @@ def test_many_writes_in_place_of_another_guard_object_do_no_harm(shop: Shop) -> 
     shop.write(b"3")
     stored = shop.call(shop.guard.get, KEY)
     assert stored.mark.seq == 22
+
+
+class OvertakenStore(FaultyStore):
+    """A store where another task of the same lease claims just before the first put."""
+
+    is_overtaken = False
+
+    async def put_async(self, path: str, file: Any, **options: Any) -> Any:
+        if not self.is_overtaken:
+            self.is_overtaken = True
+            another = AsyncObjectStoreGuard(self.inner)
+            another._report = REPORT
+            await another.claim(MINE)
+        return await super().put_async(path, file, **options)
+
+
+@pytest.mark.parametrize("holder", [MINE, Lease(MINE)], ids=["fence", "lease"])
+def test_a_claim_that_another_task_made_first_is_no_loss(side: Side, holder: Any) -> None:
+    kind: Any = AsyncObjectStoreGuard if side.asynchronous else ObjectStoreGuard
+    guard = kind(OvertakenStore(), timeout=5.0)
+    guard._report = REPORT
+    side.call(guard.claim, holder)
+    side.call(guard.claim, holder)
+    side.call(guard.publish, holder, {"x": b"1"})
