@@ -116,20 +116,17 @@ class Holding:
         how = self.ended
         return how if how == "expired" or how == "gone" or how == "stale" else None
 
-    def end(self, how: End) -> bool:
-        """End it on purpose. Return False if it had ended before."""
-        return self._end_once(how)
-
     def lose(self, how: Loss) -> bool:
         """End it as lost, and notify its lease. Return False if it had ended before."""
-        if not self._end_once(how):
+        if not self.end(how):
             return False
         lease = self.lease()
         if lease is not None:
             lease.notify_lost()
         return True
 
-    def _end_once(self, how: End | Loss) -> bool:
+    def end(self, how: End | Loss) -> bool:
+        """End it. Return False if it had ended before."""
         entry = (how,)
         first = self._ended.setdefault(None, entry) is entry
         together, self.due_together = self.due_together, None

@@ -29,12 +29,14 @@ _exceptions_of = BaseExceptionGroup.exceptions.__get__  # a subclass may overrid
 class LeaseBase:
     """The part of sync and async leases that needs no I/O."""
 
-    def __init__(self, clock: Callable[[], float], holding: Holding) -> None:
-        self._clock = clock
+    _freed: bool | None = None
+    _asked = False  # True: a release without an answer may have freed the lock
+
+    def __init__(self, backend: Backend, holding: Holding) -> None:
+        self._backend = backend
         self._holding = holding
+        self._callbacks: list[Callable[[LeaseLost], Any]] = []
         self._pid = process.pid()
-        self._freed: bool | None = None
-        self._asked = False  # a release without an answer may have freed the lock
         holding.lease = weakref.ref(self)  # weak: a lease without references is collected, and its renewal ends
 
     @property
@@ -47,7 +49,7 @@ class LeaseBase:
 
         A hint, not a guarantee: it may already be wrong, and a pause may follow. Only guards make data safe.
         """
-        return max(0.0, self._holding.deadline - self._clock())
+        return max(0.0, self._holding.deadline - self._backend.clock())
 
     @property
     def ended(self) -> Literal["released", "detached", "forked"] | None:
@@ -142,7 +144,7 @@ class LeaseBase:
         return f"<{type(self).__name__} of {self.fence.resource!r}, fence {self.fence.number}, {state}>"
 
     def __del__(self) -> None:
-        if getattr(self, "_freed", self) is not None or process.pid() != self._pid:
+        if self._freed is not None or getattr(self, "_pid", None) != process.pid():
             return  # it was released, its constructor failed, or it is the parent's
         if self._holding.end("abandoned"):
             warnings.warn(
@@ -169,10 +171,8 @@ class Lease(LeaseBase):
     """
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
-        self._backend = backend
-        self._callbacks: list[Callable[[LeaseLost], Any]] = []
         self._releasing = threading.RLock()  # reentrant: a signal handler may release the lease
-        super().__init__(backend.clock, holding)
+        super().__init__(backend, holding)
 
     @property
     def lost(self) -> threading.Event:
@@ -231,7 +231,7 @@ class Lease(LeaseBase):
         except LeaseLost:
             self._holding.lose("gone")
             raise
-        self._holding.renewed(deadline, self._clock())
+        self._holding.renewed(deadline, self._backend.clock())
 
     def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and returns the same.
@@ -254,7 +254,7 @@ class Lease(LeaseBase):
         try:
             with self._releasing:
                 if self._begin_release():
-                    plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                    plan = plans.release(self._backend, self._holding.fence, self._holding.settings, deadline)
                     asked_before, self._asked = self._asked, True
                     self._freed = run(plan, self._backend.perform) or asked_before
             return bool(self._freed)

@@ -24,14 +24,13 @@ class AsyncLease(LeaseBase):
     must put each read-modify-write into one ``guard.begin``.
     """
 
+    _event: asyncio.Event | None = None
+    _cancel: Callable[[], None] | None = None
+    _releasing: tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None
+
     def __init__(self, backend: Backend, holding: Holding) -> None:
-        self._backend = backend
-        self._event: asyncio.Event | None = None
-        self._callbacks: list[Callable[[LeaseLost], Any]] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cancel: Callable[[], None] | None = None
-        self._releasing: tuple[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None
-        super().__init__(backend.clock, holding)
+        super().__init__(backend, holding)
 
     @property
     def lost(self) -> asyncio.Event:
@@ -97,7 +96,7 @@ class AsyncLease(LeaseBase):
         except LeaseLost:
             self._holding.lose("gone")
             raise
-        self._holding.renewed(deadline, self._clock())
+        self._holding.renewed(deadline, self._backend.clock())
 
     async def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and returns the same.

@@ -64,6 +64,13 @@ class _Renewal:
         if settings.attempt_seconds < self._attempt_seconds:
             self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
         holding = Holding(grant, settings, self._clock(), self._alive)
+        due = holding.due
+        if due is not None and due < holding.deadline:  # the common case of what _schedule does: the moment has a call
+            moment = self._calendar().get(due)
+            if moment is not None:
+                holding.join(moment.holdings)
+                if moment.open:
+                    return holding
         self._schedule(holding)
         return holding
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
@@ -14,10 +13,10 @@ from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call, acquire_keys, release_call
+from fencing.redis.calls import Call, acquire_call, release_call
 from fencing.redis.keys import Keys, keys_of
 from fencing.redis.resp import bulk, bulks, script_call
-from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
+from fencing.redis.scripts import FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
 RENEWED = ord("r")
@@ -110,7 +109,7 @@ class RedisPlans(Backend):
             except NoReply as failure:
                 waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline, failure)
             sent_at = self.clock()
-            call = self._acquire_call(resource, token, settings, floor, deadline - sent_at, waiter.listener, ticket)
+            call = self._acquire_call(resource, token, settings, floor, deadline - sent_at, waiter, ticket)
             try:
                 reply = yield call
             except NoReply as failure:
@@ -196,23 +195,22 @@ class RedisPlans(Backend):
         settings: Settings,
         floor: int,
         left: float,
-        listener: str = "",
-        ticket: str = "",
+        waiter: Waiter | None = None,
+        ticket: str | None = None,
     ) -> Call:
         """Return the first request for the lock, ``left`` seconds before the deadline."""
-        keys, packed = acquire_keys(resource)
-        if listener or floor or not self.clock_floor or settings.ttl is None:
-            args = self._mint_arguments(token, settings, floor, listener, ticket)
-        else:
-            args = self._mint_arguments(token, settings, floor)[:3]
-        packed = script_call(ACQUIRE.by_sha, len(keys), len(args), packed + bulk(token) + _packed(args[1:]))
+        args: tuple[str | int, ...] = (_milliseconds(settings), owner_label(settings))
+        if waiter is not None:
+            args += (floor, int(self.clock_floor), waiter.listener)
+        elif floor or not self.clock_floor or settings.ttl is None:
+            args += (floor, int(self.clock_floor))
         seconds = settings.attempt_seconds
         if seconds < left:
-            return Call(ACQUIRE, keys, args, seconds, (resource, token, listener), False, packed)
-        return Call(ACQUIRE, keys, args, max(left, LEAST_SECONDS), (resource, token, listener), True, packed)
+            return acquire_call(resource, token, args, seconds, last=False, ticket=ticket)
+        return acquire_call(resource, token, args, max(left, LEAST_SECONDS), last=True, ticket=ticket)
 
     def _mint_arguments(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
-        """Return the arguments of a script that mints a number."""
+        """Return the arguments of REMINT and FORCE_RELEASE."""
         return (token, _milliseconds(settings), owner_label(settings), floor, int(self.clock_floor), *more)
 
     def _plan_mint(
@@ -256,6 +254,8 @@ class RedisPlans(Backend):
 
 
 def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | Taken:
+    if type(reply) is bytes:
+        return _grant(reply, resource, token, settings, sent_at)
     if _kind(reply) == b"taken":
         left = _number(reply, 1)
         return Taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2) or None)
@@ -263,7 +263,7 @@ def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at:
 
 
 def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant:
-    if _kind(reply) == b"implausible":
+    if type(reply) is not bytes and _kind(reply) == b"implausible":
         raise MarkImplausible(resource=resource, number=_number(reply, 1), ceiling=_number(reply, 2))
     try:
         fence = granted_fence(resource, int(reply), token)
@@ -292,11 +292,6 @@ def _text(reply: Any, index: int) -> str:
 
 def _number(reply: Any, index: int) -> int:
     return int(reply[index])
-
-
-@lru_cache(maxsize=64)  # settings in use; arguments with tickets are evicted
-def _packed(args: tuple[str | int, ...]) -> bytes:
-    return bulks(args)
 
 
 def _milliseconds(settings: Settings) -> int | str:

@@ -384,7 +384,7 @@ def test_a_superseded_waiter_waits_again_with_another_token(steps: Stepper) -> N
     taken = [b"taken", 9900, b""]
     steps.run(plan, taken, QUEUED, GRANTED, stale(500), GONE, taken, QUEUED, b"501", None)
     calls = [effect for effect in steps.effects if isinstance(effect, Call) and effect.script.name == "acquire"]
-    assert [call.args[6:] for call in calls] == [(), ("",), ("1000",), ("",), ("",), ("1000",)]
+    assert [call.args[6:] for call in calls] == [(), ("",), ("1000",), (), ("",), ("1000",)]
     assert len({call.args[0] for call in calls}) == 2
 
 
@@ -392,7 +392,10 @@ def test_packed_requests_equal_unpacked_ones(steps: Stepper) -> None:
     grant = steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 5.0), GRANTED)
     steps.run(plans.release(steps.redis, grant.fence, SETTINGS), RELEASED)
     steps.run(plans.renew(steps.redis, grant.fence, SETTINGS), b"r")
-    assert steps.asked() == ["acquire", "release", "renew"]
+    steps.redis.is_waited_for = lambda resource: True  # type: ignore[method-assign]
+    steps.run(plans.acquire(steps.redis, "ü", SETTINGS, 60.0), QUEUED, GRANTED)
+    assert steps.asked() == ["acquire", "release", "renew", "acquire", "acquire"]
+    steps.effects = [effect for effect in steps.effects if isinstance(effect, Call)]
     for call in steps.effects:
         assert call.packed is not None
         assert call.packed == command(call._replace(packed=None))
