@@ -10,7 +10,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
 from fencing.kernel import process
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
@@ -24,7 +24,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
-from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, RenewsGrants, Taken
+from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Queues, RenewsGrants, Taken
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import TRY_SECONDS, Settings
 
@@ -133,7 +133,8 @@ def acquire(
     requests = settings if timeout > 0 else settings.for_one_try()
     token, floor = new_token(), 0
     polls = 0
-    queue = getattr(backend, "plan_queue", None) if timeout > 0 else None
+    queue: Any = getattr(backend, "plan_queue", None) if timeout > 0 else None
+    queues = queue is not None and cast(Queues, backend).is_waited_for(resource)
     owner: str | None = None
     place: Place | None = None
     taking = _Taking()
@@ -141,10 +142,10 @@ def acquire(
         while True:
             if backend.closed:
                 raise RuntimeError("this coordinator was closed; make a new one")
-            deadline = _deadline(backend, requests, caller_deadline)
+            deadline = backend.clock() + requests.request_seconds if caller_deadline is None else caller_deadline
             taking.token = token
             try:
-                if queue is None:
+                if not queues:
                     reply = yield from backend.plan_acquire(resource, token, requests, floor=floor, deadline=deadline)
                 else:
                     reply = yield from queue(resource, token, requests, floor=floor, deadline=deadline, place=place)
@@ -159,6 +160,9 @@ def acquire(
             if isinstance(reply, Taken):
                 taking.over()
                 remaining, owner, place = reply.remaining, reply.owner, reply.place
+                if queue is not None and not queues:
+                    queues = True
+                    continue
             else:
                 holding = taking.hold(backend, reply, settings)
                 if not settings.guards and backend.clock() < holding.deadline:
@@ -167,7 +171,7 @@ def acquire(
                 outcome = yield from _claim(backend, holding, settings, requests, claims_end_at, started, taking, lease)
                 if not isinstance(outcome, Superseded):
                     return outcome
-                place = None
+                place, queues = None, False
                 token, floor = new_token(), outcome.floor  # the grant to the old token is over
                 remaining, owner = 0.0, None
             left = gives_up_at - backend.clock()

@@ -75,10 +75,17 @@ class Settings:
     one_try: bool = False
     attempt_seconds: float = field(init=False, repr=False, compare=False)
     """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
+    request_seconds: float = field(init=False, repr=False, compare=False)
+    """The time limit of a request with its retries, where the caller gave no deadline: two attempts."""
+    milliseconds: int | str = field(init=False, repr=False, compare=False)
+    """The ttl as an argument of Redis, rounded up; empty: it never expires."""
 
     def __post_init__(self) -> None:
         longest = TRY_SECONDS if self.one_try else LONGEST_ATTEMPT_SECONDS
-        object.__setattr__(self, "attempt_seconds", min((self.ttl or 10.0) / 3, longest))
+        attempt_seconds = min((self.ttl or 10.0) / 3, longest)
+        object.__setattr__(self, "attempt_seconds", attempt_seconds)
+        object.__setattr__(self, "request_seconds", 2 * attempt_seconds)
+        object.__setattr__(self, "milliseconds", "" if self.ttl is None else math.ceil(self.ttl * 1000))
 
     def for_one_try(self) -> Settings:
         """Return these settings for the requests of a call that tries once."""
@@ -102,11 +109,6 @@ class Settings:
                 raise TypeError(_unknown_option(name, coordinator))
         given = {name: options.get(name, getattr(self, name)) for name in _NAMES}
         return type(self)(**_check_options(asynchronous=asynchronous, **given))
-
-    @property
-    def request_seconds(self) -> float:
-        """The time limit of a request with its retries, where the caller gave no deadline: two attempts."""
-        return 2 * self.attempt_seconds
 
     def deadline(self, sent_at: float) -> float:
         """Return the moment until which a grant is believed to last, if its request was sent at ``sent_at``."""

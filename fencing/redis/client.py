@@ -11,6 +11,7 @@ so a wait would have no bound.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import weakref
@@ -106,20 +107,20 @@ class LazyConnection:
                 return self.read()
             except REPLIED as error:
                 return error
+        reader = self._reader
         sock.sendall(data)
         while True:
             received = sock.recv(READ_BYTES)
             if not received:
                 raise redis.ConnectionError("Connection closed by server.")
-            self._reader.feed(received)
-            if (reply := self._reader.gets()) is not INCOMPLETE:
-                break
+            reader.feed(received)
+            if (reply := reader.gets()) is not INCOMPLETE:
+                return reply
             self.seconds = 0.0  # each part has a time-out of its own from here on
             left = deadline - time.monotonic()
             if left <= 0:
                 raise redis.TimeoutError("only a part of the reply came in time")
             sock.settimeout(left)
-        return reply
 
     def read(self) -> Any:
         """Return the next reply or message.
@@ -169,6 +170,7 @@ class Connections:
         self._factory = ConnectionFactory(client)
         self.address = self._factory.address
         self.closed = False
+        self._user_timeout = self._factory.limit_seconds(math.inf)
         self._reset()
         process.after_fork(self._reset)
 
@@ -268,7 +270,9 @@ class Connections:
             pass  # it was woken
 
     def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
-        seconds = self._factory.limit_seconds(call.timeout)
+        seconds = call.timeout
+        if not LEAST_SECONDS <= seconds <= self._user_timeout:
+            seconds = self._factory.limit_seconds(seconds)
         was_open = connection.used > self._broken_at
         # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
         used, connection.used = connection.used, 0.0
@@ -281,7 +285,7 @@ class Connections:
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
             reply = connection.ask(call.packed or command(call), started + seconds)
-            if isinstance(reply, NoScriptError):
+            if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
             is_broken = isinstance(error, BROKEN) and interruption_in(error) is None

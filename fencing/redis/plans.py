@@ -71,7 +71,7 @@ class RedisPlans(Backend):
     """Whether the server's clock is a floor for numbers."""
 
     def is_waited_for(self, resource: str) -> bool:
-        """Return whether this process or event loop has waiters for the resource. A new one then queues at once."""
+        """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/backend.py``."""
         return False
 
     def plan_acquire(
@@ -84,6 +84,8 @@ class RedisPlans(Backend):
         except NoReply as failure:
             answer = yield from self._plan_call(call, resource, settings, deadline, failure)
             sent_at, reply = answer.sent_at, answer.value
+        if type(reply) is bytes:
+            return _grant(reply, resource, token, settings, sent_at)
         return _outcome(reply, resource, token, settings, sent_at)
 
     def plan_queue(
@@ -97,10 +99,6 @@ class RedisPlans(Backend):
         place: _Place | None = None,
     ) -> Plan[Grant | Taken]:
         """Do the same as ``plan_acquire`` for a caller that waits: see ``Queues`` in ``fencing/locks/backend.py``."""
-        if place is None and not self.is_waited_for(resource):
-            outcome = yield from self.plan_acquire(resource, token, settings, floor=floor, deadline=deadline)
-            if isinstance(outcome, Grant):
-                return outcome
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
             seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
@@ -152,7 +150,7 @@ class RedisPlans(Backend):
                 grant.packed = Packed.of(grant.fence)
         parts: list[Packed] = [grant.packed for grant in grants]
         keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
-        ttl = _milliseconds(settings)
+        ttl = settings.milliseconds
         args = (ttl, *(value for grant in grants for value in (grant.fence.token, grant.fence.number)))
         packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
         packed = script_call(RENEW.by_sha, len(keys), len(args), packed)
@@ -199,7 +197,7 @@ class RedisPlans(Backend):
         ticket: str | None = None,
     ) -> Call:
         """Return the first request for the lock, ``left`` seconds before the deadline."""
-        args: tuple[str | int, ...] = (_milliseconds(settings), owner_label(settings))
+        args: tuple[str | int, ...] = (settings.milliseconds, owner_label(settings))
         if waiter is not None:
             args += (floor, int(self.clock_floor), waiter.listener)
         elif floor or not self.clock_floor or settings.ttl is None:
@@ -211,7 +209,7 @@ class RedisPlans(Backend):
 
     def _mint_arguments(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
         """Return the arguments of REMINT and FORCE_RELEASE."""
-        return (token, _milliseconds(settings), owner_label(settings), floor, int(self.clock_floor), *more)
+        return (token, settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), *more)
 
     def _plan_mint(
         self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
@@ -254,8 +252,6 @@ class RedisPlans(Backend):
 
 
 def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | Taken:
-    if type(reply) is bytes:
-        return _grant(reply, resource, token, settings, sent_at)
     if _kind(reply) == b"taken":
         left = _number(reply, 1)
         return Taken(left / 1000 if left >= 0 else math.inf, _text(reply, 2) or None)
@@ -292,7 +288,3 @@ def _text(reply: Any, index: int) -> str:
 
 def _number(reply: Any, index: int) -> int:
     return int(reply[index])
-
-
-def _milliseconds(settings: Settings) -> int | str:
-    return "" if settings.ttl is None else math.ceil(settings.ttl * 1000)
