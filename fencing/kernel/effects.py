@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
@@ -38,6 +39,10 @@ class Claim(NamedTuple):
     timeout: float
 
 
+class GiveWay(NamedTuple):
+    """The effect: let other threads or tasks run first, if they are ready."""
+
+
 class Shielded(NamedTuple):
     """The effect: run a bounded plan to its end, even if the task is cancelled meanwhile.
 
@@ -47,7 +52,9 @@ class Shielded(NamedTuple):
     plan: Plan[Any]
 
 
-_SHARED = frozenset((Sleep, Claim, Shielded))
+_give_way: Callable[[], object] = getattr(os, "sched_yield", partial(time.sleep, 0))
+
+_SHARED = frozenset((Sleep, Claim, GiveWay, Shielded))
 
 
 def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
@@ -75,7 +82,9 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
             result, error = None, raised  # raised between two effects
 
 
-def _perform(effect: Sleep | Claim | Shielded, perform: Callable[[Any], Any]) -> Any:
+def _perform(effect: Sleep | Claim | GiveWay | Shielded, perform: Callable[[Any], Any]) -> Any:
+    if isinstance(effect, GiveWay):
+        return _give_way()
     if isinstance(effect, Sleep):
         return time.sleep(effect.seconds)
     if isinstance(effect, Shielded):
@@ -102,6 +111,8 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
                 result = await perform(effect)
             elif isinstance(effect, Sleep):
                 await asyncio.sleep(effect.seconds)
+            elif isinstance(effect, GiveWay):
+                await asyncio.sleep(0)
             elif isinstance(effect, Claim):
                 await effect.guard.claim(effect.fence, timeout=effect.timeout)  # type: ignore[misc]
             else:

@@ -294,7 +294,10 @@ class Queues(Protocol):
     """The capability of a queue, in which each waiter has a place and is woken. Without it, waiters poll."""
 
     def is_waited_for(self, resource: str) -> bool:
-        """Return whether this process or event loop has waiters for the resource. A new one then queues at once."""
+        """Return whether this process or event loop has waiters for the resource, or had one a moment ago.
+
+        A new waiter then queues at once, without a try.
+        """
 
     def plan_queue(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any

@@ -129,7 +129,21 @@ class LazyConnection:
             redis.TimeoutError: nothing arrived within the time-out.
             RedisError, OSError: the connection is broken.
         """
-        return self.raw.read_response(disconnect_on_error=False)
+        sock, reader = self._sock, self._reader
+        if sock is None:
+            return self.raw.read_response(disconnect_on_error=False)
+        while (reply := reader.gets()) is INCOMPLETE:
+            try:
+                received = sock.recv(READ_BYTES)
+            except TimeoutError as error:
+                raise_interruption(error)
+                raise redis.TimeoutError("nothing arrived in time") from error
+            if not received:
+                raise redis.ConnectionError("Connection closed by server.")
+            reader.feed(received)
+        if isinstance(reply, RedisError):
+            raise reply
+        return reply
 
     def is_stale(self) -> bool:
         """Return whether an idle connection was closed by the server, or holds data that no call asked for."""

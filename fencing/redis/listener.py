@@ -125,7 +125,7 @@ class Listener:
             quirks.close_copy(connection.raw)  # otherwise the parent's listener would seem alive after it has ended
 
     def is_waited_for(self, resource: str) -> bool:
-        """Return whether there are waiters for the resource. A hint."""
+        """Return whether there are waiters for the resource, or were a moment ago. A hint."""
         return resource in self._waiters
 
     def perform(self, effect: Enlist | Wait | Leave) -> Waiter | None:
@@ -157,6 +157,8 @@ class Listener:
             connection.close()
 
     def _enlist(self, effect: Enlist) -> Waiter:
+        if effect.waiter is not None and self._connection is not None:
+            return effect.waiter  # it was added before, and only it removes itself
         waiter = effect.waiter or _ThreadWaiter(self._waiters.name, effect.resource, effect.token)
         deadline = time.monotonic() + effect.timeout
         if self._closed:

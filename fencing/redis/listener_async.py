@@ -75,7 +75,7 @@ class AsyncListener:
         return listener
 
     def is_waited_for(self, resource: str) -> bool:
-        """Return whether the running loop has waiters for the resource. A hint."""
+        """Return whether the running loop has waiters for the resource, or had a moment ago. A hint."""
         listener = self._loops.get(asyncio.get_running_loop())
         return listener is not None and resource in listener.waiters
 
@@ -126,6 +126,8 @@ class _LoopListener:
         self._declining: set[asyncio.Task[None]] = set()
 
     async def enlist(self, effect: Enlist) -> Waiter:
+        if effect.waiter is not None and self.connection is not None:
+            return effect.waiter  # it was added before, and only it removes itself
         waiter = effect.waiter or _TaskWaiter(self.waiters.name, effect.resource, effect.token)
         if self.connection is None:
             seconds = self._factory.limit_seconds(effect.timeout)

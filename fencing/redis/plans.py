@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from fencing.kernel.effects import Plan
+from fencing.kernel.effects import GiveWay, Plan
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
@@ -22,8 +22,8 @@ from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 RENEWED = ord("r")
 """The character for a lock that was renewed: see lua/renew.lua."""
 
-GONE = 0
-"""The reply of lua/release.lua where the token does not hold the lock."""
+GONE, HANDED_OVER = 0, 3
+"""Replies of lua/release.lua: the token does not hold the lock; the lock was offered to the next waiter."""
 
 
 class Packed(NamedTuple):
@@ -166,10 +166,14 @@ class RedisPlans(Backend):
         seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
         call = release_call(fence.resource, fence.token, timeout=seconds)
         try:
-            freed: bool = (yield call) != GONE
+            reply = yield call
+            freed: bool = reply != GONE
         except NoReply as failure:
             answer = yield from self._plan_call(call, fence.resource, settings, deadline, failure)
-            freed = answer.value != GONE or answer.repeated  # repeated: the first attempt may have freed it
+            reply = answer.value
+            freed = reply != GONE or answer.repeated  # repeated: the first attempt may have freed it
+        if reply == HANDED_OVER:
+            yield GiveWay()  # or else this thread asks for the next lock before the listener hears of the offer
         return freed
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:

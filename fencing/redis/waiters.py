@@ -20,6 +20,9 @@ LONGEST_RECHECK_SECONDS = 10.0
 SLACK_SECONDS = 0.005
 """How long after the believed end of a lease the recheck comes. A reply names the moment to the millisecond."""
 
+MOST_CONTENDED = 1000
+"""How many resources are remembered for which a waiter has waited lately."""
+
 CallAt = Callable[[float, Callable[[], object], Callable[[], bool]], object]
 
 
@@ -29,12 +32,13 @@ class Waiter:
     Threads and asyncio each have a subclass with a ``wait`` method.
     """
 
-    __slots__ = ("__weakref__", "listener", "resource", "token")
+    __slots__ = ("__weakref__", "has_waited", "listener", "resource", "token")
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
         self.listener = listener
         self.resource = resource
         self.token = token
+        self.has_waited = False
 
     def wake(self) -> None:
         """Wake the waiter: it must ask again at once, or once more if a request is already under way."""
@@ -85,6 +89,7 @@ class Waiters:
         self._call_at = call_at
         # By resource and token. Weak: the plan that waits owns the waiter; a collected waiter gets no messages.
         self._waiters: dict[str, WeakValueDictionary[str, Waiter]] = {}
+        self._contended: set[str] = set()  # the last waiter that was granted the lock had to wait
         self._rechecks: dict[str, float] = {}
         self._timer_calls: dict[str, float] = {}  # the timer's next call; later calls, already set, still come
 
@@ -98,8 +103,8 @@ class Waiters:
         return any(map(len, self._waiters.values()))
 
     def __contains__(self, resource: str) -> bool:
-        """Return whether there is a waiter for the resource."""
-        return resource in self._waiters
+        """Return whether there is a waiter for the resource, or the last one had to wait."""
+        return resource in self._waiters or resource in self._contended
 
     def add(self, waiter: Waiter) -> None:
         """Add a waiter that is about to ask. From now on messages wake it."""
@@ -114,6 +119,7 @@ class Waiters:
             waiter: a waiter that was added.
             recheck: seconds from now.
         """
+        waiter.has_waited = True
         planned = self._rechecks.get(waiter.resource)
         if planned is None or self._first(waiter.resource) is waiter:
             self._recheck_at(waiter.resource, min(self._clock() + recheck, planned or math.inf))
@@ -125,6 +131,12 @@ class Waiters:
             waiter: a waiter that was added.
             free_at: when the lease that the waiter was granted is believed to end; None: it was granted none.
         """
+        if free_at is None or not waiter.has_waited:
+            self._contended.discard(waiter.resource)
+        else:
+            if len(self._contended) >= MOST_CONTENDED:
+                self._contended.clear()
+            self._contended.add(waiter.resource)
         waiters = self._waiters.get(waiter.resource)
         if waiters is None or waiters.pop(waiter.token, None) is None:
             return

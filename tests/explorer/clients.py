@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
+from fencing.kernel.effects import Claim, GiveWay, Plan, Shielded, Sleep
 from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import NoReply
@@ -231,7 +231,7 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                 stack.append(effect.plan)
             elif isinstance(effect, Enlist):
                 send = effect.waiter or Waiter("ABCDEFGH"[client], effect.resource, effect.token)
-            elif not isinstance(effect, (Sleep, Leave)):  # a sleeper can only go on; when, the scheduler chooses
+            elif not isinstance(effect, (Sleep, GiveWay, Leave)):  # a sleeper can only go on; when, the scheduler chooses
                 assert isinstance(effect, (Call, Claim, Wait)), effect
                 if not remaining:
                     for plan in reversed(stack):

@@ -1,8 +1,15 @@
--- The beginning of acquire.lua, for the common case: the lock is free, nobody waits, and no argument is unusual. It comes
--- before all functions, because making them takes time.
+-- The beginning of acquire.lua, for the common cases: the lock is free and nobody waits, or it was offered to the token; and no
+-- argument is unusual. It comes before all functions, because making them takes time.
 
 local call = redis.call
-if not ARGV[4] and call('EXISTS', KEYS[1], KEYS[4]) == 0 then
+local common
+if ARGV[7] then
+  common = ARGV[4] == '0' and ARGV[5] == '1' and ARGV[2] ~= '' and call('GET', KEYS[1]) == ARGV[1]
+    and string.sub(call('GET', KEYS[2]) or '', 1, 6) == 'offer '
+else
+  common = not ARGV[4] and call('EXISTS', KEYS[1], KEYS[4]) == 0
+end
+if common then
   local last = redis.pcall('INCR', KEYS[3]) -- a table where it holds no number: acquire.lua refuses then
   if type(last) == 'number' then
     local time = call('TIME')
