@@ -24,13 +24,12 @@ from redis.exceptions import NoScriptError, RedisError
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
-from fencing.kernel.retry import NoReply
+from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
     ASK_POLICY,
-    LEAST_SECONDS,
     NOT_READY,
     REPLIED,
     ConnectionFactory,

@@ -9,6 +9,7 @@ tasks).
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from redis.exceptions import NoScriptError, RedisError
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely
 from fencing.kernel.interruptions import interruption_in, raise_interruption
-from fencing.kernel.retry import NoReply
+from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
@@ -61,6 +62,7 @@ class AsyncConnections:
         self._factory = ConnectionFactory(client)
         self.address = self._factory.address
         self.closed = False
+        self._user_timeout = self._factory.limit_seconds(math.inf)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         process.after_fork(self._reset)
 
@@ -79,7 +81,9 @@ class AsyncConnections:
         connection = self._loops.get(loop)
         if connection is None or self.closed:
             connection = self._new_connection(call, loop)
-        seconds = self._factory.limit_seconds(call.timeout)
+        seconds = call.timeout
+        if not LEAST_SECONDS <= seconds <= self._user_timeout:
+            seconds = self._factory.limit_seconds(seconds)
         now = time.monotonic()
         future = loop.create_future()
         try:
@@ -146,10 +150,6 @@ class _Request:
     def stalls_at(self) -> float:
         return max(self.deadline, self.sent + STALL_SECONDS)
 
-    def succeed(self, reply: Any) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_result(reply)
-
     def fail(self, error: Exception) -> None:
         if self.future is not None and not self.future.done():
             self.future.set_exception(error)
@@ -205,7 +205,8 @@ class _LoopConnection:
         try:
             if not self._outgoing and self._waiting:
                 self._loop.call_soon(call_surely, self._loop, self._flush)
-            self._outgoing.append(command(request.call, by_text=request.by_text))
+            packed = None if request.by_text else request.call.packed
+            self._outgoing.append(packed or command(request.call, by_text=request.by_text))
             if not self._waiting:
                 self._flush()
             self._waiting.append(request)
@@ -326,7 +327,9 @@ class _LoopConnection:
         request = self._waiting[0]  # until it has its reply: an interruption must not lose it
         if type(reply) in request.call.script.replies:
             self._answered = True
-            request.succeed(reply)
+            future = request.future
+            if future is not None and not future.done():
+                future.set_result(reply)
             self._waiting.popleft()
         elif not isinstance(reply, RedisError):
             raise not_of_a_script(reply)

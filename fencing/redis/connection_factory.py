@@ -29,14 +29,12 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.retry import NoReply
+from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.resp import bulks, script_call
 
 logger = logging.getLogger("fencing")
-
-LEAST_SECONDS = 0.001
 
 ASK_POLICY = b"*2\r\n" + bulks(("INFO", "memory"))
 """The question for the policy of eviction, packed."""
