@@ -1,7 +1,7 @@
-"""In a child: workers that take a lock, hold it for a millisecond, free it, and want it again.
+"""Workers that take a lock, hold it for a millisecond, free it, and want it again. Runs in a child.
 
-Threads, tasks or processes. While they go on, one window is timed; in a second one Redis' MONITOR counts what clients
-send, which would disturb the first.
+The workers are threads, tasks or processes. One window is timed. In a second one, Redis' MONITOR counts the commands of
+clients, which would disturb the first.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tests.benchmarks.servers import cpu_seconds, redis_server
 HOLD = 0.001
 WARM_UP = 0.3
 TTL = 10
-START_LIMIT = 20.0
+START_LIMIT = 30.0
+COUNTED = 0.25
+"""The seconds in which commands are counted."""
 RESOURCE = "orders:42"
 
 
@@ -34,18 +36,18 @@ class Grant(NamedTuple):
 
 
 def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]:
-    """Grants with their times, and what they cost."""
+    """Return the grants with their times, the processor time, the commands and the idle round trip, in seconds."""
     with redis_server() as server:
         idle = idle_round_trip(server.host, server.port)
         kinds: dict[str, type[_Threads] | type[_Processes]] = {"threads": _Threads, "tasks": _Tasks}
         crowd = kinds.get(kind, _Processes)(name, server.url, workers)
-        time.sleep(WARM_UP)
+        time.sleep(WARM_UP + workers * 0.001)
         start, cpu = time.perf_counter(), crowd.cpu()
         time.sleep(window)
         end, cpu = time.perf_counter(), crowd.cpu() - cpu
         counter = _Monitor(server.host, server.port)
         counted_start = time.perf_counter()
-        time.sleep(window / 2)
+        time.sleep(COUNTED)
         counted_end = time.perf_counter()
         commands = counter.stop()
         grants, errors = crowd.stop()
@@ -62,7 +64,7 @@ def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]
 
 
 class _Monitor:
-    """Counts commands that come from clients, not from scripts. What MONITOR says is read only at the end."""
+    """A count of the commands of clients, without those of scripts. The output of MONITOR is read only at the end."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -81,7 +83,7 @@ class _Monitor:
         return said.count(b"\r\n") - said.count(b" lua] ")  # arguments are escaped: no line ends within them
 
     def _read_until(self, end: bytes) -> bytes:
-        """What came before it; what came behind it is kept."""
+        """Return the output before the end. What comes after it stays."""
         seen = 0
         while (found := self._said.find(end, max(0, seen - len(end)))) < 0:
             seen = len(self._said)
@@ -95,7 +97,7 @@ class _Monitor:
 
 
 def _work(worker: int, way: Any, grants: list[Grant], errors: list[str], stopped: Callable[[], bool]) -> None:
-    """Until it is stopped; who waits for the lock then, gets it once more, or is left behind."""
+    """Take the lock again and again, until stopped. A worker that waits then gets the lock once more, or never."""
     clock = time.perf_counter
     try:
         while not stopped():
@@ -104,7 +106,7 @@ def _work(worker: int, way: Any, grants: list[Grant], errors: list[str], stopped
             time.sleep(HOLD)
             grants.append(Grant(worker, acquired, clock()))
             way.release()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+    except Exception as error:  # noqa: BLE001 - it is reported
         errors.append(f"{type(error).__name__}: {error}")
 
 
@@ -122,14 +124,14 @@ class _Threads:
         return time.process_time()
 
     def stop(self) -> tuple[list[Grant], list[str]]:
-        """What there is by now; nobody is waited for, for the process ends."""
+        """Return the grants up to now. The workers are not waited for: the process ends."""
         errors = list(self.errors)
         self._stopped.set()
         return list(self.grants), errors
 
 
 class _Tasks(_Threads):
-    """All in the loop of one thread."""
+    """Tasks in the loop of one thread."""
 
     def __init__(self, name: str, url: str, workers: int) -> None:
         self.grants = []
@@ -159,7 +161,7 @@ class _Tasks(_Threads):
 
 
 class _Processes:
-    """One worker each; the clock is the machine's, so that their times can be compared."""
+    """Processes with a worker each. Their clock is the machine's, so their times can be compared."""
 
     def __init__(self, name: str, url: str, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -209,4 +211,4 @@ def _process(name: str, url: str, worker: int, pipe: Connection) -> None:
     wrong = list(errors)
     stopped.set()
     pipe.send((list(grants), wrong))
-    pipe.recv_bytes()  # until the other end is gone: what it holds, it releases
+    pipe.recv_bytes()  # until the other end is gone
