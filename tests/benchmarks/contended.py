@@ -37,7 +37,7 @@ LIMIT = 60.0
 GRANTS, FAIRNESS, COMMANDS = "grants/s", "fairness (Jain)", "commands a grant"
 WAIT, P50, P99, CPU = "longest wait, ms", "hand-off p50, µs", "hand-off p99, µs", "client CPU a grant, µs"
 ROUND_TRIPS = "hand-off p50, idle round trips"
-COMPARED = {what: (REDIS_PY,) for what in (GRANTS, P99, WAIT, CPU)}
+COMPARED = dict.fromkeys((GRANTS, P99, WAIT, CPU), (REDIS_PY,))
 
 
 def part(run: Run) -> None:

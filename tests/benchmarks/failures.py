@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from contextlib import AsyncExitStack, ExitStack
+from itertools import pairwise
 from typing import Any
 
 from examples.servers import RedisServer, freeze
@@ -55,7 +56,7 @@ def part(run: Run) -> None:
                     run.failed(scenario, name, took)
         for name, its in found.items():
             # The A/A comparison is that with the next round.
-            run.add(scenario, name, WHAT, its, [after / before for before, after in zip(its, its[1:], strict=False)])
+            run.add(scenario, name, WHAT, its, [after / before for before, after in pairwise(its)])
 
 
 def measure(name: str, scenario: str) -> float | str:

@@ -28,7 +28,7 @@ BATCH_LIMIT = 20.0
 """The seconds after which a contender is taken for hanging in a batch."""
 
 TIME, CPU = "pair, µs", "client CPU, µs"
-SHARE = f"share above raw of {REDIS_PY}"
+SHARE = f"share above {RAW} of {REDIS_PY}"
 HOLD = f"{OURS}, hold()"
 
 # Threads, hiredis, one core; rounds, pairs in a batch.

@@ -144,6 +144,11 @@ class Run:
         }
 
 
+def figures_of(results: Mapping[str, Any]) -> dict[str, list[Figure]]:
+    """Return the figures of each part of a run."""
+    return {name: [Figure(**figure) for figure in part["figures"]] for name, part in results["parts"].items()}
+
+
 def ratio_to(other: str, what: str) -> str:
     """Return the name of the ratio of a measure to another contender's: ``pair x redis-py Lock``."""
     return f"{what.partition(',')[0]} x {other}"

@@ -1,7 +1,7 @@
 """Guarded writes to SQL databases, compared with the same write in its own BEGIN … COMMIT.
 
-The mark is already claimed. Both writes go through the same library and the same source of connections, on one core with
-the server. Commits are durable here (fsync): that is a large part of the time of a write.
+The mark is already claimed. Both writes go through the same library and the same source of connections, on one core
+with the server. Commits are durable here (fsync): that is a large part of the time of a write.
 """
 
 from __future__ import annotations
