@@ -38,7 +38,7 @@ class Grant(NamedTuple):
 def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]:
     """Return the grants with their times, the processor time, the commands and the idle round trip, in seconds."""
     with redis_server() as server:
-        idle = idle_round_trip(server.host, server.port)
+        before = idle_round_trip(server.host, server.port)
         kinds: dict[str, type[_Threads] | type[_Processes]] = {"threads": _Threads, "tasks": _Tasks}
         crowd = kinds.get(kind, _Processes)(name, server.url, workers)
         time.sleep(WARM_UP + workers * 0.001)
@@ -51,6 +51,8 @@ def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]
         counted_end = time.perf_counter()
         commands = counter.stop()
         grants, errors = crowd.stop()
+        time.sleep(WARM_UP)  # until the last grants are over
+        after = idle_round_trip(server.host, server.port)
         return {
             "workers": workers,
             "grants": grants,
@@ -59,7 +61,7 @@ def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]
             "cpu": cpu,
             "counted": [counted_start, counted_end],
             "commands": commands,
-            "idle_round_trip": idle,
+            "idle_round_trip": (before + after) / 2,
         }
 
 

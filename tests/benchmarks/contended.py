@@ -8,7 +8,6 @@ Then the others wait long: see the longest wait, and the fairness.
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +59,12 @@ def part(run: Run) -> None:
             for error in result["errors"][:1]:
                 run.failed(scenario, name, f"{len(result['errors'])} of {workers} gave up: {error}")
             results[name].append(result)
-        run.compare(scenario, _found(results), COMPARED)
+        found: dict[str, dict[str, list[float]]] = {name: {} for name in results}
+        for name, its in results.items():
+            for numbers in map(numbers_of, its):
+                for what, value in numbers.items():
+                    found[name].setdefault(what, []).append(value)
+        run.compare(scenario, found, COMPARED)
 
 
 def window_of(workers: int) -> float:
@@ -68,20 +72,8 @@ def window_of(workers: int) -> float:
     return min(4.0, max(0.8, workers * 0.06))
 
 
-def _found(results: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, list[float]]]:
-    """Return the numbers of each contender, round by round. All share one idle round trip: that of the scenario."""
-    idle = [result["idle_round_trip"] for its in results.values() for result in its]
-    unit = statistics.median(idle) if idle else 0.0
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in results}
-    for name, its in results.items():
-        for result in its:
-            for what, value in numbers_of(result, unit).items():
-                found[name].setdefault(what, []).append(value)
-    return found
-
-
-def numbers_of(result: dict[str, Any], unit: float) -> dict[str, float]:
-    """Return the numbers of one window. ``unit`` is an idle round trip, in seconds."""
+def numbers_of(result: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of one window."""
     grants = [Grant(*grant) for grant in result["grants"]]
     start, end = result["window"]
     inside = sorted((grant for grant in grants if start <= grant.acquired < end), key=lambda grant: grant.acquired)
@@ -97,7 +89,7 @@ def numbers_of(result: dict[str, Any], unit: float) -> dict[str, float]:
     if times:
         numbers[P50] = percentile(times, 0.5) * 1e6
         numbers[P99] = percentile(times, 0.99) * 1e6
-        numbers[ROUND_TRIPS] = percentile(times, 0.5) / unit
+        numbers[ROUND_TRIPS] = percentile(times, 0.5) / result["idle_round_trip"]
     return numbers
 
 

@@ -32,7 +32,7 @@ SHARE = f"share above {RAW} of {REDIS_PY}"
 HOLD = f"{OURS}, hold()"
 
 # Threads, hiredis, one core; rounds, pairs in a batch.
-HEADLINE = ((1, True, True, 600, 10), (1, False, True, 400, 10), (8, True, True, 60, 20))
+HEADLINE = ((1, True, True, 1500, 10), (1, False, True, 800, 10), (8, True, True, 150, 20))
 OTHERS = ((1, True, False, 200, 10), (1, False, False, 200, 10), (8, True, False, 20, 20))
 
 Pair = Callable[[], object]
@@ -76,6 +76,7 @@ def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict
         pairs: dict[str, list[Pair]] = {
             PINGS: [Raw(server.host, server.port).pair for _ in resources],
             RAW: [Raw(server.host, server.port, commands).pair for commands in recorded],
+            RAW + AGAIN: [Raw(server.host, server.port, commands).pair for commands in recorded],
             HOLD: _holds(server.url, [f"{resource}:hold" for resource in resources]),
         }
         for name in names:

@@ -112,7 +112,7 @@ class Raw:
             self._socket.recv(CHUNK)
 
 
-def idle_round_trip(host: str, port: int, samples: int = 60) -> float:
+def idle_round_trip(host: str, port: int, samples: int = 50) -> float:
     """Return the seconds of an idle round trip: the mean of 0.1.0's acquire and release, each after a pause."""
     *load, acquire, release = commands_of(IDLE_UNIT.read_bytes())
     connection = connect(host, port)

@@ -40,7 +40,7 @@ the hour. Compare ratios, and only within one table.
 - *Hand-off*: from the start of a release to the next grant, also to the same worker. It is short if the releaser takes
   the lock again at once. Then the *longest wait* is long.
 - *Idle round trip*: the mean of acquire and release of version 0.1.0 on an idle server. The bytes of its scripts are
-  stored with the benchmarks, so this unit stays. It is about 2.1 PINGs.
+  stored with the benchmarks, so this unit stays. It is measured before and after each window.
 - *Commands*: the commands that clients send, counted with MONITOR after the timed window.
 - *Fairness (Jain)*: 1 if all get the lock equally often, 1/n if one of n gets it every time.
 """

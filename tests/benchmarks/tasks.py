@@ -17,7 +17,7 @@ from tests.benchmarks.servers import redis_server
 Pair = Callable[[], Awaitable[object]]
 
 # Tasks, rounds, pairs in a batch of each task.
-SIZES = ((1, 400, 10), (64, 60, 3))
+SIZES = ((1, 1000, 10), (64, 150, 3))
 
 
 def part(run: Run) -> None:

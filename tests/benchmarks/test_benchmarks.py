@@ -124,8 +124,8 @@ def test_a_window_counts_its_own_grants_alone() -> None:
             "cpu": 0.5,
             "counted": [2.0, 3.0],
             "commands": 9,
-        },
-        unit=0.1,
+            "idle_round_trip": 0.1,
+        }
     )
     assert numbers[GRANTS] == 2
     assert numbers[FAIRNESS] == 1
