@@ -12,10 +12,11 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["ChildFailed", "all_cores", "in_child", "unpin"]
+__all__ = ["ChildFailed", "all_cores", "in_child", "pin", "unpin"]
 
 _MARK = "result of the measurement: "
 
@@ -57,10 +58,15 @@ def in_child(function: str, *, seconds: float, one_core: bool = True, hiredis: b
     raise ChildFailed(_last_words(errors) or f"ended with {child.returncode} without a word")
 
 
+def pin(cores: Iterable[int]) -> None:
+    """Move this thread, and what it starts from now on, to these processors. Other threads stay where they are."""
+    if hasattr(os, "sched_setaffinity"):  # macOS has no such thing
+        os.sched_setaffinity(0, cores)
+
+
 def unpin() -> None:
-    """Return to all processors, for work that is not measured. Threads that run already stay where they are."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    """Return to all processors, for work that is not measured."""
+    pin(range(os.cpu_count() or 1))
 
 
 def _last_words(errors: str) -> str:
@@ -70,8 +76,8 @@ def _last_words(errors: str) -> str:
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
-    if order["one_core"] and hasattr(os, "sched_setaffinity"):  # macOS has no such thing
-        os.sched_setaffinity(0, all_cores()[-1:])
+    if order["one_core"]:
+        pin(all_cores()[-1:])
     if not order["hiredis"]:
         sys.modules["hiredis"] = None  # type: ignore[assignment]  # an import of it fails now
     module, _, name = order["function"].rpartition(".")

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from tests.benchmarks.children import all_cores, pin, unpin
 from tests.benchmarks.contenders import open_async, open_threads
 from tests.benchmarks.raw import connect, idle_round_trip
 from tests.benchmarks.servers import cpu_seconds, redis_server
@@ -167,16 +168,19 @@ class _Processes:
 
     def __init__(self, name: str, url: str, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
+        cores = all_cores()
+        unpin()  # the processes start on all cores, and work on ours
         self._pipes: list[Connection] = []
         self._processes = []
         for worker in range(workers):
             near, far = context.Pipe()
-            process = context.Process(target=_process, args=(name, url, worker, far), daemon=True)
+            process = context.Process(target=_process, args=(name, url, worker, far, cores), daemon=True)
             process.start()
             self._pipes.append(near)
             self._processes.append(process)
         for near in self._pipes:
             _receive(near, START_LIMIT)
+        pin(cores)
         for near in self._pipes:
             near.send("go")
 
@@ -201,11 +205,12 @@ def _receive(pipe: Connection, seconds: float) -> Any:
     return pipe.recv()
 
 
-def _process(name: str, url: str, worker: int, pipe: Connection) -> None:
+def _process(name: str, url: str, worker: int, pipe: Connection, cores: list[int]) -> None:
     grants: list[Grant] = []
     errors: list[str] = []
     stopped = threading.Event()
     way = open_threads(name, url, ttl=TTL, connections=2)(RESOURCE)
+    pin(cores)
     pipe.send("ready")
     pipe.recv()
     threading.Thread(target=_work, args=(worker, way, grants, errors, stopped.is_set), daemon=True).start()

@@ -96,12 +96,15 @@ def numbers_of(result: dict[str, Any]) -> dict[str, float]:
 def fairness(grants: Sequence[Grant], workers: int) -> float:
     """Return Jain's index of the grants, which are in their order.
 
-    The last ones, too few for a turn of each worker, are left out: the workers that have them are not favoured.
+    The last ones, too few for a turn of each worker, are left out: the workers that have them are not favoured. If all
+    are too few, it is 1 if each grant has a worker of its own.
     """
+    if not grants:
+        return 1.0
     counts = [0] * workers
     for grant in grants[: len(grants) // workers * workers] or grants:
         counts[grant.worker] += 1
-    return jain(counts)
+    return jain(counts) * workers / min(workers, sum(counts))
 
 
 def hand_offs(grants: Sequence[Grant]) -> list[float]:

@@ -108,7 +108,7 @@ def test_the_longest_wait_counts_those_who_never_get_it() -> None:
 
 @pytest.mark.parametrize(
     ("workers", "index"),
-    [("0120120", 1.0), ("012", 1.0), ("01", 2 / 3), ("000111", 2 / 3), ("0000000", 1 / 3), ("", 1.0)],
+    [("0120120", 1.0), ("012", 1.0), ("01", 1.0), ("00", 1 / 2), ("000111", 2 / 3), ("0000000", 1 / 3), ("", 1.0)],
 )
 def test_a_turn_begun_does_not_count_against_fairness(workers: str, index: float) -> None:
     grants = [Grant(int(worker), at, at) for at, worker in enumerate(workers)]
