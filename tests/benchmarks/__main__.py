@@ -25,8 +25,10 @@ EVERYTHING = "all"
 
 def main() -> None:
     if sys.argv[1:2] == ["report"]:
-        written = write_pages(json.loads(Path(*sys.argv[2:3] or ["bench.json"]).read_text("utf-8")))
-        print("\n".join(map(str, written)))
+        results = json.loads(Path(*sys.argv[2:3] or ["bench.json"]).read_text("utf-8"))
+        if not results["everything"]:
+            sys.exit("The pages need a run of everything: make bench ARGS=all")
+        print("\n".join(map(str, write_pages(results))))
         return
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
     described = "; ".join(f"{name}: {its}" for name, its in PARTS.items())

@@ -86,7 +86,7 @@ class _Monitor:
         return said.count(b"\r\n") - said.count(b" lua] ")  # arguments are escaped: no line ends within them
 
     def _read_until(self, end: bytes) -> bytes:
-        """Return the output before the end. What comes after it stays."""
+        """Return the output before the end. The output after it stays."""
         seen = 0
         while (found := self._said.find(end, max(0, seen - len(end)))) < 0:
             seen = len(self._said)

@@ -1,4 +1,4 @@
-"""Acquire and release of a lock that nobody else wants: one thread, and 8 threads with a lock each.
+"""Acquire and release without contention: one thread, and 8 threads with a lock each.
 
 A round is a batch of pairs of each contender. The contenders are shuffled in each round, and ratios are those of a
 round.
@@ -28,7 +28,7 @@ BATCH_LIMIT = 20.0
 """The seconds after which a contender is taken for hanging in a batch."""
 
 TIME, CPU = "pair, µs", "client CPU, µs"
-SHARE = f"share above {RAW} of {REDIS_PY}"
+SHARE = f"above {RAW}, share of {REDIS_PY}"
 HOLD = f"{OURS}, hold()"
 
 # Threads, hiredis, one core; rounds, pairs in a batch.

@@ -37,7 +37,8 @@ ALL_ONLY = ("live", "enforced_guard")
 """Parts that only a run of everything has."""
 
 PART_SECONDS = 300.0
-"""The longest time of a part. What is left of it after that is given up."""
+PART_SECONDS_OF_ALL = 1200.0
+"""The longest time of a part, in a run of everything. After that, its further measurements are given up."""
 
 Found = Mapping[str, Mapping[str, Sequence[float]]]
 """The values of each contender, by measure, round by round. A measure ends in its unit: ``pair, µs``."""
@@ -123,9 +124,10 @@ class Run:
 
         The result is None if it failed, which is noted.
         """
-        left = self.started + PART_SECONDS - time.monotonic()
+        longest = PART_SECONDS_OF_ALL if self.everything else PART_SECONDS
+        left = self.started + longest - time.monotonic()
         if left < 1:
-            self.failed(scenario, of, f"the {PART_SECONDS:.0f} s of this part are over")
+            self.failed(scenario, of, f"the {longest:.0f} s of this part are over")
             return None
         try:
             return in_child(function, seconds=min(seconds, left), **options)

@@ -36,7 +36,7 @@ the hour. Compare ratios, and only within one table.
 - *A/A*: the ratio of the same measurement to itself, in the same run. A difference within this spread means nothing.
 - *Raw commands*: a blocking socket that sends the bytes which this library sends today, and reads the replies.
 - *Raw PING pair*: the same with two PINGs. No library can be faster.
-- *Share above raw commands*: our time above raw commands, as a share of redis-py's time above them.
+- *Above raw commands, share of redis-py Lock*: our time above raw commands, divided by its time above them.
 - *Hand-off*: from the start of a release to the next grant, also to the same worker. It is short if the releaser takes
   the lock again at once. Then the *longest wait* is long.
 - *Idle round trip*: the mean of acquire and release of version 0.1.0 on an idle server. The bytes of its scripts are

@@ -142,9 +142,9 @@ PUT_X = ratio_to(object_store.PUT, object_store.TIME)
 
 ROWS = (
     _first_row(),
-    _pair("pair / raw socket with the same bytes", 1.25, ratio_to(RAW, pair.TIME)),
-    _pair("own raw commands / raw PING pair", 1.45, ratio_to(PINGS, pair.TIME), of=RAW),
-    _pair(f"pair, share above raw of {REDIS_PY}", 0.15, pair.SHARE),
+    _pair(f"pair / {RAW}", 1.25, ratio_to(RAW, pair.TIME)),
+    _pair(f"own {RAW} / {PINGS}", 1.45, ratio_to(PINGS, pair.TIME), of=RAW),
+    _pair(f"pair, {pair.SHARE}", 0.15, pair.SHARE),
     _pair(f"pair, client CPU / {REDIS_PY}", 0.25, CPU_X),
     _pair(f"pair without hiredis / {REDIS_PY}", 0.38, TIME_X, scenario_of("threads", 1, True, hiredis=False)),
     _pair(f"pair, 8 threads / {REDIS_PY}", 0.42, TIME_X, scenario_of("threads", 8, True)),

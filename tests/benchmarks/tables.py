@@ -69,7 +69,8 @@ def _limit_text(row: Row) -> str:
     if row.limit is None:
         return "-"
     unit = "" if row.unit == "x" else f" {row.unit}"
-    text = f"{'≥' if row.at_least else '≤'} {row.limit:,.4g}{unit}".rstrip()
+    limit = f"{row.limit:,.0f}" if row.limit >= 100 else f"{row.limit:g}"
+    text = f"{'≥' if row.at_least else '≤'} {limit}{unit}".rstrip()
     return text if row.instead is None else f"{text} *"
 
 

@@ -62,9 +62,9 @@ def test_ratios_are_those_of_neighbours() -> None:
         ratios([1, 2], [1])
 
 
-def test_what_lies_above_the_limit_is_compared_without_it() -> None:
+def test_a_time_above_the_limit_is_compared_without_the_limit() -> None:
     assert shares_above([10, 10], [20, 15], [30, 20]) == [0.5, 0.5]
-    assert shares_above([10, 10], [20, 15], [30, 10]) == [0.5], "who is not above the limit has no share"
+    assert shares_above([10, 10], [20, 15], [30, 10]) == [0.5], "a time below the limit has no share"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_each_contender_has_a_turn_in_each_round_and_rounds_are_shuffled() -> No
     assert set(turns("abc", 2, {"b"})) == {"a", "c"}
 
 
-def test_who_fails_meanwhile_has_no_more_turns() -> None:
+def test_a_contender_that_fails_has_no_more_turns() -> None:
     failed: set[str] = set()
     had = []
     for name in turns("ab", 3, failed):

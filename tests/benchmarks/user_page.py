@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: a page of ratios for users who choose a lock, made of one run."""
+"""docs/benchmarks.md: a page of ratios for users that choose a lock, made of one run."""
 
 from __future__ import annotations
 
