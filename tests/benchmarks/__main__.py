@@ -25,10 +25,10 @@ EVERYTHING = "all"
 
 def main() -> None:
     if sys.argv[1:2] == ["report"]:
-        results = json.loads(Path(*sys.argv[2:3] or ["bench.json"]).read_text("utf-8"))
-        if not results["everything"]:
+        recorded = json.loads(Path(*sys.argv[2:3] or ["bench.json"]).read_text("utf-8"))
+        if not recorded["everything"]:
             sys.exit("The pages need a run of everything: make bench ARGS=all")
-        print("\n".join(map(str, write_pages(results))))
+        print("\n".join(map(str, write_pages(recorded))))
         return
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=(__doc__ or "").partition("\n")[0])
     described = "; ".join(f"{name}: {its}" for name, its in PARTS.items())

@@ -11,8 +11,6 @@ import examples.drawing
 from examples.drawing.markup import element, text
 from tests.benchmarks.tables import number
 
-__all__ = ["Panel", "lines"]
-
 WIDTH = 760
 HEAD = 34
 PANEL = 170
@@ -27,7 +25,6 @@ text { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-widt
 .quiet { fill: var(--quiet); font-size: 12px; }
 .group { font-weight: 600; }
 .grid { stroke: var(--rule); }
-.mark { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 5 4; }
 .line { fill: none; stroke: var(--hue); stroke-width: 2; }
 .dot { fill: var(--hue); }
 .hue-0 { --hue: var(--hue-1); } .hue-1 { --hue: var(--hue-3); } .hue-2 { --hue: var(--hue-2); }
@@ -41,12 +38,11 @@ text { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-widt
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines over the same ``xs``; each series has a value for some of them. ``mark`` is a dashed line at a target."""
+    """Lines over the same ``xs``; each series has a value for some of them."""
 
     title: str
     series: dict[str, dict[int, float]] = field(default_factory=dict)
     logarithmic: bool = True
-    mark: float | None = None
 
 
 def lines(title: str, xs: Sequence[int], panels: Sequence[Panel]) -> str:
@@ -79,7 +75,6 @@ def _legend(names: Sequence[str], y: float) -> str:
 def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) -> list[str]:
     left, right, bottom = 70, WIDTH - 30, top + PANEL
     values = [value for its in panel.series.values() for value in its.values()]
-    values += [] if panel.mark is None else [panel.mark]
     if panel.logarithmic:
         positive = [value for value in values if value > 0]
         place = _scale(min(positive, default=1) / 1.2, max(positive, default=1) * 1.2, bottom, top + 22)
@@ -99,9 +94,6 @@ def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) ->
         )
     for x, where in at.items():
         drawn.append(element("text", text(f"{x:,}"), class_="quiet", x=where, y=bottom + 16, text_anchor="middle"))
-    if panel.mark is not None:
-        y = place(panel.mark)
-        drawn.append(element("line", class_="mark", x1=left, x2=right, y1=y, y2=y))
     for name, its in panel.series.items():
         points = [(at[x], place(value)) for x, value in its.items() if value > 0 or not panel.logarithmic]
         line = element("polyline", class_="line", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points))

@@ -16,8 +16,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["ChildFailed", "all_cores", "in_child", "pin", "unpin"]
-
 _MARK = "result of the measurement: "
 
 

@@ -17,20 +17,6 @@ import redis.asyncio
 
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 
-__all__ = [
-    "AGAIN",
-    "ASYNC",
-    "OURS",
-    "REDIS_PY",
-    "THREADS",
-    "AsyncWay",
-    "Way",
-    "contenders",
-    "open_async",
-    "open_threads",
-    "versions",
-]
-
 OURS = "fencing"
 REDIS_PY = "redis-py Lock"
 AGAIN = ", again"

@@ -14,8 +14,6 @@ from tests.benchmarks.contenders import versions
 from tests.benchmarks.measure import percentile
 from tests.support.servers import find_mariadb_binary
 
-__all__ = ["describe", "noise"]
-
 SPINS = 200
 SPIN = 20_000
 

@@ -8,8 +8,6 @@ import statistics
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Spread", "jain", "percentile", "ratios", "shares_above", "spread_of", "turns"]
-
 SEED = 1
 
 

@@ -20,8 +20,6 @@ import redis
 
 from fencing import RedisCoordinator
 
-__all__ = ["PINGS", "RAW", "Raw", "commands_of", "connect", "idle_round_trip", "recorded_pairs"]
-
 RAW = "raw commands"
 PINGS = "raw PING pair"
 

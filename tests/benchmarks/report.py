@@ -19,8 +19,6 @@ from tests.benchmarks.rows import verdicts
 from tests.benchmarks.tables import figure_rows, markdown, scenarios, verdict_rows
 from tests.benchmarks.user_page import user_page, where
 
-__all__ = ["TEXTS", "contention_chart", "numbers_page", "write_pages"]
-
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 FOLDER = "benchmarks"
 

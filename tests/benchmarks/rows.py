@@ -11,8 +11,6 @@ from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
 from tests.benchmarks.raw import PINGS, RAW
 
-__all__ = ["ROWS", "Instead", "Place", "Row", "Verdict", "assess", "verdicts"]
-
 Place = tuple[str, str, str, str]
 """Part, scenario, of, what: where a figure is found."""
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from examples.servers import RedisServer, start_redis
 
-__all__ = ["cpu_seconds", "redis_server"]
-
 
 def redis_server(*extra: str) -> RedisServer:
     arguments: Sequence[str] = ("--appendonly", "no", *extra)

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from tests.benchmarks.parts import Figure
 from tests.benchmarks.rows import Row, Verdict
 
-__all__ = ["Cells", "figure_rows", "figure_text", "markdown", "missed", "number", "plain", "scenarios", "verdict_rows"]
-
 Cells = Sequence[str]
 
 

@@ -294,7 +294,7 @@ def test_a_contender_that_missed_rounds_is_compared_by_its_median() -> None:
 
 def test_lines_cope_with_gaps_and_noughts() -> None:
     series = {"ours": {2: 1.0, 8: 10.0}, "theirs": {8: 0.0}}
-    drawn = lines("t", [2, 8], [Panel("p", series), Panel("q", series, logarithmic=False, mark=0.5), Panel("r", {})])
+    drawn = lines("t", [2, 8], [Panel("p", series), Panel("q", series, logarithmic=False), Panel("r", {})])
     tree = Xml.fromstring(drawn)
     assert len(list(tree.iter(f"{SVG}circle"))) == 2 + 3
 

@@ -11,8 +11,6 @@ from tests.benchmarks.parts import Figure, figures_of, ratio_to
 from tests.benchmarks.rows import verdicts
 from tests.benchmarks.tables import Cells, markdown, number, scenarios
 
-__all__ = ["user_page", "where"]
-
 Figures = Mapping[str, Sequence[Figure]]
 
 HEAD = """# Benchmarks
