@@ -10,7 +10,7 @@
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
 #   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
 #   make mutants              faults put into the code, and whether the tests find them
-#   make bench                this library and others, ten minutes        ARGS="pair contended --quick"
+#   make bench                speed, beside its targets, ten minutes      ARGS="all", ARGS="pair contended --quick"
 #   make wheel                build the wheel, install it elsewhere, test it there
 #   make node                 for the tests (needs npm): Azurite (Azure's Blob Storage) and s3rver (an S3 that ignores
 #                             conditions), into .node
@@ -61,7 +61,7 @@ explore: .venv/.dev
 mutants: .venv/.dev
 	@$(BIN)/python -m tests.mutants $(ARGS)
 
-# In turn, beside the targets. Not while the machine does other work.
+# The rows with targets; ARGS=all: other libraries, all cores and large numbers, too. Not while the machine does other work.
 bench: .venv/.bench
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 

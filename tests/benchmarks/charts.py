@@ -1,4 +1,4 @@
-"""Figures as SVG pictures: bars with their spread, and lines. They have colours for light and for dark. No I/O."""
+"""Lines over numbers as SVG pictures, with colours for light and for dark. No I/O."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import examples.drawing
-from examples.drawing.layout import text_width
 from examples.drawing.markup import element, text
 from tests.benchmarks.tables import number
 
-__all__ = ["Bar", "Group", "Panel", "bars", "lines"]
-
 WIDTH = 760
-VALUES = 110
-BAR = 16
-STEP = 24
 HEAD = 34
 PANEL = 170
 TICKS_ROOM = 22
@@ -30,12 +24,7 @@ text { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-widt
 .title { font-size: 15px; font-weight: 700; }
 .quiet { fill: var(--quiet); font-size: 12px; }
 .group { font-weight: 600; }
-.bar { fill: var(--quiet); opacity: 0.55; }
-.bar.ours { fill: var(--hue-1); opacity: 1; }
-.spread { stroke: var(--ink); stroke-width: 1.5; }
 .grid { stroke: var(--rule); }
-.mark { stroke: var(--bad); stroke-width: 1.5; stroke-dasharray: 5 4; }
-.mark-text { fill: var(--bad); font-size: 12px; }
 .line { fill: none; stroke: var(--hue); stroke-width: 2; }
 .dot { fill: var(--hue); }
 .hue-0 { --hue: var(--hue-1); } .hue-1 { --hue: var(--hue-3); } .hue-2 { --hue: var(--hue-2); }
@@ -48,61 +37,12 @@ text { fill: var(--ink); paint-order: stroke; stroke: var(--ground); stroke-widt
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    label: str
-    median: float
-    low: float
-    high: float
-    ours: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    label: str
-    bars: Sequence[Bar]
-
-
-@dataclass(frozen=True, slots=True)
 class Panel:
-    """Lines over the same ``xs``; each series has a value for some of them. ``mark`` is a dashed line at a target."""
+    """Lines over the same ``xs``; each series has a value for some of them."""
 
     title: str
     series: dict[str, dict[int, float]] = field(default_factory=dict)
     logarithmic: bool = True
-    mark: float | None = None
-
-
-def bars(title: str, groups: Sequence[Group], *, unit: str, mark: float | None = None, marked: str = "") -> str:
-    """Return horizontal bars on a logarithmic scale, each with its spread. ``mark`` is a dashed line across them."""
-    all_bars = [bar for group in groups for bar in group.bars]
-    values = [value for bar in all_bars for value in (bar.low, bar.median, bar.high) if value > 0]
-    values += [] if mark is None else [mark]
-    left = max((text_width(bar.label) for bar in all_bars), default=0) + 32
-    place = _scale(min(values, default=1) / 1.3, max(values, default=1), left, WIDTH - VALUES)
-    y = top = HEAD + 22.0
-    shapes: list[str] = []
-    texts = [element("text", text("logarithmic"), class_="quiet", x=WIDTH - 12, y=22, text_anchor="end")]
-    for group in groups:
-        texts.append(element("text", text(group.label), class_="group", x=12, y=y + 12))
-        y += STEP - 2
-        for bar in group.bars:
-            start, end, middle = place(bar.low), place(bar.high), y + BAR / 2
-            tip = place(bar.median)
-            kind = "bar ours" if bar.ours else "bar"
-            shapes.append(element("rect", class_=kind, x=left, y=y, width=max(tip - left, 1), height=BAR))
-            shapes.append(element("line", class_="spread", x1=start, x2=end, y1=middle, y2=middle))
-            texts.append(element("text", text(bar.label), x=left - 8, y=y + 12, text_anchor="end"))
-            texts.append(element("text", text(f"{number(bar.median)} {unit}"), x=max(tip, end) + 8, y=y + 12))
-            y += STEP - 4
-        y += 8
-    if mark is not None:
-        x = place(mark)
-        shapes.append(element("line", class_="mark", x1=x, x2=x, y1=top - 6, y2=y - 8))
-        texts.append(element("text", text(marked), class_="mark-text", x=x, y=top - 10, text_anchor="middle"))
-    described = "; ".join(
-        f"{group.label}, {bar.label}: {number(bar.median)} {unit}" for group in groups for bar in group.bars
-    )
-    return _svg(title, described, y + 4, [*shapes, *texts])
 
 
 def lines(title: str, xs: Sequence[int], panels: Sequence[Panel]) -> str:
@@ -135,7 +75,6 @@ def _legend(names: Sequence[str], y: float) -> str:
 def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) -> list[str]:
     left, right, bottom = 70, WIDTH - 30, top + PANEL
     values = [value for its in panel.series.values() for value in its.values()]
-    values += [] if panel.mark is None else [panel.mark]
     if panel.logarithmic:
         positive = [value for value in values if value > 0]
         place = _scale(min(positive, default=1) / 1.2, max(positive, default=1) * 1.2, bottom, top + 22)
@@ -155,9 +94,6 @@ def _panel(panel: Panel, names: Sequence[str], xs: Sequence[int], top: float) ->
         )
     for x, where in at.items():
         drawn.append(element("text", text(f"{x:,}"), class_="quiet", x=where, y=bottom + 16, text_anchor="middle"))
-    if panel.mark is not None:
-        y = place(panel.mark)
-        drawn.append(element("line", class_="mark", x1=left, x2=right, y1=y, y2=y))
     for name, its in panel.series.items():
         points = [(at[x], place(value)) for x, value in its.items() if value > 0 or not panel.logarithmic]
         line = element("polyline", class_="line", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points))

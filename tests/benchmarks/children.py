@@ -1,7 +1,7 @@
-"""Measurements in processes of their own: pinned from the start, with or without hiredis, and never without an end.
+"""Measurements in processes of their own: pinned from the start, with or without hiredis, and of bounded time.
 
-What a child starts (its server, its threads, its own children) inherits its processors, so pinning the child pins
-client and server alike.
+The server, the threads and the processes that a child starts inherit its processors. So client and server are pinned
+together.
 """
 
 from __future__ import annotations
@@ -12,16 +12,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
-
-__all__ = ["ChildFailed", "all_cores", "in_child", "unpin"]
 
 _MARK = "result of the measurement: "
 
 
 class ChildFailed(RuntimeError):
-    """A measurement ended without a result: it raised, died, or took too long and was killed."""
+    """A measurement without a result: it raised, died, or took too long and was killed."""
 
 
 def all_cores() -> list[int]:
@@ -29,15 +28,15 @@ def all_cores() -> list[int]:
 
 
 def in_child(function: str, *, seconds: float, one_core: bool = True, hiredis: bool = True, **arguments: Any) -> Any:
-    """What ``function`` ("module.name" of this package) returns when it is called with ``arguments``; all of it JSON.
+    """Return the result of ``function`` ("module.name" of this package) for ``arguments``. All of it is JSON.
 
     Args:
-        seconds: after which it is killed, with what it started.
+        seconds: the time after which it is killed, with its own children.
         one_core: on one processor (the last one); else on all.
-        hiredis: whether redis-py is to find hiredis.
+        hiredis: whether redis-py finds hiredis.
 
     Raises:
-        ChildFailed: there is no result; its text is what the child said at last.
+        ChildFailed: there is no result. The text is the last line of the child's errors.
     """
     order = {"function": function, "one_core": one_core, "hiredis": hiredis, "arguments": arguments}
     command = [sys.executable, "-m", "tests.benchmarks.children"]
@@ -57,10 +56,15 @@ def in_child(function: str, *, seconds: float, one_core: bool = True, hiredis: b
     raise ChildFailed(_last_words(errors) or f"ended with {child.returncode} without a word")
 
 
+def pin(cores: Iterable[int]) -> None:
+    """Move this thread, and what it starts from now on, to these processors. Other threads stay where they are."""
+    if hasattr(os, "sched_setaffinity"):  # macOS has no such thing
+        os.sched_setaffinity(0, cores)
+
+
 def unpin() -> None:
-    """Back to all processors, for what is not to be measured; threads that run already stay where they are."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+    """Return to all processors, for work that is not measured."""
+    pin(range(os.cpu_count() or 1))
 
 
 def _last_words(errors: str) -> str:
@@ -70,19 +74,19 @@ def _last_words(errors: str) -> str:
 
 def main() -> None:
     order = json.loads(sys.stdin.read())
-    if order["one_core"] and hasattr(os, "sched_setaffinity"):  # macOS has no such thing
-        os.sched_setaffinity(0, all_cores()[-1:])
+    if order["one_core"]:
+        pin(all_cores()[-1:])
     if not order["hiredis"]:
-        sys.modules["hiredis"] = None  # type: ignore[assignment]  # an import of it fails now, as if it were not there
+        sys.modules["hiredis"] = None  # type: ignore[assignment]  # an import of it fails now
     module, _, name = order["function"].rpartition(".")
     function = getattr(importlib.import_module(f"tests.benchmarks.{module}"), name)
-    from redis.utils import HIREDIS_AVAILABLE  # not before the line above: it is decided when redis is imported
+    from redis.utils import HIREDIS_AVAILABLE  # after the line above: decided at import
 
     if HIREDIS_AVAILABLE is not order["hiredis"]:
         raise RuntimeError(f"redis-py {'has' if HIREDIS_AVAILABLE else 'does not have'} hiredis here")
     result = function(**order["arguments"])
     print(f"\n{_MARK}{json.dumps(result)}", flush=True)
-    os._exit(0)  # threads that still wait for a lock are not waited for
+    os._exit(0)  # threads may still wait for a lock
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""In a child: workers that take a lock, hold it for a millisecond, free it, and want it again.
+"""Workers that take a lock, hold it for a millisecond, free it, and want it again. Runs in a child.
 
-Threads, tasks or processes. While they go on, one window is timed; in a second one Redis' MONITOR counts what clients
-send, which would disturb the first.
+The workers are threads, tasks or processes. One window is timed. In a second one, Redis' MONITOR counts the commands of
+clients, which would disturb the first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
+from tests.benchmarks.children import all_cores, pin, unpin
 from tests.benchmarks.contenders import open_async, open_threads
 from tests.benchmarks.raw import connect, idle_round_trip
 from tests.benchmarks.servers import cpu_seconds, redis_server
@@ -23,7 +24,9 @@ from tests.benchmarks.servers import cpu_seconds, redis_server
 HOLD = 0.001
 WARM_UP = 0.3
 TTL = 10
-START_LIMIT = 20.0
+START_LIMIT = 30.0
+COUNTED = 0.25
+"""The seconds in which commands are counted."""
 RESOURCE = "orders:42"
 
 
@@ -34,21 +37,23 @@ class Grant(NamedTuple):
 
 
 def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]:
-    """Grants with their times, and what they cost."""
+    """Return the grants with their times, the processor time, the commands and the idle round trip, in seconds."""
     with redis_server() as server:
-        idle = idle_round_trip(server.host, server.port)
+        before = idle_round_trip(server.host, server.port)
         kinds: dict[str, type[_Threads] | type[_Processes]] = {"threads": _Threads, "tasks": _Tasks}
         crowd = kinds.get(kind, _Processes)(name, server.url, workers)
-        time.sleep(WARM_UP)
+        time.sleep(WARM_UP + workers * 0.001)
         start, cpu = time.perf_counter(), crowd.cpu()
         time.sleep(window)
         end, cpu = time.perf_counter(), crowd.cpu() - cpu
         counter = _Monitor(server.host, server.port)
         counted_start = time.perf_counter()
-        time.sleep(window / 2)
+        time.sleep(COUNTED)
         counted_end = time.perf_counter()
         commands = counter.stop()
         grants, errors = crowd.stop()
+        time.sleep(WARM_UP)  # until the last grants are over
+        after = idle_round_trip(server.host, server.port)
         return {
             "workers": workers,
             "grants": grants,
@@ -57,12 +62,12 @@ def measure(name: str, kind: str, workers: int, window: float) -> dict[str, Any]
             "cpu": cpu,
             "counted": [counted_start, counted_end],
             "commands": commands,
-            "idle_round_trip": idle,
+            "idle_round_trip": (before + after) / 2,
         }
 
 
 class _Monitor:
-    """Counts commands that come from clients, not from scripts. What MONITOR says is read only at the end."""
+    """A count of the commands of clients, without those of scripts. The output of MONITOR is read only at the end."""
 
     def __init__(self, host: str, port: int) -> None:
         self._address = (host, port)
@@ -81,7 +86,7 @@ class _Monitor:
         return said.count(b"\r\n") - said.count(b" lua] ")  # arguments are escaped: no line ends within them
 
     def _read_until(self, end: bytes) -> bytes:
-        """What came before it; what came behind it is kept."""
+        """Return the output before the end. The output after it stays."""
         seen = 0
         while (found := self._said.find(end, max(0, seen - len(end)))) < 0:
             seen = len(self._said)
@@ -95,7 +100,7 @@ class _Monitor:
 
 
 def _work(worker: int, way: Any, grants: list[Grant], errors: list[str], stopped: Callable[[], bool]) -> None:
-    """Until it is stopped; who waits for the lock then, gets it once more, or is left behind."""
+    """Take the lock again and again, until stopped. A worker that waits then gets the lock once more, or never."""
     clock = time.perf_counter
     try:
         while not stopped():
@@ -104,7 +109,7 @@ def _work(worker: int, way: Any, grants: list[Grant], errors: list[str], stopped
             time.sleep(HOLD)
             grants.append(Grant(worker, acquired, clock()))
             way.release()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
+    except Exception as error:  # noqa: BLE001 - it is reported
         errors.append(f"{type(error).__name__}: {error}")
 
 
@@ -122,14 +127,14 @@ class _Threads:
         return time.process_time()
 
     def stop(self) -> tuple[list[Grant], list[str]]:
-        """What there is by now; nobody is waited for, for the process ends."""
+        """Return the grants up to now. The workers are not waited for: the process ends."""
         errors = list(self.errors)
         self._stopped.set()
         return list(self.grants), errors
 
 
 class _Tasks(_Threads):
-    """All in the loop of one thread."""
+    """Tasks in the loop of one thread."""
 
     def __init__(self, name: str, url: str, workers: int) -> None:
         self.grants = []
@@ -159,20 +164,23 @@ class _Tasks(_Threads):
 
 
 class _Processes:
-    """One worker each; the clock is the machine's, so that their times can be compared."""
+    """Processes with a worker each. Their clock is the machine's, so their times can be compared."""
 
     def __init__(self, name: str, url: str, workers: int) -> None:
         context = multiprocessing.get_context("spawn")
+        cores = all_cores()
+        unpin()  # the processes start on all cores, and work on ours
         self._pipes: list[Connection] = []
         self._processes = []
         for worker in range(workers):
             near, far = context.Pipe()
-            process = context.Process(target=_process, args=(name, url, worker, far), daemon=True)
+            process = context.Process(target=_process, args=(name, url, worker, far, cores), daemon=True)
             process.start()
             self._pipes.append(near)
             self._processes.append(process)
         for near in self._pipes:
             _receive(near, START_LIMIT)
+        pin(cores)
         for near in self._pipes:
             near.send("go")
 
@@ -197,11 +205,12 @@ def _receive(pipe: Connection, seconds: float) -> Any:
     return pipe.recv()
 
 
-def _process(name: str, url: str, worker: int, pipe: Connection) -> None:
+def _process(name: str, url: str, worker: int, pipe: Connection, cores: list[int]) -> None:
     grants: list[Grant] = []
     errors: list[str] = []
     stopped = threading.Event()
     way = open_threads(name, url, ttl=TTL, connections=2)(RESOURCE)
+    pin(cores)
     pipe.send("ready")
     pipe.recv()
     threading.Thread(target=_work, args=(worker, way, grants, errors, stopped.is_set), daemon=True).start()
@@ -209,4 +218,4 @@ def _process(name: str, url: str, worker: int, pipe: Connection) -> None:
     wrong = list(errors)
     stopped.set()
     pipe.send((list(grants), wrong))
-    pipe.recv_bytes()  # until the other end is gone: what it holds, it releases
+    pipe.recv_bytes()  # until the other end is gone

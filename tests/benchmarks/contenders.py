@@ -1,7 +1,7 @@
-"""The locks that are compared, each as its own documentation says it is used, for threads and for asyncio.
+"""The locks that are compared, each used as its own documentation says, for threads and for asyncio.
 
-All locks of a process share one client, whose pool is made large enough: with the default one some could not even wait
-(100 connections in redis-py 8.1). Everything expires after ``ttl`` seconds; only ours renews itself.
+All locks of a process share one client. Its pool is large enough: with the default one (100 connections in redis-py
+8.1) some locks could not even wait. All locks expire after ``ttl`` seconds; only ours renew themselves.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import redis.asyncio
 
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 
-__all__ = ["ASYNC", "OURS", "RAW", "REDIS_PY", "THREADS", "AsyncWay", "Way", "open_async", "open_threads", "versions"]
-
 OURS = "fencing"
 REDIS_PY = "redis-py Lock"
-RAW = "raw"
+AGAIN = ", again"
+"""The end of the name of a contender that is measured a second time: the A/A comparison."""
 
 
 class Way(NamedTuple):
-    """How one worker takes and frees its lock. ``acquire`` raises if it did not get it."""
+    """The functions by which a worker takes and frees its lock. ``acquire`` raises if it did not get it."""
 
     acquire: Callable[[], Any]
     release: Callable[[], Any]
@@ -37,7 +36,7 @@ class AsyncWay(NamedTuple):
 
 
 class NotGranted(RuntimeError):
-    """The lock was not had within its time."""
+    """The lock was not granted within its time."""
 
 
 Maker = Callable[[str], Way]
@@ -45,13 +44,13 @@ AsyncMaker = Callable[[str], AsyncWay]
 
 
 def open_threads(name: str, url: str, *, ttl: int, connections: int) -> Maker:
-    """What makes a worker's ``Way`` to a resource; may be called from any thread."""
+    """Return what makes a worker's ``Way`` to a resource; may be called from any thread."""
     client = redis.Redis.from_url(url, max_connections=connections + 10)
-    return _THREADS[name](client, ttl)
+    return _THREADS[name.removesuffix(AGAIN)](client, ttl)
 
 
 async def open_async(name: str, url: str, stack: AsyncExitStack, *, ttl: int, connections: int) -> AsyncMaker:
-    return await _ASYNC[name](url, stack, ttl, connections + 10)
+    return await _ASYNC[name.removesuffix(AGAIN)](url, stack, ttl, connections + 10)
 
 
 def _must(got: object) -> None:
@@ -83,7 +82,7 @@ def _python_redis_lock(client: redis.Redis, ttl: int) -> Maker:
 
     def make(resource: str) -> Way:
         lock = lock_class(client, resource, expire=ttl)
-        return Way(lambda: _must(lock.acquire()), lock.release)  # its time-out must not exceed the ttl; none is none
+        return Way(lambda: _must(lock.acquire()), lock.release)  # no time-out: it must not exceed the ttl
 
     return make
 
@@ -177,7 +176,7 @@ async def _async_pottery(url: str, stack: AsyncExitStack, ttl: int, connections:
 
 
 WAIT = 60
-"""Seconds a worker waits at most; a measurement is over, or is ended, before that."""
+"""The seconds that a worker waits at most. A measurement ends before that."""
 
 _THREADS: dict[str, Callable[[redis.Redis, int], Maker]] = {
     OURS: _fencing,
@@ -196,8 +195,13 @@ THREADS = tuple(_THREADS)
 ASYNC = tuple(_ASYNC)
 
 
+def contenders(names: tuple[str, ...], *, everything: bool) -> list[str]:
+    """Return the contenders of a run: ours, twice, and redis-py's; or all of them."""
+    return [OURS, OURS + AGAIN, REDIS_PY, *(name for name in names if everything and name not in (OURS, REDIS_PY))]
+
+
 def versions() -> dict[str, str]:
-    """Of everything that is compared, and of what it stands on."""
+    """Return the versions of what is compared, and of its dependencies."""
     found = {}
     for package in (
         *("fencing", "redis", "hiredis", "python-redis-lock", "pottery", "redlock-py", "coredis"),

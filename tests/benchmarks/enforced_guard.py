@@ -1,12 +1,12 @@
-"""What enforcement costs: the same guarded writes on a database that does not enforce, and on one that does.
+"""Enforcement in the database: the same guarded writes on a PostgreSQL that enforces, and on one that does not.
 
-Run it as ``python -m tests.benchmarks.enforced_guard``. The data are not forced to the disk, so a real commit makes the
-ratio smaller.
+    python -m tests.benchmarks.enforced_guard
+
+The data are not forced to the disk. The commits of a real server make the ratios smaller.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 
@@ -15,30 +15,43 @@ import psycopg
 from examples.servers import start_postgres
 from fencing import Fence
 from storage_guards import PsycopgGuard
+from tests.benchmarks.measure import ratios, spread_of
+from tests.benchmarks.parts import Run
 from tests.support.enforced import Roles, dsn, two_roles
 
 ROUNDS, TIMES, ROWS = 9, 200, 1000
 MINE = Fence("orders:1", 1, "a" * 22)
+ENFORCED, TIME, RATIO = "enforced", "time, µs", "time x not enforced"
+WRITE, CLAIM, EACH_ROW = "a guarded write", "a claim", f"each row of a statement with {ROWS} rows"
+
+Times = dict[str, list[float]]
 
 
-def main() -> None:
-    with start_postgres() as server, two_roles(server.create_database()) as roles:
+def part(run: Run) -> None:
+    run.say(ENFORCED)
+    found = run.child(ENFORCED, "all", "enforced_guard.measure", seconds=120, rounds=run.rounds(ROUNDS))
+    if found is not None:
+        for name, (before, after) in found.items():
+            run.add(ENFORCED, name, TIME, after)
+            run.add(ENFORCED, name, RATIO, ratios(after, before))
+
+
+def measure(rounds: int = ROUNDS) -> dict[str, tuple[list[float], list[float]]]:
+    """Return the microseconds of several writes, before and after enforcement. Runs in a child."""
+    with start_postgres(local=True) as server, two_roles(server.create_database()) as roles:
         roles.owners_guard().create_tables()
         with roles.as_owner() as owner:
             owner.execute(
                 "CREATE TABLE plain (id INTEGER PRIMARY KEY, total INTEGER, resource TEXT DEFAULT 'orders:1')"
             )
             owner.execute("INSERT INTO plain SELECT n, 0 FROM generate_series(1, 1000) AS n")
-        before = measure(roles)
+        before = _writes(roles, rounds)
         roles.owners_guard().enforce("plain", resource="resource", role=roles.app)
-        after = measure(roles)
-        for name, seconds in before.items():
-            ratio = after[name] / seconds
-            print(f"{name}: {seconds * 1e6:.0f} us, enforced {after[name] * 1e6:.0f} us: {ratio:.2f} times")
+        after = _writes(roles, rounds)
+        return {name: (its, after[name]) for name, its in before.items()}
 
 
-def measure(roles: Roles) -> dict[str, float]:
-    """Seconds for each of several writes, the median of some rounds."""
+def _writes(roles: Roles, rounds: int) -> Times:
     with psycopg.connect(dsn(roles.app_url)) as connection:
         guard = PsycopgGuard(connection)
         guard.claim(MINE)
@@ -47,20 +60,26 @@ def measure(roles: Roles) -> dict[str, float]:
             guard.write(MINE, "UPDATE plain SET total = total + 1")
 
         return {
-            "one guarded write": typical(lambda: guard.write(MINE, "UPDATE plain SET total = 1 WHERE id = 1"), TIMES),
-            "a claim": typical(lambda: guard.claim(MINE), TIMES),
-            f"{ROWS} rows in one statement, a row": typical(all_rows, 3) / ROWS,
+            WRITE: _timed(lambda: guard.write(MINE, "UPDATE plain SET total = 1 WHERE id = 1"), rounds, TIMES),
+            CLAIM: _timed(lambda: guard.claim(MINE), rounds, TIMES),
+            EACH_ROW: [its / ROWS for its in _timed(all_rows, rounds, 3)],
         }
 
 
-def typical(function: Callable[[], object], times: int) -> float:
+def _timed(function: Callable[[], object], rounds: int, times: int) -> list[float]:
     found = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         began = time.perf_counter()
         for _ in range(times):
             function()
-        found.append((time.perf_counter() - began) / times)
-    return statistics.median(found)
+        found.append((time.perf_counter() - began) / times * 1e6)
+    return found
+
+
+def main() -> None:
+    for name, (before, after) in measure().items():
+        once, then = spread_of(before).median, spread_of(after).median
+        print(f"{name}: {once:.1f} µs, enforced {then:.1f} µs: {then / once:.2f} times")
 
 
 if __name__ == "__main__":

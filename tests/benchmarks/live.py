@@ -1,6 +1,6 @@
-"""Many locks in Redis: whether a pair takes longer, and what each of them, and each name ever locked, keeps in memory.
+"""Many locks in Redis: the time of a pair, the memory of a live lock, and what stays of a name that was locked once.
 
-Two servers, one with ten locks and one with many, on the same core; pairs turn about.
+Two servers, one with ten locks and one with many, are on the same core. Their pairs take turns.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator
 from tests.benchmarks.children import unpin
-from tests.benchmarks.contenders import OURS, REDIS_PY, open_threads
-from tests.benchmarks.measure import ratios
+from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, open_threads
+from tests.benchmarks.measure import ratios, turns
 from tests.benchmarks.parts import Run
 from tests.benchmarks.servers import redis_server
 
@@ -27,9 +27,13 @@ TTL = 3600
 AT_ONCE = 500
 LIMIT = 240.0
 SHRINKING = 60.0
-MEMORY = "memory, {:,} names"
+LEVELS = (1_000, 1_000_000)
+QUICK_LEVELS = (1_000, 10_000)
+MANY = "{:,} live locks"
+LEFT = "names ever locked"
+TIME, EACH, SLOT, KEYS = "pair, µs", "bytes a live lock", "bytes a slot", "keys left"
 
-# What would stay for ever is what has no expiry; all the rest is taken away as if its time had come.
+# Keys without an expiry would stay for ever. All others are deleted, as if their time had come.
 _EXPIRE_ALL = """
 local reply = redis.call('SCAN', ARGV[1], 'COUNT', 2000)
 for _, key in ipairs(reply[2]) do
@@ -40,33 +44,31 @@ return reply[1]
 
 
 def part(run: Run) -> None:
-    levels = [100, 1_000, 10_000] if run.quick else [100, 1_000, 10_000, 100_000, 1_000_000]
-    memory = MEMORY.format(levels[-1])
+    levels = QUICK_LEVELS if run.quick else LEVELS
     run.say(f"up to {levels[-1]:,} live locks")
-    result = run.child("live locks", OURS, "live.measure", seconds=LIMIT, levels=levels, rounds=10 if run.quick else 60)
+    result = run.child(LEFT, OURS, "live.measure", seconds=LIMIT, levels=levels, rounds=run.rounds(100))
     if result is not None:
         for level in result["levels"]:
-            scenario = f"{level['locks']:,} live locks"
-            run.add(scenario, OURS, "pair, µs", [seconds * 1e6 for seconds in level["many"]])
-            run.add(scenario, OURS, f"x with {FEW}", ratios(level["many"], level["few"]))
-            run.add(scenario, OURS, "bytes a live lock", level["memory"] / level["locks"])
-        run.add(memory, OURS, "bytes a live lock", result["levels"][-1]["memory"] / levels[-1])
-        run.add(memory, OURS, "bytes a name ever locked", result["left"] / levels[-1])
-        run.add(memory, OURS, "names locked", levels[-1])
-        run.add(memory, OURS, "keys left", result["keys_left"])
-    locks = min(levels[-1], 100_000)  # from there on it is the same for each
-    theirs = run.child(memory, REDIS_PY, "live.measure_theirs", seconds=60, locks=locks)
+            scenario, times = MANY.format(level["locks"]), level["times"]
+            noise = ratios(times["many" + AGAIN], times["many"])
+            run.add(scenario, OURS, TIME, times["many"])
+            run.add(scenario, OURS, f"pair x with {FEW}", ratios(times["many"], times["few"]), noise)
+            run.add(scenario, OURS, EACH, [level["memory"] / level["locks"]])
+        run.add(LEFT, OURS, "names", [levels[-1]])
+        run.add(LEFT, OURS, KEYS, [result["keys_left"]])
+        run.add(LEFT, OURS, SLOT, [result["left"] / max(1, result["keys_left"])])
+    locks = min(levels[-1], 100_000)  # beyond, it is the same for each
+    theirs = run.child(MANY.format(locks), REDIS_PY, "live.measure_theirs", seconds=60, locks=locks)
     if theirs is not None:
-        run.add(memory, REDIS_PY, "names locked", locks)
-        run.add(memory, REDIS_PY, "bytes a live lock", theirs)
+        run.add(MANY.format(levels[-1]), REDIS_PY, EACH, [theirs])
 
 
 def measure(levels: list[int], rounds: int) -> dict[str, Any]:
-    """In a child: seconds of pairs at each level, and what Redis says of its memory."""
+    """Return the times of pairs at each level, and Redis' own account of its memory. Runs in a child."""
     with redis_server() as few, redis_server() as many, many.client() as admin:
         _fill(few, 0, FEW)
         pairs = {}
-        for name, server in (("few", few), ("many", many)):
+        for name, server in (("few", few), ("many", many), ("many" + AGAIN, many)):
             pairs[name] = open_threads(OURS, server.url, ttl=10, connections=2)("another")
             _batch(pairs[name])
         empty = _memory(admin)
@@ -76,16 +78,15 @@ def measure(levels: list[int], rounds: int) -> dict[str, Any]:
             _fill(many, there, level)
             there = level
             times: dict[str, list[float]] = {name: [] for name in pairs}
-            for _ in range(rounds):
-                for name, way in pairs.items():
-                    times[name].append(_batch(way))
-            found.append({"locks": level, "memory": _memory(admin) - empty, **times})
+            for name in turns(list(pairs), rounds):
+                times[name].append(_batch(pairs[name]))
+            found.append({"locks": level, "memory": _memory(admin) - empty, "times": times})
         _let_expire(admin)
         return {"levels": found, "left": _settled(admin) - empty, "keys_left": admin.dbsize()}
 
 
 def measure_theirs(locks: int) -> float:
-    """In a child: bytes a lock, as redis-py's lock sets it."""
+    """Return the bytes of a lock, as redis-py's lock sets it. Runs in a child."""
     with redis_server() as server, server.client() as client:
         client.lock("another", timeout=TTL).acquire()
         empty = _memory(client)
@@ -102,7 +103,7 @@ def _batch(way: Any, pairs: int = 20) -> float:
     for _ in range(pairs):
         way.acquire()
         way.release()
-    return (time.perf_counter() - started) / pairs
+    return (time.perf_counter() - started) / pairs * 1e6
 
 
 def _memory(client: redis.Redis) -> int:
@@ -111,7 +112,7 @@ def _memory(client: redis.Redis) -> int:
 
 
 def _settled(client: redis.Redis) -> int:
-    """Once Redis has shrunk its tables, which it does bit by bit."""
+    """Return the memory after Redis has shrunk its tables, which it does bit by bit."""
     before, deadline = _memory(client), time.monotonic() + SHRINKING
     while time.monotonic() < deadline:
         time.sleep(1)
@@ -125,7 +126,7 @@ def _settled(client: redis.Redis) -> int:
 def _let_expire(admin: redis.Redis) -> None:
     cursor: Any = b"0"
     script = admin.register_script(_EXPIRE_ALL)
-    for _ in range(2):  # keys that SCAN met while the table shrank may have been passed over
+    for _ in range(2):  # SCAN may miss keys while the table shrinks
         cursor = script(args=[0])
         while cursor != b"0":
             cursor = script(args=[cursor])
@@ -149,5 +150,5 @@ async def fill(url: str, start: int, end: int) -> None:
 
 
 if __name__ == "__main__":
-    unpin()  # beside the server, not in its way
+    unpin()  # leave the server's core to it
     asyncio.run(fill(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))

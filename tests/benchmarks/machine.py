@@ -1,4 +1,4 @@
-"""Where figures were measured, and how quiet it was there."""
+"""The machine of a run, and its noise."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from examples.servers import find_postgres_binaries, find_redis_binaries
 from tests.benchmarks.contenders import versions
 from tests.benchmarks.measure import percentile
 from tests.support.servers import find_mariadb_binary
-
-__all__ = ["describe", "noise"]
 
 SPINS = 200
 SPIN = 20_000
@@ -39,7 +37,7 @@ def describe() -> dict[str, Any]:
 
 
 def noise() -> dict[str, float]:
-    """The load of others, and how much the same few hundred microseconds of computing vary: 1.0 is a quiet machine."""
+    """Return the load, and the spread of the same short computation: 1.0 on a quiet machine."""
     times = []
     for _ in range(SPINS):
         started = time.perf_counter()

@@ -1,13 +1,14 @@
-"""What is made of measured times: medians, spreads, ratios of neighbours, fairness. Pure."""
+"""Medians, spreads, ratios of neighbours and fairness of measured values. No I/O."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Spread", "jain", "percentile", "ratios", "shares_above", "spread_of", "turns"]
+SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Spread:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the values lies, between neighbours in proportion."""
+    """Return the value below which this share of the values lies, in proportion between neighbours."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("nothing was measured")
@@ -35,29 +36,29 @@ def spread_of(values: Sequence[float]) -> Spread:
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """One to the other, round by round: what slows the machine down slows neighbours down alike."""
+    """Return the ratio of each round: a slow moment of the machine slows neighbours down alike."""
     return [one / other for one, other in zip(ours, theirs, strict=True) if other > 0]
 
 
 def shares_above(limit: Sequence[float], ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """What ours takes above the limit, as a share of what theirs takes above it, round by round.
+    """Return, for each round, our time above the limit as a share of their time above it.
 
-    Rounds in which theirs was not above the limit say nothing, and are left out.
+    Rounds in which theirs was not above the limit are left out.
     """
     rounds = zip(limit, ours, theirs, strict=True)
     return [(mine - least) / (other - least) for least, mine, other in rounds if other > least]
 
 
 def jain(counts: Sequence[float]) -> float:
-    """Jain's fairness index (https://arxiv.org/abs/cs/9809099): 1.0 if all got the same, 1/n if one got everything."""
+    """Return Jain's fairness index (https://arxiv.org/abs/cs/9809099): 1 if all got the same, 1/n if one got all."""
     squares = sum(count * count for count in counts)
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 1.0
 
 
 def turns(names: Sequence[str], rounds: int, failed: Container[str] = ()) -> Iterator[str]:
-    """Everybody's turn once a round, the order shifted by one each round; who has failed by then gets none."""
-    for turn in range(rounds):
-        shift = turn % len(names) if names else 0
-        for name in (*names[shift:], *names[:shift]):
+    """Yield each name once a round, shuffled in each round. A name that has failed meanwhile is left out."""
+    order = random.Random(SEED)
+    for _ in range(rounds):
+        for name in order.sample(names, len(names)):
             if name not in failed:
                 yield name

@@ -1,114 +1,154 @@
-"""Guarded writes to an object store, the fence already claimed, against plain puts of the same bytes through obstore.
+"""Guarded writes to an object store, the fence already claimed, compared with plain puts of the same bytes.
 
     python -m tests.benchmarks.object_store [rounds]
 
-Turn about, on moto's S3. Printed: medians of times, of ratios to the plain put of the same round (with the 10th and the
-90th percentile), and of the processor time that this process takes; and the requests, counted on the way.
-
-Read the requests first: they are the same everywhere. The times are those of a server on this machine, written in
-Python: each request keeps it busy for about as long, and the network takes nothing. So the guard's own work looks
-bigger here than it is: where a round trip takes 20 ms the ratio is that of the requests, or better, for gets are faster
-than puts there. And a round trip looks smaller than it is.
+The store is obstore's, in memory, and answers each request after 10 ms. So the server's work does not count, and the
+requests do, one after another or at the same time. They are also counted: they are the same everywhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-from examples.servers import S3Server, start_s3
+from obstore.store import MemoryStore
+
 from fencing import Fence
-from storage_guards import ObjectStoreGuard
+from storage_guards import AsyncObjectStoreGuard
+from tests.benchmarks.contenders import AGAIN
 from tests.benchmarks.measure import ratios, spread_of, turns
-from tests.support.request_counts import RequestCounts
-from tests.support.servers import HttpProxy
+from tests.benchmarks.parts import Found, Run
 
-ROUNDS = 150
-LONGEST = 40.0
-"""Seconds after which no more rounds are begun."""
-
-WARM_UP = 5
+DELAY = 0.01
+WARM_UP = 2
+MANY = 100
 MINE = Fence("sales", 1, "a" * 22)
+
+SCENARIO = f"{DELAY * 1e3:.0f} ms for each request"
+TIME, CPU, REQUESTS = "time, ms", "client CPU, ms", "requests"
+PUT, PUBLISH, WRITE, PUBLISH_MANY = "put 1 KiB", "publish 1 KiB", "write 1 KiB", f"publish {MANY} of 1 KiB"
+PUT_BIG, PUT_TEN = "put 256 KiB", "10 puts of 1 KiB"
+
+
+class SlowStore:
+    """A store in memory that answers each request after a while, and counts the requests."""
+
+    def __init__(self) -> None:
+        self.requests: Counter[str] = Counter()
+        self._store = MemoryStore()
+
+    async def get_async(self, *arguments: Any, **options: Any) -> Any:
+        await self._requested("get")
+        return await self._store.get_async(*arguments, **options)
+
+    async def put_async(self, *arguments: Any, **options: Any) -> Any:
+        await self._requested("put")
+        return await self._store.put_async(*arguments, **options)
+
+    async def delete_async(self, *arguments: Any) -> Any:
+        await self._requested("delete")
+        return await self._store.delete_async(*arguments)
+
+    def list(self, *arguments: Any, **options: Any) -> Any:
+        return self._store.list(*arguments, **options)
+
+    async def _requested(self, kind: str) -> None:
+        self.requests[kind] += 1
+        await asyncio.sleep(DELAY)
 
 
 class Kind(NamedTuple):
     name: str
     plain: str
-    """What it is compared with; its own name: nothing."""
-    write: Callable[[], object]
+    """The name of the plain puts of the same bytes; its own name if it is one."""
+    write: Callable[[], Awaitable[object]]
 
 
-def kinds(store: Any) -> list[Kind]:
-    """Each writes to what is there already."""
-    guard = ObjectStoreGuard(store)
-    guard.claim(MINE)
+def part(run: Run) -> None:
+    run.say(SCENARIO)
+    found = run.child(SCENARIO, "all", "object_store.measure", seconds=120, rounds=run.rounds(20))
+    for plain, its in (found or {}).items():
+        run.compare(SCENARIO, its, {TIME: (plain,)})
+
+
+def measure(rounds: int) -> dict[str, Found]:
+    """Return the times and the requests of each kind of write, by the plain one. Runs in a child."""
+    found, asked = asyncio.run(_measured(rounds, with_many=True))
+    return {plain: {kind.name: found[kind.name] for kind in asked if kind.plain == plain} for _, plain, _ in asked}
+
+
+async def kinds(store: SlowStore, with_many: bool) -> list[Kind]:
+    """Return the writes. Each one writes to what is there already."""
+    guard = AsyncObjectStoreGuard(store)
+    await guard.claim(MINE)
     small, big, ten = b"x" * 2**10, b"x" * 2**18, [str(number) for number in range(10)]
-    stored = guard.write(MINE, "replaced", small)
+    stored = await guard.write(MINE, "replaced", small)
     numbers = itertools.count()
 
-    def put_ten() -> None:
+    async def put_ten() -> None:
         for name in ten:
-            store.put(f"plain-{name}", small)
+            await store.put_async(f"plain-{name}", small)
 
-    def write() -> None:
-        guard.write(MINE, "in-place", b"%d" % next(numbers) + small)  # the same bytes would cost one more head
+    def write() -> Awaitable[object]:
+        return guard.write(MINE, "in-place", b"%d" % next(numbers) + small)  # the same bytes would need one more head
 
-    def replace() -> None:
+    async def replace() -> None:
         nonlocal stored
-        stored = guard.write(MINE, "replaced", b"%d" % next(numbers) + small, replacing=stored)
+        stored = await guard.write(MINE, "replaced", b"%d" % next(numbers) + small, replacing=stored)
 
-    return [
-        Kind("put 1 KiB", "put 1 KiB", lambda: store.put("plain", small)),
-        Kind("publish 1 KiB", "put 1 KiB", lambda: guard.publish(MINE, {"x": small})),
-        Kind("write 1 KiB", "put 1 KiB", write),
-        Kind("write 1 KiB, replacing", "put 1 KiB", replace),
-        Kind("put 256 KiB", "put 256 KiB", lambda: store.put("plain-big", big)),
-        Kind("publish 256 KiB", "put 256 KiB", lambda: guard.publish(MINE, {"x": big})),
-        Kind("10 puts of 1 KiB", "10 puts of 1 KiB", put_ten),
-        Kind("publish 10 of 1 KiB", "10 puts of 1 KiB", lambda: guard.publish(MINE, dict.fromkeys(ten, small))),
+    def publish(count: int, data: bytes = small) -> Callable[[], Awaitable[object]]:
+        return lambda: guard.publish(MINE, {str(number): data for number in range(count)})
+
+    common = [
+        Kind(PUT, PUT, lambda: store.put_async("plain", small)),
+        Kind(PUBLISH, PUT, publish(1)),
+        Kind(WRITE, PUT, write),
+        Kind("write 1 KiB, replacing", PUT, replace),
+        Kind(PUT_BIG, PUT_BIG, lambda: store.put_async("plain-big", big)),
+        Kind("publish 256 KiB", PUT_BIG, publish(1, big)),
+        Kind(PUT_TEN, PUT_TEN, put_ten),
+        Kind("publish 10 of 1 KiB", PUT_TEN, publish(len(ten))),
     ]
+    again = [Kind(PUBLISH + AGAIN, PUT, publish(1)), Kind(WRITE + AGAIN, PUT, write)]
+    many = [Kind(PUBLISH_MANY, PUBLISH_MANY, publish(MANY)), Kind(PUBLISH_MANY + AGAIN, PUBLISH_MANY, publish(MANY))]
+    return [*common, *again, *many] if with_many else common
+
+
+async def _measured(rounds: int, with_many: bool) -> tuple[dict[str, dict[str, list[float]]], dict[Kind, Counter[str]]]:
+    store = SlowStore()
+    writes = {kind.name: kind for kind in await kinds(store, with_many)}
+    asked: dict[Kind, Counter[str]] = {}
+    for kind in [*writes.values()] * WARM_UP:
+        store.requests.clear()
+        await kind.write()
+        asked[kind] = store.requests.copy()
+    found: dict[str, dict[str, list[float]]] = {name: {TIME: [], CPU: []} for name in writes}
+    for kind, counts in asked.items():
+        found[kind.name][REQUESTS] = [counts.total()]
+    for name in turns(list(writes), rounds):
+        cpu, started = time.process_time(), time.perf_counter()
+        await writes[name].write()
+        found[name][TIME].append((time.perf_counter() - started) * 1e3)
+        found[name][CPU].append((time.process_time() - cpu) * 1e3)
+    return found, asked
 
 
 def main(rounds: int) -> None:
-    with start_s3() as server:
-        requests = counted(server)
-        measured = timed(kinds(server.store()), rounds)
-    done = len(next(iter(measured.values())))
-    print(f"{server.source}, {done} rounds")
-    for kind, asked_for in requests.items():
-        seconds, cpu = zip(*measured[kind.name], strict=True)
-        line = f"{kind.name:24}{spread_of(seconds).median * 1e3:7.1f} ms{spread_of(cpu).median * 1e3:6.1f} ms cpu"
+    found, asked = asyncio.run(_measured(rounds, with_many=False))
+    print(f"{SCENARIO}, {rounds} rounds")
+    for kind, counts in asked.items():
+        its = found[kind.name]
+        line = f"{kind.name:24}{spread_of(its[TIME]).median:7.1f} ms{spread_of(its[CPU]).median:6.1f} ms cpu"
         if kind.plain != kind.name:
-            ratio = spread_of(ratios(seconds, [second for second, _ in measured[kind.plain]]))
+            ratio = spread_of(ratios(its[TIME], found[kind.plain][TIME]))
             line += f"   x {ratio.median:.2f} ({ratio.low:.2f} … {ratio.high:.2f})"
-        asked = ", ".join(f"{number} {name}" for name, number in sorted(asked_for.items()))
-        print(f"{line:70}  {asked}")
-
-
-def counted(server: S3Server) -> dict[Kind, dict[str, int]]:
-    with HttpProxy(server.host, server.port) as proxy:
-        counts = RequestCounts(proxy)
-        return {kind: dict(counts.during(kind.write)) for kind in kinds(server.store(via=proxy))}
-
-
-def timed(kinds: list[Kind], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds by name, round by round: those that passed, and the processor's here."""
-    writes = {kind.name: kind.write for kind in kinds}
-    for write in [*writes.values()] * WARM_UP:
-        write()
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in writes}
-    end = time.perf_counter() + LONGEST
-    for name in turns(list(writes), rounds, ()):
-        if time.perf_counter() > end and len({len(each) for each in times.values()}) == 1:
-            break
-        cpu, started = time.process_time(), time.perf_counter()
-        writes[name]()
-        times[name].append((time.perf_counter() - started, time.process_time() - cpu))
-    return times
+        print(f"{line:70}  {', '.join(f'{number} {name}' for name, number in sorted(counts.items()))}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if sys.argv[1:] else ROUNDS)
+    main(int(sys.argv[1]) if sys.argv[1:] else 20)

@@ -1,6 +1,7 @@
-"""Acquire and release of a lock nobody else wants: one thread, and 8 threads with a lock each.
+"""Acquire and release without contention: one thread, and 8 threads with a lock each.
 
-A round is a batch of pairs of each contender, one after the other; what counts are ratios within a round.
+A round is a batch of pairs of each contender. The contenders are shuffled in each round, and ratios are those of a
+round.
 """
 
 from __future__ import annotations
@@ -9,103 +10,112 @@ import functools
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
-from tests.benchmarks.contenders import OURS, RAW, REDIS_PY, THREADS, open_threads
-from tests.benchmarks.measure import ratios, shares_above, turns
+import redis
+
+from fencing import RedisCoordinator
+from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, THREADS, contenders, open_threads
+from tests.benchmarks.measure import shares_above, turns
 from tests.benchmarks.parts import Run
-from tests.benchmarks.raw import Raw, recorded_pairs
+from tests.benchmarks.raw import PINGS, RAW, Raw, recorded_pairs
 from tests.benchmarks.servers import redis_server
 
 TTL = 10
 BATCH_LIMIT = 20.0
-"""Seconds a batch may take before its contender is taken for hanging."""
+"""The seconds after which a contender is taken for hanging in a batch."""
 
-Times = dict[str, dict[str, list[float]]]
+TIME, CPU = "pair, µs", "client CPU, µs"
+SHARE = f"above {RAW}, share of {REDIS_PY}"
+HOLD = f"{OURS}, hold()"
+
+# Threads, hiredis, one core; rounds, pairs in a batch.
+HEADLINE = ((1, True, True, 1500, 10), (1, False, True, 800, 10), (8, True, True, 150, 20))
+OTHERS = ((1, True, False, 200, 10), (1, False, False, 200, 10), (8, True, False, 20, 20))
+
+Pair = Callable[[], object]
 
 
 def part(run: Run) -> None:
-    rounds = 10 if run.quick else 100
-    for hiredis in (True, False):
-        for one_core in (True, False):
-            for threads in (1, 8):
-                if threads > 1 and not hiredis:
-                    continue
-                scenario = (
-                    f"{'one thread' if threads == 1 else f'{threads} threads'}, {_cores(one_core)}, "
-                    f"{'with' if hiredis else 'without'} hiredis"
-                )
-                run.say(scenario)
-                result = run.child(
-                    scenario,
-                    "all",
-                    "pair.measure",
-                    seconds=180,
-                    one_core=one_core,
-                    hiredis=hiredis,
-                    threads=threads,
-                    rounds=rounds if threads == 1 else rounds // 5,
-                    batch=20 if threads == 1 else 25,
-                )
-                if result is not None:
-                    report(run, scenario, result)
+    for threads, hiredis, one_core, rounds, batch in (*HEADLINE, *(OTHERS if run.everything else ())):
+        scenario = scenario_of("threads", threads, one_core, hiredis)
+        run.say(scenario)
+        names = contenders(THREADS, everything=run.everything)
+        options = {"threads": threads, "rounds": run.rounds(rounds), "batch": batch, "names": names}
+        result = run.child(scenario, "all", "pair.measure", seconds=180, one_core=one_core, hiredis=hiredis, **options)
+        report(run, scenario, result)
 
 
-def _cores(one_core: bool) -> str:
-    return "one core" if one_core else "all cores"
+def scenario_of(kind: str, workers: int, one_core: bool, hiredis: bool = True) -> str:
+    """Return the name of a scenario. ``kind`` is a plural: threads, tasks, processes."""
+    count = f"one {kind.removesuffix('s')}" if workers == 1 else f"{workers} {kind}"
+    return f"{count}, {'one core' if one_core else 'all cores'}{'' if hiredis else ', without hiredis'}"
 
 
-def report(run: Run, scenario: str, result: dict[str, Any]) -> None:
-    """Figures of interleaved batches; used for threads and for asyncio."""
-    times: Times = result["times"]
+def report(run: Run, scenario: str, result: dict[str, Any] | None) -> None:
+    """Add the times of each contender, and their ratios."""
+    if result is None:
+        return
     for name, said in result["failures"].items():
         run.failed(scenario, name, said)
-    whole = {name: its for name, its in times.items() if name not in result["failures"]}
-    for name, its in whole.items():
-        run.add(scenario, name, "pair, µs", [seconds * 1e6 for seconds in its["wall"]])
-        for other in (REDIS_PY, RAW):
-            if other in whole and name != other:
-                run.add(scenario, name, f"x {other}", ratios(its["wall"], whole[other]["wall"]))
-        run.add(scenario, name, "CPU, µs", [seconds * 1e6 for seconds in its["cpu"]])
-        if REDIS_PY in whole and name != REDIS_PY:
-            run.add(scenario, name, f"CPU x {REDIS_PY}", ratios(its["cpu"], whole[REDIS_PY]["cpu"]))
-        if {REDIS_PY, RAW} <= whole.keys() and name not in (REDIS_PY, RAW):
-            shares = shares_above(whole[RAW]["wall"], its["wall"], whole[REDIS_PY]["wall"])
-            run.add(scenario, name, f"above raw, share of {REDIS_PY}'s", shares)
+    found = {name: its for name, its in result["found"].items() if name not in result["failures"]}
+    run.compare(scenario, found, {TIME: (REDIS_PY, RAW, PINGS), CPU: (REDIS_PY,)})
+    if {RAW, REDIS_PY, OURS, OURS + AGAIN} <= found.keys():
+        raw, ours, again, theirs = (found[name][TIME] for name in (RAW, OURS, OURS + AGAIN, REDIS_PY))
+        run.add(scenario, OURS, SHARE, shares_above(raw, ours, theirs), shares_above(raw, again, ours))
 
 
-def measure(threads: int, rounds: int, batch: int) -> dict[str, Any]:
-    """In a child: wall and processor seconds a pair, batch by batch, of each contender."""
+def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict[str, Any]:
+    """Return wall and processor time a pair, batch by batch, of each contender. Runs in a child."""
     with redis_server() as server:
         resources = [f"orders:{number}" for number in range(threads)]
         failures: dict[str, str] = {}
-        pairs: dict[str, list[Callable[[], object]]] = {}
         recorded = recorded_pairs(server.host, server.port, resources, TTL)
-        pairs[RAW] = [Raw(server.host, server.port, commands).pair for commands in recorded]
-        for name in THREADS:
+        pairs: dict[str, list[Pair]] = {
+            PINGS: [Raw(server.host, server.port).pair for _ in resources],
+            RAW: [Raw(server.host, server.port, commands).pair for commands in recorded],
+            RAW + AGAIN: [Raw(server.host, server.port, commands).pair for commands in recorded],
+            HOLD: _holds(server.url, [f"{resource}:hold" for resource in resources]),
+        }
+        for name in names:
             try:
                 make = open_threads(name, server.url, ttl=TTL, connections=2 * threads)
                 ways = [make(f"{resource}:{name}") for resource in resources]
                 pairs[name] = [functools.partial(_one_pair, way.acquire, way.release) for way in ways]
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is reported, and the others go on
+            except Exception as error:  # noqa: BLE001 - it is reported, and the others go on
                 failures[name] = _said(error)
         run_batch = _in_this_thread if threads == 1 else _in_threads
         for name in list(pairs):
             _try(name, failures, run_batch, pairs[name], batch)  # warm up
-        times: Times = {name: {"wall": [], "cpu": []} for name in (RAW, OURS, *pairs)}
+        found: dict[str, dict[str, list[float]]] = {name: {TIME: [], CPU: []} for name in pairs}
         for name in turns(list(pairs), rounds, failures):
             measured = _try(name, failures, run_batch, pairs[name], batch)
             if measured is not None:
-                for kind, seconds in zip(("wall", "cpu"), measured, strict=True):
-                    times[name][kind].append(seconds / (batch * threads))
-        return {"times": times, "failures": failures}
+                for what, seconds in zip((TIME, CPU), measured, strict=True):
+                    found[name][what].append(seconds / (batch * threads) * 1e6)
+        return {"found": found, "failures": failures}
 
 
-def _one_pair(acquire: Callable[[], object], release: Callable[[], object]) -> None:
+def _one_pair(acquire: Pair, release: Pair) -> None:
     acquire()
     release()
+
+
+def _holds(url: str, resources: Sequence[str]) -> list[Pair]:
+    coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=TTL)
+
+    def make(resource: str) -> Pair:
+        lock = coordinator.lock(resource)
+
+        def pair() -> None:
+            with lock.hold(timeout=5):
+                pass
+
+        return pair
+
+    return [make(resource) for resource in resources]
 
 
 def _try(name: str, failures: dict[str, str], run_batch: Any, pairs: Any, batch: int) -> tuple[float, float] | None:
@@ -121,7 +131,7 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _in_this_thread(pairs: list[Callable[[], object]], batch: int) -> tuple[float, float]:
+def _in_this_thread(pairs: list[Pair], batch: int) -> tuple[float, float]:
     (pair,) = pairs
     signal.signal(signal.SIGALRM, _too_long)
     signal.setitimer(signal.ITIMER_REAL, BATCH_LIMIT)
@@ -138,12 +148,12 @@ def _too_long(number: int, frame: FrameType | None) -> NoReturn:
     raise TimeoutError(f"a batch took more than {BATCH_LIMIT:.0f} s")
 
 
-def _in_threads(pairs: list[Callable[[], object]], batch: int) -> tuple[float, float]:
-    """All threads start together; the time is that until the last one has done its batch."""
+def _in_threads(pairs: list[Pair], batch: int) -> tuple[float, float]:
+    """Start all threads together. The time ends when the last one has done its batch."""
     errors: list[Exception] = []
     ready = threading.Barrier(len(pairs) + 1)
 
-    def work(pair: Callable[[], object]) -> None:
+    def work(pair: Pair) -> None:
         try:
             ready.wait(BATCH_LIMIT)
             for _ in range(batch):

@@ -1,31 +1,35 @@
-"""The limit: a socket that sends the very bytes this library sends, and reads the replies, and nothing else.
+"""A lower limit: sockets that send recorded bytes, read the replies, and do nothing else.
 
-The bytes are recorded on their way from the library to the server, so that they are always those of today. The same
-token again is granted again, so they can be sent any number of times.
+The bytes of this library are recorded on their way to the server, so they are always those of today. The same token is
+granted again, so they can be sent any number of times.
+
+The unit of hand-offs is the idle round trip: the mean of acquire and release of version 0.1.0 on an idle server. The
+bytes of its scripts and calls are in idle_unit.resp, so the unit stays the same when our scripts change.
 """
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import statistics
 import threading
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 
 import redis
 
 from fencing import RedisCoordinator
 
-__all__ = ["AsyncRaw", "Raw", "connect", "idle_round_trip", "recorded_pairs"]
+RAW = "raw commands"
+PINGS = "raw PING pair"
 
 CHUNK = 65_536
+IDLE_UNIT = Path(__file__).with_name("idle_unit.resp")
 IDLE_SECONDS = 0.001
 
 
 class Recorder:
-    """Passes one connection after another on to a server, and keeps what clients say."""
+    """Passes one connection after another on to a server, and records the requests of clients."""
 
     def __init__(self, host: str, port: int) -> None:
         self.said = bytearray()
@@ -40,7 +44,7 @@ class Recorder:
                 near, _ = self._listening.accept()
             except OSError:  # closed
                 return
-            far = socket.create_connection(self._target)
+            far = connect(*self._target)
             threading.Thread(target=self._pass_on, args=(near, far, self.said), daemon=True).start()
             threading.Thread(target=self._pass_on, args=(far, near, None), daemon=True).start()
 
@@ -59,21 +63,20 @@ class Recorder:
 
 
 def recorded_pairs(host: str, port: int, resources: Sequence[str], ttl: float) -> list[list[bytes]]:
-    """For each resource the commands of one acquire and release, as they are when all connections are up."""
+    """Return the commands of one acquire and release for each resource, as they are when all connections are up."""
     recorder = Recorder(host, port)
     pairs = []
     with redis.Redis("127.0.0.1", recorder.port) as client, RedisCoordinator(client, ttl=ttl) as coordinator:
         for resource in (resources[0], *resources):  # the first one twice: connecting, and the scripts' first use
             recorder.said.clear()
-            with coordinator.hold(resource, timeout=5):
-                pass
-            pairs.append(_commands(bytes(recorder.said)))
+            coordinator.lock(resource).acquire(timeout=5).release()
+            pairs.append(commands_of(bytes(recorder.said)))
     recorder.close()
     return pairs[1:]
 
 
-def _commands(said: bytes) -> list[bytes]:
-    """Bytes as single RESP commands, which are arrays of bulk strings."""
+def commands_of(said: bytes) -> list[bytes]:
+    """Split requests into single RESP commands, which are arrays of bulk strings."""
     commands = []
     at = 0
     while at < len(said):
@@ -95,9 +98,9 @@ def connect(host: str, port: int) -> socket.socket:
 
 
 class Raw:
-    """Blocking. A reply is small and comes as one segment, so one ``recv`` has it all."""
+    """A blocking socket. A reply is small and comes as one segment, so one ``recv`` reads it all."""
 
-    def __init__(self, host: str, port: int, commands: Sequence[bytes]) -> None:
+    def __init__(self, host: str, port: int, commands: Sequence[bytes] = (b"PING\r\n", b"PING\r\n")) -> None:
         self._socket = connect(host, port)
         self._commands = commands
 
@@ -107,53 +110,22 @@ class Raw:
             self._socket.recv(CHUNK)
 
 
-class AsyncRaw(asyncio.Protocol):
-    """asyncio: one connection for all tasks. Each chunk that arrives is taken for as many replies as have their
-    end in it: our replies are arrays whose only line that starts with ``*`` is the first."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
-        self._transport: asyncio.Transport | None = None
-        self._loop = asyncio.get_running_loop()
-
-    @classmethod
-    async def open(cls, host: str, port: int) -> AsyncRaw:
-        _, protocol = await asyncio.get_running_loop().create_connection(cls, host, port)
-        return protocol
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        for _ in range(data.count(b"*")):
-            self._waiting.popleft().set_result(None)
-
-    def pairs_of(self, commands: Sequence[bytes]) -> Callable[[], Awaitable[None]]:
-        assert self._transport is not None
-        write, waiting, make = self._transport.write, self._waiting, self._loop.create_future
-
-        async def pair() -> None:
-            for command in commands:
-                reply = make()
-                waiting.append(reply)
-                write(command)
-                await reply
-
-        return pair
-
-
-def idle_round_trip(host: str, port: int, samples: int = 100) -> float:
-    """Seconds of one round trip over a raw connection on which nothing has happened for a millisecond."""
-    commands = recorded_pairs(host, port, ["idle"], 10)[0]
+def idle_round_trip(host: str, port: int, samples: int = 50) -> float:
+    """Return the seconds of an idle round trip: the mean of 0.1.0's acquire and release, each after a pause."""
+    *load, acquire, release = commands_of(IDLE_UNIT.read_bytes())
     connection = connect(host, port)
-    times = []
+    for command in load:
+        connection.sendall(command)
+        connection.recv(CHUNK)
+    times: dict[bytes, list[float]] = {acquire: [], release: []}
     for _ in range(samples):
-        for command in commands:
+        for command, its in times.items():
             time.sleep(IDLE_SECONDS)
             started = time.perf_counter()
             connection.sendall(command)
-            connection.recv(CHUNK)
-            times.append(time.perf_counter() - started)
+            reply = connection.recv(CHUNK)
+            its.append(time.perf_counter() - started)
+            if reply.startswith(b"-"):
+                raise RuntimeError(f"the recorded scripts of 0.1.0 fail: {reply!r}")
     connection.close()
-    return statistics.median(times)
+    return statistics.mean(map(statistics.median, times.values()))

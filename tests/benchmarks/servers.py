@@ -1,4 +1,4 @@
-"""A Redis for a measurement: of this machine, in memory only, pinned as its starter is."""
+"""A Redis for a measurement: on this machine, in memory only, on the processors of its starter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from examples.servers import RedisServer, start_redis
 
-__all__ = ["cpu_seconds", "redis_server"]
-
 
 def redis_server(*extra: str) -> RedisServer:
     arguments: Sequence[str] = ("--appendonly", "no", *extra)
@@ -16,5 +14,5 @@ def redis_server(*extra: str) -> RedisServer:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time of another process, as exact as one's own; see clock_getcpuclockid(3). Linux only."""
+    """Return the processor time of another process; see clock_getcpuclockid(3). Linux only."""
     return time.clock_gettime((~pid << 3) | 2)

@@ -1,7 +1,7 @@
-"""A guarded write, its mark already claimed, against the same write in its own BEGIN … COMMIT through the same library.
+"""Guarded writes to SQL databases, compared with the same write in its own BEGIN … COMMIT.
 
-psycopg and SQLAlchemy, each from the same source of connections, turn about, on one core with the server. Databases
-make commits durable here (fsync), for that is a large part of what a write takes.
+The mark is already claimed. Both writes go through the same library and the same source of connections, on one core
+with the server. Commits are durable here (fsync): that is a large part of the time of a write.
 """
 
 from __future__ import annotations
@@ -21,13 +21,20 @@ from sqlalchemy import Engine, create_engine, text
 from examples.servers import start_postgres
 from fencing import Fence
 from storage_guards import PsycopgGuard, SQLAlchemyGuard
-from tests.benchmarks.measure import ratios, turns
-from tests.benchmarks.parts import Run
+from tests.benchmarks.contenders import AGAIN
+from tests.benchmarks.measure import turns
+from tests.benchmarks.parts import Found, Run
 from tests.support.servers import find_mariadb_binary, start_mariadb
 
-PLAIN = "plain"
+PLAIN, WRITE, BEGIN, CLAIM = "plain", "guard.write", "guard.begin", "guard.claim"
+TIME = "time, µs"
 WARM_UP = 30
 LIMIT = 120.0
+
+PSYCOPG, SQLALCHEMY = "PostgreSQL, psycopg", "PostgreSQL, SQLAlchemy"
+SQLITE, MARIADB = "SQLite, SQLAlchemy", "MariaDB, SQLAlchemy and PyMySQL"
+HEADLINE = (PSYCOPG, SQLALCHEMY, SQLITE, MARIADB)
+NO_WAIT = "without waiting for the disk"
 
 MINE = Fence("orders:1", 1, "a" * 22)
 TABLE = "CREATE TABLE orders (id INTEGER PRIMARY KEY, total BIGINT NOT NULL)"
@@ -39,38 +46,35 @@ Kinds = dict[str, Callable[[], object]]
 
 
 def part(run: Run) -> None:
-    for scenario in _WAYS:
+    for scenario in _SCENARIOS if run.everything else HEADLINE:
         run.say(scenario)
-        if scenario.startswith("MariaDB") and find_mariadb_binary() is None:
+        if scenario == MARIADB and find_mariadb_binary() is None:
             run.failed(scenario, "all", "there is no mariadbd here")
             continue
-        rounds = 60 if run.quick else 500
-        times = run.child(scenario, "all", "sql.measure", seconds=LIMIT, scenario=scenario, rounds=rounds)
-        if times is None:
-            continue
-        for kind, its in times.items():
-            run.add(scenario, kind, "each, µs", [seconds * 1e6 for seconds in its])
-            if kind != PLAIN:
-                run.add(scenario, kind, f"x {PLAIN}", ratios(its, times[PLAIN]))
+        kinds = [PLAIN, WRITE, WRITE + AGAIN, *((BEGIN, CLAIM) if run.everything else ())]
+        options = {"scenario": scenario, "rounds": run.rounds(500), "kinds": kinds}
+        found = run.child(scenario, "all", "sql.measure", seconds=LIMIT, **options)
+        if found is not None:
+            run.compare(scenario, found, {TIME: (PLAIN,)})
 
 
-def measure(scenario: str, rounds: int) -> dict[str, list[float]]:
-    """In a child: seconds of each kind of write, round by round."""
-    with _WAYS[scenario]() as kinds:
+def measure(scenario: str, rounds: int, kinds: list[str]) -> Found:
+    """Return the time of each kind of write, round by round. Runs in a child."""
+    with _SCENARIOS[scenario]() as functions:
+        functions[WRITE + AGAIN] = functions[WRITE]
         times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for _ in range(WARM_UP):
-            for function in kinds.values():
-                function()
-        for kind in turns(list(kinds), rounds):
+        for kind in kinds * WARM_UP:
+            functions[kind]()
+        for kind in turns(kinds, rounds):
             started = time.perf_counter()
-            kinds[kind]()
-            times[kind].append(time.perf_counter() - started)
-        return times
+            functions[kind]()
+            times[kind].append((time.perf_counter() - started) * 1e6)
+        return {kind: {TIME: its} for kind, its in times.items()}
 
 
 @contextmanager
 def _postgres() -> Iterator[str]:
-    """The address of a new database with the table, on a server that writes through."""
+    """Yield the address of a new database with the table, on a server that waits for the disk."""
     with start_postgres(settings={"fsync": "on", "full_page_writes": "on"}, local=True) as server:
         url = server.create_database()
         with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as admin:
@@ -114,9 +118,9 @@ def _psycopg_kinds(source: Any, plain: Callable[[], object]) -> Kinds:
     others = _newer_fences()
     return {
         PLAIN: plain,
-        "guard.write": lambda: guard.write(MINE, ADD_PSYCOPG, (1, 1)),
-        "guard.begin": begin,
-        "guard.claim": lambda: guard.claim(next(others)),
+        WRITE: lambda: guard.write(MINE, ADD_PSYCOPG, (1, 1)),
+        BEGIN: begin,
+        CLAIM: lambda: guard.claim(next(others)),
     }
 
 
@@ -174,23 +178,23 @@ def _kinds(engine: Engine) -> Kinds:
     others = _newer_fences()
     return {
         PLAIN: plain,
-        "guard.write": lambda: guard.write(MINE, ADD, more),
-        "guard.begin": begin,
-        "guard.claim": lambda: guard.claim(next(others)),
+        WRITE: lambda: guard.write(MINE, ADD, more),
+        BEGIN: begin,
+        CLAIM: lambda: guard.claim(next(others)),
     }
 
 
 def _newer_fences() -> Iterator[Fence]:
-    """Ever newer holders of something else."""
+    """Return ever newer fences of another resource."""
     return (Fence("orders:2", number, f"{number:022d}") for number in itertools.count(1))
 
 
-_WAYS: Mapping[str, Callable[[], Any]] = {
-    "PostgreSQL, psycopg, synchronous_commit on": lambda: _psycopg("on"),
-    "PostgreSQL, psycopg, synchronous_commit off": lambda: _psycopg("off"),
-    "PostgreSQL, psycopg pool, synchronous_commit on": _psycopg_pool,
-    "PostgreSQL, SQLAlchemy, synchronous_commit on": lambda: _postgres_engine("on"),
-    "PostgreSQL, SQLAlchemy, synchronous_commit off": lambda: _postgres_engine("off"),
-    "MariaDB, SQLAlchemy and PyMySQL": _mariadb_engine,
-    "SQLite, SQLAlchemy": _sqlite_engine,
+_SCENARIOS: Mapping[str, Callable[[], Any]] = {
+    PSYCOPG: lambda: _psycopg("on"),
+    SQLALCHEMY: lambda: _postgres_engine("on"),
+    SQLITE: _sqlite_engine,
+    MARIADB: _mariadb_engine,
+    f"{PSYCOPG}, {NO_WAIT}": lambda: _psycopg("off"),
+    f"{PSYCOPG} with a pool": _psycopg_pool,
+    f"{SQLALCHEMY}, {NO_WAIT}": lambda: _postgres_engine("off"),
 }

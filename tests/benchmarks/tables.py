@@ -1,4 +1,4 @@
-"""Figures as tables, for the terminal and in Markdown. No I/O."""
+"""Figures and rows as tables, for the terminal and in Markdown. No I/O."""
 
 from __future__ import annotations
 
@@ -6,21 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from tests.benchmarks.parts import Figure
-from tests.benchmarks.targets import Target, Verdict
+from tests.benchmarks.rows import Row, Verdict
 
-__all__ = [
-    "Row",
-    "figure_rows",
-    "figure_text",
-    "markdown",
-    "missed_rows",
-    "number",
-    "plain",
-    "scenarios",
-    "verdict_rows",
-]
-
-Row = Sequence[str]
+Cells = Sequence[str]
 
 
 def number(value: float) -> str:
@@ -30,14 +18,15 @@ def number(value: float) -> str:
     return f"{value:,.{min(max(0, 2 - math.floor(math.log10(abs(value)))), 4)}f}"
 
 
-def figure_text(figure: Figure | None, unit: str = "") -> str:
+def figure_text(figure: Figure | None) -> str:
     """Return the median, and its spread if it has one."""
-    if figure is None:
-        return "-"
-    text = f"{number(figure.median)}{f' {unit}' if unit and unit != 'x' else ''}"
-    if figure.low != figure.high:
-        text += f" ({number(figure.low)} … {number(figure.high)})"
-    return f"x {text}" if unit == "x" else text
+    return "-" if figure is None else _spread_text(figure.median, figure.low, figure.high)
+
+
+def _spread_text(median: float, low: float, high: float) -> str:
+    if low == high:
+        return f"{median:,.0f}" if median == round(median) else number(median)
+    return f"{number(median)} ({number(low)} … {number(high)})"
 
 
 def scenarios(figures: Iterable[Figure]) -> list[str]:
@@ -45,44 +34,45 @@ def scenarios(figures: Iterable[Figure]) -> list[str]:
     return list(dict.fromkeys(figure.scenario for figure in figures))
 
 
-def figure_rows(figures: Sequence[Figure], scenario: str) -> list[Row]:
+def figure_rows(figures: Sequence[Figure], scenario: str) -> list[Cells]:
     """Return a scenario as a table: a row for each contender, a column for each measure. The first row is the head."""
     mine = [figure for figure in figures if figure.scenario == scenario]
     columns = list(dict.fromkeys(figure.what for figure in mine))
     cells = {(figure.of, figure.what): figure for figure in mine}
-    rows: list[Row] = [["", *columns]]
+    rows: list[Cells] = [["", *columns]]
     for of in dict.fromkeys(figure.of for figure in mine):
         rows.append([of, *(figure_text(cells.get((of, column))) for column in columns)])
     return rows
 
 
-def verdict_rows(verdicts: Sequence[Verdict]) -> list[Row]:
-    rows: list[Row] = [["", "target", "measured", "all cores", ""]]
+def verdict_rows(verdicts: Iterable[Verdict]) -> list[Cells]:
+    rows: list[Cells] = [["row", "measured", "A/A", "target", ""]]
     for verdict in verdicts:
-        target = verdict.target
-        beside = figure_text(verdict.beside, target.unit) if target.beside else ""
-        rows.append([target.what, _limit_text(target), figure_text(verdict.figure, target.unit), beside, verdict.said])
+        figure = verdict.figure
+        again = _spread_text(*figure.again) if figure is not None and figure.again else "-"
+        rows.append([verdict.row.name, figure_text(figure), again, _limit_text(verdict.row), verdict.said])
     return rows
 
 
-def missed_rows(verdicts: Sequence[Verdict]) -> list[Row]:
-    rows: list[Row] = [["missed", "target", "measured"]]
-    for verdict in verdicts:
-        target, figure = verdict.target, verdict.figure
-        value = "-" if figure is None else _with_unit(figure.median, target.unit)
-        rows.append([target.what, _limit_text(target), value])
-    return rows
+def missed(verdicts: Iterable[Verdict]) -> list[str]:
+    """Return a line for each row that is missed or was not measured."""
+    return [
+        f"{verdict.row.name}: {figure_text(verdict.figure)}, target {_limit_text(verdict.row)}"
+        for verdict in verdicts
+        if not verdict.met
+    ]
 
 
-def _limit_text(target: Target) -> str:
-    return f"{'≥' if target.at_least else '≤'} {_with_unit(target.limit, target.unit)}"
+def _limit_text(row: Row) -> str:
+    if row.limit is None:
+        return "-"
+    unit = "" if row.unit == "x" else f" {row.unit}"
+    limit = f"{row.limit:,.0f}" if row.limit >= 100 else f"{row.limit:g}"
+    text = f"{'≥' if row.at_least else '≤'} {limit}{unit}".rstrip()
+    return text if row.instead is None else f"{text} *"
 
 
-def _with_unit(value: float, unit: str) -> str:
-    return f"x {number(value)}" if unit == "x" else f"{number(value)} {unit}".rstrip()
-
-
-def plain(rows: Sequence[Row]) -> str:
+def plain(rows: Sequence[Cells]) -> str:
     """Return columns of equal width, for a terminal."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
@@ -90,7 +80,7 @@ def plain(rows: Sequence[Row]) -> str:
     )
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[Cells]) -> str:
     head, *body = [[cell.replace("|", r"\|") for cell in row] for row in rows]
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

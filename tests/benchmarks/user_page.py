@@ -1,0 +1,270 @@
+"""docs/benchmarks.md: a page of ratios for users that choose a lock, made of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.benchmarks import contended, enforced_guard, failures, live, object_store, pair, renewal, sql
+from tests.benchmarks.contenders import OURS, REDIS_PY, THREADS
+from tests.benchmarks.parts import Figure, figures_of, ratio_to
+from tests.benchmarks.rows import verdicts
+from tests.benchmarks.tables import Cells, markdown, number, scenarios
+
+Figures = Mapping[str, Sequence[Figure]]
+
+HEAD = """# Benchmarks
+
+How long locks and guarded writes take, compared with other libraries and with unguarded writes.
+
+Most numbers are **ratios**: x 0.50 means half as much, x 2.00 means twice as much. Other numbers have their unit.
+Absolute times depend on the machine. [All numbers](benchmarks/numbers.md) has the times, the spreads, raw sockets and
+our own targets.
+"""
+
+COMPARED = f"""## What was compared
+
+- **{OURS}**, this library. It mints a fence with each grant, and its leases renew themselves.
+- **{REDIS_PY}**, **python-redis-lock**, **pottery** and **redlock-py** for threads. For asyncio: {REDIS_PY},
+  **coredis** and **pottery**. Their locks have the same time-out. They mint no fences, and do not renew themselves.
+- **plain**, for guarded writes: the same statement in its own BEGIN … COMMIT, through the same driver.
+"""
+
+METHOD = """## How it was measured
+
+The contenders ran in turn, shuffled in each round. A ratio is the median of the ratios of all rounds. All locks of a
+process share one client, with a pool that is large enough. Client and server share one core, which has the least noise.
+Rows with "all cores" are the exception.
+"""
+
+END = (
+    """Made by `make bench ARGS=all` and `python -m tests.benchmarks report`. Nothing on this page is typed by hand."""
+)
+
+
+def user_page(results: Mapping[str, Any], *, chart: bool) -> str:
+    """Return the page as Markdown."""
+    figures = figures_of(results)
+    blocks = [
+        HEAD,
+        _short(figures),
+        COMPARED,
+        METHOD,
+        f"## Machine and versions\n\n{where(results)}",
+        _locks(figures),
+        _contention(figures, chart),
+        _failures(figures),
+        _sql(figures),
+        _objects(figures),
+        _enforcement(figures),
+        _scale(figures),
+        _targets(figures),
+        END,
+    ]
+    return "\n\n".join(block.strip() for block in blocks if block) + "\n"
+
+
+def where(results: Mapping[str, Any]) -> str:
+    """Return the machine, the versions and the noise."""
+    machine = results["machine"]
+    noises = [noise for part in results["parts"].values() for noise in part["noise"]]
+    lines = [
+        f"- **Machine:** {', '.join(str(machine[name]) for name in ('processor', 'system', 'python', 'date'))}.",
+        f"- **Cores:** {machine['cores']}.",
+        *(
+            f"- **{kind.capitalize()}:** {', '.join(f'{name} {version}' for name, version in machine[kind].items())}."
+            for kind in ("servers", "packages")
+        ),
+    ]
+    if noises:
+        loads, spins = ([noise[kind] for noise in noises] for kind in ("load", "spin"))
+        lines.append(
+            f"- **Noise:** the load average was {number(min(loads))} to {number(max(loads))}. At its 90th percentile, "
+            f"a short computation took {number(min(spins))} to {number(max(spins))} times as long as at its 10th."
+        )
+    if results["quick"]:
+        lines.append("- **A quick run**, with few rounds. It shows that everything works, and little else.")
+    return "\n".join(lines)
+
+
+def _median(figures: Figures, part: str, scenario: str, of: str, what: str) -> float | None:
+    for figure in figures.get(part, ()):
+        if (figure.scenario, figure.of, figure.what) == (scenario, of, what):
+            return figure.median
+    return None
+
+
+def _ratio(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"x {value:.2f}" if 0.1 <= value < 10 else f"x {value:.2g}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else number(value)
+
+
+def _label(scenario: str) -> str:
+    return scenario.replace(", one core", "")
+
+
+def _table(head: Cells, rows: Sequence[Cells]) -> str:
+    """Return a table of the rows in which anything was measured; nothing if there is none."""
+    measured = [row for row in rows if any(cell != "-" for cell in row[1:])]
+    return markdown([head, *measured]) if measured else ""
+
+
+def _section(title: str, text: str, *blocks: str) -> str:
+    return "\n\n".join([f"## {title}", text, *filter(None, blocks)]) if blocks[0] else ""
+
+
+def _short(figures: Figures) -> str:
+    def said(part: str, scenario: str, what: str, to: str, of: str = OURS) -> str:
+        value = _median(figures, part, scenario, of, ratio_to(to, what))
+        return "(not measured)" if value is None else _ratio(value)
+
+    one = said("pair", "one thread, one core", pair.TIME, REDIS_PY)
+    tasks = said("tasks", "64 tasks, one core", pair.TIME, REDIS_PY)
+    grants = said("contended", "8 threads, one core", contended.GRANTS, REDIS_PY)
+    waits = said("contended", "8 threads, one core", contended.WAIT, REDIS_PY)
+    write = said("sql", sql.PSYCOPG, sql.TIME, sql.PLAIN, sql.WRITE)
+    return f"""## In short
+
+- **Acquire and release**, without contention: {one} of the time of {REDIS_PY}, and {tasks} with 64 asyncio tasks. The
+  fence is included.
+- **Eight threads that want one lock:** {grants} of the grants per second of {REDIS_PY}. The longest wait is {waits}:
+  waiters get the lock in order.
+- **A guarded write** to PostgreSQL through psycopg: {write} of the time of the same write in a transaction of its own.
+"""
+
+
+def _locks(figures: Figures) -> str:
+    names = [OURS, pair.HOLD, *(name for name in THREADS if name not in (OURS, REDIS_PY)), "coredis"]
+
+    def table(head: str, what: str) -> str:
+        rows = [
+            [
+                _label(scenario) if part == "pair" else f"asyncio, {_label(scenario)}",
+                *(_ratio(_median(figures, part, scenario, name, ratio_to(REDIS_PY, what))) for name in names),
+            ]
+            for part in ("pair", "tasks")
+            for scenario in scenarios(figures.get(part, ()))
+        ]
+        return _table([head, *names], rows)
+
+    text = f"One acquire and one release, without contention. Compared with {REDIS_PY}; lower is better."
+    return _section("Acquire and release", text, table("time", pair.TIME), table("CPU time", pair.CPU))
+
+
+def _contention(figures: Figures, chart: bool) -> str:
+    compared = {
+        "grants per second": contended.GRANTS,
+        "longest wait": contended.WAIT,
+        "hand-off, 99th percentile": contended.P99,
+        "CPU per grant": contended.CPU,
+    }
+
+    def figure(scenario: str, what: str, of: str = OURS) -> float | None:
+        return _median(figures, "contended", scenario, of, what)
+
+    rows = [
+        [
+            _label(scenario),
+            *(_ratio(figure(scenario, ratio_to(REDIS_PY, what))) for what in compared.values()),
+            *(_number(figure(scenario, contended.FAIRNESS, of)) for of in (OURS, REDIS_PY)),
+        ]
+        for scenario in scenarios(figures.get("contended", ()))
+    ]
+    text = f"""All want one lock, hold it for 1 ms, and want it again. {OURS} compared with {REDIS_PY}.
+
+- *Hand-off* is the time from the start of a release to the next grant. It is short if the releaser takes the lock
+  again at once. Then the longest wait is long.
+- *Fairness* (Jain) is 1 if all get the lock equally often, and 1/n if one of n gets it every time."""
+    table = _table(["", *compared, f"fairness, {OURS}", f"fairness, {REDIS_PY}"], rows)
+    picture = "![Contention for one lock, by the number of threads](benchmarks/contended.svg)" if chart else ""
+    return _section("Contention", text, table, picture)
+
+
+def _failures(figures: Figures) -> str:
+    rows = [
+        [scenario, *(_number(_median(figures, "failures", scenario, name, failures.WHAT)) for name in THREADS)]
+        for scenario in failures.SCENARIOS
+    ]
+    text = (
+        "Milliseconds until the next waiter has the lock, after a release or an expiry. Frozen means SIGSTOP. "
+        f"The ttl is {failures.TTL} s."
+    )
+    return _section("Waiters and holders that die", text, _table(["ms", *THREADS], rows))
+
+
+def _sql(figures: Figures) -> str:
+    kinds = (sql.WRITE, sql.BEGIN, sql.CLAIM)
+    rows = [
+        [scenario, *(_ratio(_median(figures, "sql", scenario, kind, ratio_to(sql.PLAIN, sql.TIME))) for kind in kinds)]
+        for scenario in scenarios(figures.get("sql", ()))
+    ]
+    text = (
+        "One guarded statement, compared with the same statement in its own BEGIN … COMMIT. A claim comes once "
+        "for each lease, when it is acquired."
+    )
+    return _section("Guarded writes to SQL databases", text, _table(["time", *(f"`{kind}`" for kind in kinds)], rows))
+
+
+def _objects(figures: Figures) -> str:
+    start = f"{object_store.TIME.partition(',')[0]} x "
+    rows = [
+        [figure.of, figure.what.removeprefix(start), _ratio(figure.median)]
+        for figure in figures.get("object_store", ())
+        if figure.what.startswith(start)
+    ]
+    text = (
+        "Compared with plain puts of the same data, in a store that answers each request after 10 ms. A publication "
+        "also reads and writes a small pointer object."
+    )
+    return _section(
+        "Guarded writes to object stores", text, _table(["", "compared with", "time"], rows) if rows else ""
+    )
+
+
+def _enforcement(figures: Figures) -> str:
+    rows = [
+        [figure.of, _ratio(figure.median)]
+        for figure in figures.get("enforced_guard", ())
+        if figure.what == enforced_guard.RATIO
+    ]
+    text = (
+        "PostgreSQL with [enforcement](guards/enforcement.md), compared with PostgreSQL without it. `fsync` is off, so "
+        "nothing hides the difference."
+    )
+    return _section("Enforcement", text, _table(["time", "ratio"], rows))
+
+
+def _scale(figures: Figures) -> str:
+    many, leases = live.MANY.format(live.LEVELS[-1]), renewal.scenario_of(renewal.LEASES)
+    cpu = _median(figures, "renewal", leases, OURS, ratio_to(renewal.THREAD_EACH, renewal.CPU))
+    pairs = _median(figures, "live", many, OURS, f"pair x with {live.FEW}")
+    rows = [
+        [f"CPU to renew {renewal.LEASES:,} leases", renewal.THREAD_EACH, _ratio(cpu)],
+        [f"time of a pair, with {many}", f"with {live.FEW} live locks", _ratio(pairs)],
+    ]
+    slot = _median(figures, "live", live.LEFT, OURS, live.SLOT)
+    memory = (
+        ""
+        if slot is None
+        else f"A name that was locked once leaves nothing of its own in Redis. One key of {number(slot)} bytes stays "
+        "for each hash slot that was used. There are 16,384 slots."
+    )
+    rows = [row for row in rows if row[2] != "-"]
+    table = markdown([["", "compared with", "ratio"], *rows]) if rows else ""
+    return _section("Scale", "Many leases, many locks.", table, memory)
+
+
+def _targets(figures: Figures) -> str:
+    found = [verdict for verdict in verdicts(figures) if verdict.row.limit is not None]
+    met = sum(verdict.met for verdict in found)
+    return (
+        f"## Our own targets\n\nWe set {len(found)} targets for ourselves. {met} of them are met. "
+        "[All of them](benchmarks/numbers.md#targets) are with the numbers."
+        if found
+        else ""
+    )
