@@ -311,7 +311,7 @@ class _LoopConnection:
         """Give each reply to its call, until the connection breaks."""
         self._transport = quirks.transport_of(connection)
         if self._transport is not None:
-            replies = _ReplyProtocol(self._loop, self._on_reply)
+            replies = ReplyProtocol(self._loop, self._on_reply)
             self._transport.set_protocol(replies)
             await replies.end
         while True:
@@ -391,7 +391,7 @@ class _LoopConnection:
             self.send_undo(request.call, now, now)
 
 
-class _ReplyProtocol(asyncio.Protocol):
+class ReplyProtocol(asyncio.Protocol):
     """A protocol that passes each reply, error replies too, to ``on_reply``.
 
     ``end`` gets the exception that ended the connection.

@@ -231,7 +231,9 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                 stack.append(effect.plan)
             elif isinstance(effect, Enlist):
                 send = effect.waiter or Waiter("ABCDEFGH"[client], effect.resource, effect.token)
-            elif not isinstance(effect, (Sleep, GiveWay, Leave)):  # a sleeper can only go on; when, the scheduler chooses
+            elif not isinstance(
+                effect, (Sleep, GiveWay, Leave)
+            ):  # a sleeper can only go on; when, the scheduler chooses
                 assert isinstance(effect, (Call, Claim, Wait)), effect
                 if not remaining:
                     for plan in reversed(stack):
