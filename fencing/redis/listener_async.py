@@ -1,4 +1,4 @@
-"""The listener for asyncio: a connection whose messages wake an event loop's waiters; see ``fencing.redis.listener``."""
+"""The listener for asyncio: its messages wake an event loop's waiters; see ``fencing.redis.listener``."""
 
 from __future__ import annotations
 

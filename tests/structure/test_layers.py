@@ -52,7 +52,9 @@ ROOMS = {
     "fencing.redis.client_async": Room(REDIS_CLIENT, ("redis",)),
     "fencing.redis.waiters": Room(),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
-    "fencing.redis.listener_async": Room((*REDIS_LISTENER, "fencing.redis.listener"), ("redis",)),
+    "fencing.redis.listener_async": Room(
+        (*REDIS_LISTENER, "fencing.redis.client_async", "fencing.redis.listener"), ("redis",)
+    ),
     "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters")),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
     "fencing.sql.errors": Room(),
