@@ -125,8 +125,9 @@ class LeaseBase:
                 seen.update(map(id, inner))
                 errors += inner
 
-    def _loss_at_exit(self, freed: bool) -> LeaseLost | None:
-        if freed or self.ended in ("detached", "forked"):
+    def _loss_at_exit(self) -> LeaseLost | None:
+        """Return the error of a block whose lock could not be freed; None: it had nothing to free."""
+        if self.ended in ("detached", "forked"):
             return None
         reason: LossReason = self._holding.lost or ("expired" if self.remaining() <= 0 else "gone")
         return LeaseLost(fence=self.fence, reason=reason, completed=True)
@@ -277,18 +278,19 @@ class Lease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        lost_before: LossReason | None = None
+        was_lost = False
         try:
             if error is not None:
                 self._lose_if_stale(error)
-            lost_before = self._loss()
+            was_lost = self._holding.has_ended or self._backend.clock() >= self._holding.deadline
         finally:
-            freed = self._release_at_exit(error, lost_before)
-        loss = self._loss_at_exit(freed)
-        if loss is not None and error is None:
-            raise loss
+            freed = self._release_at_exit(error, was_lost)
+        if not freed and error is None:
+            loss = self._loss_at_exit()
+            if loss is not None:
+                raise loss
 
-    def _release_at_exit(self, error: BaseException | None, lost_before: LossReason | None) -> bool:
+    def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
             return self.release()
         except BaseException as failure:
@@ -299,7 +301,7 @@ class Lease(LeaseBase):
                 raise
             self._log_unreleased(failure)
             self.release_later()
-            return lost_before is None
+            return not was_lost
 
     def release_later(self) -> None:
         """Release in the background what a release at the end of a block did not."""

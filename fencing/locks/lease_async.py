@@ -9,7 +9,7 @@ from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.effects import finish, run_async
-from fencing.kernel.errors import FencingError, LeaseLost, LossReason
+from fencing.kernel.errors import FencingError, LeaseLost
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import log_failure
@@ -163,18 +163,19 @@ class AsyncLease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        lost_before: LossReason | None = None
+        was_lost = False
         try:
             if error is not None:
                 self._lose_if_stale(error)
-            lost_before = self._loss()
+            was_lost = self._holding.has_ended or self._backend.clock() >= self._holding.deadline
         finally:
-            freed = await self._release_at_exit(error, lost_before)
-        loss = self._loss_at_exit(freed)
-        if loss is not None and error is None:
-            raise loss
+            freed = await self._release_at_exit(error, was_lost)
+        if not freed and error is None:
+            loss = self._loss_at_exit()
+            if loss is not None:
+                raise loss
 
-    async def _release_at_exit(self, error: BaseException | None, lost_before: LossReason | None) -> bool:
+    async def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
             return await self.release()
         except BaseException as failure:
@@ -185,7 +186,7 @@ class AsyncLease(LeaseBase):
                 raise
             self._log_unreleased(failure)
             self.release_later()
-            return lost_before is None
+            return not was_lost
 
     def release_later(self) -> None:
         """Release in the background what a release at the end of a block did not."""

@@ -155,7 +155,7 @@ def test_calls_are_counted_with_the_crossings_between_modules() -> None:
         own()
         jain([1.0])
 
-    calls = counted(operation)
+    calls = counted(operation, "tests")
     # The operation is called from another module. Within jain, a generator has two steps.
     assert calls[PYTHON] == [6]
     assert calls[CROSSINGS] == [2]
