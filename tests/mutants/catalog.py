@@ -156,8 +156,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-repeated-release-says-that-the-lock-was-lost",
         "fencing/redis/plans.py",
-        "freed = answer.value != GONE or answer.repeated",
-        "freed = answer.value != GONE",
+        "freed = reply != GONE or answer.repeated",
+        "freed = reply != GONE",
         ("tests/locks/test_plans.py::test_release_is_false_only_for_certain",),
     ),
     Mutant(
