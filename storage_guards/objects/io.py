@@ -141,7 +141,7 @@ class ObjectIO:
             case Abort(upload=_Upload() as upload):
                 return await upload.abort(request.seconds)
             case Together():
-                return await asyncio.gather(*map(self._perform, request.requests), return_exceptions=True)
+                return await asyncio.gather(*map(self._perform_one_of, request.requests), return_exceptions=True)
         raise TypeError(f"no such request: {request!r}")
 
     async def _perform(self, request: Get | Put | Delete | List) -> Any:
@@ -154,6 +154,10 @@ class ObjectIO:
                 return await self._delete(request)
             case List():
                 return await self._list(request)
+
+    async def _perform_one_of(self, request: Get | Put) -> Any:
+        """Do one of several requests. Conditional puts that race say nothing about the store's later answers."""
+        return await (self._perform_seen(request) if isinstance(request, Get) else self._perform(request))
 
     async def _perform_seen(self, request: Get | Put | Delete | List) -> Any:
         """Do a request. If the last one of its kind had no answer, send it by the client without repetitions first."""

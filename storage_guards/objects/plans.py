@@ -10,8 +10,17 @@ from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects import pointer as states
-from storage_guards.objects.bodies import restored
-from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_inspect, plan_put, plan_read, unavailable
+from storage_guards.objects.bodies import Body, restored
+from storage_guards.objects.changes import (
+    ROUNDS,
+    Scope,
+    Seen,
+    plan_change,
+    plan_inspect,
+    plan_put,
+    plan_seen,
+    unavailable,
+)
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
@@ -86,7 +95,10 @@ def plan_publish(
                 raise StaleRead(resource=scope.resource, key=entry.key)
         return states.with_publication(now, fence, mark, upload, scope.now(), objects)
 
-    encode(decide((yield from plan_read(scope))), ROOM)  # a refusal comes before the first upload
+    seen = _stored_by_own(scope, fence, bodies, decide)
+    if seen is None:
+        seen = yield from plan_seen(scope)
+        encode(decide(seen.pointer), ROOM)  # a refusal comes before the first upload
     with restored(bodies):
         for name, body in bodies.items():
             if name not in carried:
@@ -96,8 +108,40 @@ def plan_publish(
                 except Lost as error:
                     raise unavailable(scope, error, "nothing was published, retry") from error
                 objects[name] = Entry(key, size)
-        pointer = yield Shielded(_plan_write(scope, fence, decide))
+        pointer = yield Shielded(_plan_write(scope, fence, decide, seen))
     return pointer.published  # type: ignore[no-any-return]
+
+
+def _stored_by_own(
+    scope: Scope, fence: Fence, bodies: Mapping[str, Any], decide: Callable[[Pointer | None], Pointer]
+) -> Seen | None:
+    """Return the state that this guard has stored under ``fence``, so that it need not be read. None: read it.
+
+    It may be stale, and then the refusal comes after the upload. So this is for small bodies only. Where that state
+    would be refused, it is read, because only a state of the store may refuse.
+    """
+    seen = scope.stored.take(scope.resource, fence)
+    if seen is None or scope.is_stale(seen) or not _are_small(bodies):
+        return None
+    try:
+        encode(decide(seen.pointer), ROOM)
+    except (FencingError, ValueError):
+        return None
+    return seen
+
+
+def _are_small(bodies: Mapping[str, Any]) -> bool:
+    """Return whether all bodies to upload are small together, by sizes that are known."""
+    total = 0
+    for body in bodies.values():
+        if isinstance(body, Body):
+            try:
+                size = body.size
+            except OSError:  # the upload raises it
+                return False
+            if size is None or (total := total + size) > SMALL:
+                return False
+    return True
 
 
 def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
@@ -158,14 +202,16 @@ def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark
     return admitted
 
 
-def _plan_write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer]) -> Plan[Pointer]:
+def _plan_write(
+    scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer], seen: Seen | None = None
+) -> Plan[Pointer]:
     def unknown(wanted: Pointer) -> FencingError:
         return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
 
     def landed(wanted: Pointer, now: Pointer | None) -> bool | None:
         return verdict(wanted.recent_writes, now)
 
-    pointer = yield from plan_change(scope, decide, landed, unknown)
+    pointer = yield from plan_change(scope, decide, landed, unknown, seen)
     scope.acknowledged(pointer)
     return pointer
 
@@ -192,6 +238,6 @@ def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
             other = states.with_next_seq(seen.pointer, scope.now())
         else:
             other = states.with_claim(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
-        if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)):
+        if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)) is True:
             return False
     raise still_open()

@@ -202,7 +202,8 @@ def test_a_store_that_ceases_to_give_versions_is_refused(side: Side) -> None:
     side.call(guard.publish, A, {"x": b"1"}, claim=True)
     side.call(guard.write, A, "key", b"1")
     store.how = "no versions"
-    for method, *args in ((guard.publish, A, {"x": b"2"}), (guard.delete, A), (guard.write, A, "key", b"2")):
+    unsized = [b"2"]  # so that the pointer is read before it is uploaded
+    for method, *args in ((guard.publish, A, {"x": unsized}), (guard.delete, A), (guard.write, A, "key", b"2")):
         assert "no longer gives" in str(side.expect(GuardNotEnforceable, method, *args))
     store.how = ""
     assert side.call(side.call(guard.read, "orders:1").read, "x") == b"1"
