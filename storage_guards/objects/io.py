@@ -21,6 +21,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.process import after_fork
+from storage_guards.objects.batch import Batch
 from storage_guards.objects.errors import (
     STORE_ERRORS,
     brief,
@@ -34,7 +35,9 @@ from storage_guards.objects.requests import (
     LEAST_SECONDS,
     PAGE,
     Abort,
+    Add,
     Begin,
+    BeginBatch,
     Conflict,
     Deadline,
     Delete,
@@ -136,10 +139,14 @@ class ObjectIO:
                 return _Upload(self.store, request)
             case Send(upload=_Upload() as upload):
                 return await upload.send(request.piece)
-            case Finish(upload=_Upload() as upload):
-                return await upload.finish()
-            case Abort(upload=_Upload() as upload):
-                return await upload.abort(request.seconds)
+            case BeginBatch():
+                return Batch(request.seconds, self._perform_seen)
+            case Add(batch=Batch() as batch):
+                return await batch.add(request.request)
+            case Finish(upload=_Upload() | Batch() as begun):
+                return await begun.finish()
+            case Abort(upload=_Upload() | Batch() as begun):
+                return await begun.abort(request.seconds)
             case Together():
                 return await asyncio.gather(*map(self._perform_one_of, request.requests), return_exceptions=True)
         raise TypeError(f"no such request: {request!r}")

@@ -24,7 +24,20 @@ from storage_guards.objects.changes import (
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
-from storage_guards.objects.requests import Abort, Begin, Close, Finish, Lost, Next, OpenBody, Progressed, Put, Send
+from storage_guards.objects.requests import (
+    Abort,
+    Add,
+    Begin,
+    BeginBatch,
+    Close,
+    Finish,
+    Lost,
+    Next,
+    OpenBody,
+    Progressed,
+    Put,
+    Send,
+)
 
 PART = 8 * 2**20
 """Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
@@ -100,14 +113,14 @@ def plan_publish(
         seen = yield from plan_seen(scope)
         encode(decide(seen.pointer), ROOM)  # a refusal comes before the first upload
     with restored(bodies):
-        for name, body in bodies.items():
-            if name not in carried:
-                key = objects[name].key
-                try:
-                    size = yield from plan_upload(name, directory.full(key), body, upload_seconds)
-                except Lost as error:
-                    raise unavailable(scope, error, "nothing was published, retry") from error
-                objects[name] = Entry(key, size)
+        new = {name: body for name, body in bodies.items() if name not in carried}
+        keys = {name: directory.full(objects[name].key) for name in new}
+        try:
+            sizes = yield from plan_uploads(new, keys, upload_seconds)
+        except Lost as error:
+            raise unavailable(scope, error, "nothing was published, retry") from error
+        for name, size in sizes.items():
+            objects[name] = Entry(objects[name].key, size)
         pointer = yield Shielded(_plan_write(scope, fence, decide, seen))
     return pointer.published  # type: ignore[no-any-return]
 
@@ -144,45 +157,61 @@ def _are_small(bodies: Mapping[str, Any]) -> bool:
     return True
 
 
-def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
-    """Store a body under a key that no other upload writes, and return its size.
+def plan_uploads(bodies: Mapping[str, Any], keys: Mapping[str, str], seconds: float) -> Plan[dict[str, int]]:
+    """Store bodies under keys that no other upload writes, and return their sizes.
 
-    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is aborted leaves
-    no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
+    Bodies are read one after the other. Small ones are uploaded while the next are read, several at a time. Of a big
+    one a few parts are under way at a time, and no other body. An upload that fails or is aborted leaves no object, at
+    worst unfinished parts: have the bucket's lifecycle rules delete those.
 
     Args:
         seconds: how long the store may make no progress.
 
     Raises:
-        Lost: the store did not take all of it.
+        Lost: the store did not take all of them. None is under way any more.
     """
-    pieces, total = yield OpenBody(body)
-    upload = None
+    sizes: dict[str, int] = {}
+    batch = upload = pieces = None
     try:
-        sent, head = 0, []
-        while sent <= SMALL and (piece := (yield Next(pieces))) is not None:
-            head.append(piece)
-            sent += len(piece)
-        if sent <= SMALL:
-            yield Put(key, b"".join(head), None, seconds)
-            yield Progressed(name, sent, total)
-        else:
-            upload = yield Begin(key, max(PART, (total or 0) // MOST_PARTS + 1), seconds)
-            sent, head = 0, head[::-1]
-            while (piece := head.pop() if head else (yield Next(pieces))) is not None:
-                yield Send(upload, piece, seconds)
+        for name, body in bodies.items():
+            pieces, total = yield OpenBody(body)
+            sent, head = 0, []
+            while sent <= SMALL and (piece := (yield Next(pieces))) is not None:
+                head.append(piece)
                 sent += len(piece)
+            if sent <= SMALL:
+                put = Put(keys[name], b"".join(head), None, seconds)
+                if len(bodies) == 1:
+                    yield put
+                else:
+                    batch = batch or (yield BeginBatch(seconds))
+                    yield Add(batch, put)
                 yield Progressed(name, sent, total)
-            yield Finish(upload, 2 * seconds)  # the last piece, and the end
+            else:
+                if batch is not None:
+                    yield Finish(batch, 2 * seconds)
+                upload = yield Begin(keys[name], max(PART, (total or 0) // MOST_PARTS + 1), seconds)
+                sent, head = 0, head[::-1]
+                while (piece := head.pop() if head else (yield Next(pieces))) is not None:
+                    yield Send(upload, piece, seconds)
+                    sent += len(piece)
+                    yield Progressed(name, sent, total)
+                yield Finish(upload, 2 * seconds)  # the last piece, and the end
+                upload = None
+            sizes[name] = sent
+            yield Close(pieces)
+        if batch is not None:
+            yield Finish(batch, 2 * seconds)
     except GeneratorExit:  # the plan was dropped: no request is possible any more
         raise
     except BaseException:
-        if upload is not None:
-            yield Abort(upload, min(ABORT_SECONDS, seconds))
-        yield Close(pieces)
+        for begun in (upload, batch):
+            if begun is not None:
+                yield Abort(begun, min(ABORT_SECONDS, seconds))
+        if pieces is not None:
+            yield Close(pieces)
         raise
-    yield Close(pieces)
-    return sent
+    return sizes
 
 
 def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:

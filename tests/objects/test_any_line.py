@@ -47,6 +47,9 @@ def in_place(guard: ObjectStoreGuard) -> bool:
 
 WAYS = {
     "publish": Way(lambda it: it.publish(MINE, {"x": b"new"}), lambda it: value(it) == b"new"),
+    "publish several": Way(
+        lambda it: it.publish(MINE, {"x": b"new", "y": b"2", "z": b"3"}), lambda it: value(it) == b"new"
+    ),
     "delete": Way(lambda it: it.delete(MINE), lambda it: value(it) is None),
     "write": Way(lambda it: it.write(MINE, KEY, b"new"), in_place),
 }
