@@ -12,7 +12,7 @@ from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, StoredPointers, Trail, plan_read, plan_seen
+from storage_guards.objects.changes import Scope, Seen, StoredPointers, Trail, plan_read, plan_seen, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
@@ -79,12 +79,15 @@ class ObjectGuard:
         self, fences: Sequence[Fence], deadline: Deadline, holders: Sequence[Fence | HasFence] = ()
     ) -> Plan[None]:
         by_fence = {as_fence(holder): holder for holder in holders}
+        read: dict[Fence, Seen] = {}
         if len(fences) > 1:
+            seen = yield from plan_seen_all([self._scope(fence.resource) for fence in fences], deadline)
+            read = dict(zip(fences, seen, strict=True))
             for fence in fences:
-                admit_claim((yield from self._plan_mark(self._scope(fence.resource, deadline.part()))), fence)
+                admit_claim(read[fence].mark, fence)
         for fence in fences:
             scope = self._scope_of(by_fence.get(fence, fence), fence, deadline.part(), None)
-            yield from plan_claim(scope, fence)
+            yield from plan_claim(scope, fence, read.get(fence))
 
     def _plan_mark(self, scope: Scope) -> Plan[Mark | None]:
         pointer = yield from plan_read(scope)

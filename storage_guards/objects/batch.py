@@ -16,6 +16,9 @@ BYTES_AT_ONCE = 8 * 2**20
 """How many bytes they transfer together, unless it is a single one. It is the size of one part, so that a connection
 that is fast enough for a part within ``upload_timeout`` is fast enough for all of them."""
 
+ABORT_SECONDS = 5.0
+"""How long the end of uploads or of a batch may take after a failure."""
+
 
 class Batch:
     """Requests that are done at the same time. The first that fails cancels the others, and no more are begun.

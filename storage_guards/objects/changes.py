@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -31,15 +31,20 @@ from fencing.kernel.errors import (
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.retry import Backoff
 from storage_guards.continuity import Acknowledged, Continuity, check
+from storage_guards.objects.batch import ABORT_SECONDS
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.outcome import Sending
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
 from storage_guards.objects.requests import (
     CREATE,
+    Abort,
+    Add,
+    BeginBatch,
     Clock,
     Condition,
     Conflict,
     Deadline,
+    Finish,
     Found,
     Get,
     Lost,
@@ -263,6 +268,30 @@ def plan_seen(scope: Scope) -> Plan[Seen]:
 def plan_read(scope: Scope) -> Plan[Pointer | None]:
     """Read the pointer. Raise GuardUnavailable where the store does not answer."""
     return (yield from plan_seen(scope)).pointer
+
+
+def plan_seen_all(scopes: Sequence[Scope], deadline: Deadline) -> Plan[list[Seen]]:
+    """Read the pointers of several resources, several at a time. Raise GuardUnavailable as :func:`plan_seen` does."""
+    at = scopes[0].clock()
+    try:
+        found = yield from plan_gets((pointer_request(scope, deadline) for scope in scopes), deadline.part())
+    except Lost as error:
+        raise unavailable(scopes[0], error, "retry") from error
+    return [seen_in(scope, each, at) for scope, each in zip(scopes, found, strict=True)]
+
+
+def plan_gets(gets: Iterable[Get], seconds: float) -> Plan[list[Found | None]]:
+    """Read objects, several at a time. Raise Lost where the store does not answer about one."""
+    batch = yield BeginBatch(seconds)
+    try:
+        for get in gets:
+            yield Add(batch, get)
+        return (yield Finish(batch, 2 * seconds))  # type: ignore[no-any-return]
+    except GeneratorExit:  # the plan was dropped: no request is possible any more
+        raise
+    except BaseException:
+        yield Abort(batch, min(ABORT_SECONDS, seconds))
+        raise
 
 
 def plan_check(scope: Scope, fence: Fence) -> Plan[Pointer]:

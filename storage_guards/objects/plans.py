@@ -10,6 +10,7 @@ from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects import pointer as states
+from storage_guards.objects.batch import ABORT_SECONDS
 from storage_guards.objects.bodies import Body, restored
 from storage_guards.objects.changes import (
     ROUNDS,
@@ -47,8 +48,6 @@ MOST_PARTS = 9_000
 SMALL = PART
 """A body up to this size is one put."""
 
-ABORT_SECONDS = 5.0
-
 
 class Anything:
     """Any state: the default of ``replacing``."""
@@ -61,8 +60,12 @@ ANYTHING = Anything()
 """The value of ``replacing`` that lets a write replace any state."""
 
 
-def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
-    """Raise the mark to ``fence``."""
+def plan_claim(scope: Scope, fence: Fence, seen: Seen | None = None) -> Plan[None]:
+    """Raise the mark to ``fence``.
+
+    Args:
+        seen: the state that this claim has already read. None: it is read.
+    """
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
@@ -74,7 +77,8 @@ def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
         return GuardUnavailable(text, resource=scope.resource)
 
-    pointer = yield from plan_change(scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown)
+    landed = lambda _, now: now is not None and now.mark.is_of(fence)  # noqa: E731 - its types are inferred
+    pointer = yield from plan_change(scope, decide, landed, unknown, seen)
     scope.acknowledged(pointer)
 
 

@@ -10,10 +10,10 @@ from typing import Any, Self
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardUnavailable, StaleRead
 from storage_guards.objects.batch import BYTES_AT_ONCE
+from storage_guards.objects.changes import plan_gets
 from storage_guards.objects.keys import Directory
-from storage_guards.objects.plans import ABORT_SECONDS
 from storage_guards.objects.pointer import Entry, Published
-from storage_guards.objects.requests import Abort, Add, BeginBatch, Finish, Found, Get, Lost, Open, Read
+from storage_guards.objects.requests import Get, Lost, Open, Read
 
 
 class PublicationBase(Mapping[str, Entry]):
@@ -91,7 +91,11 @@ class PublicationBase(Mapping[str, Entry]):
         entries = {name: self._objects[name] for name in (self if names is None else names)}
         small = {name: entry for name, entry in entries.items() if entry.size <= BYTES_AT_ONCE}
         data = dict.fromkeys(entries, b"")
-        replies: list[Found | None] = yield from self._plan_get_all(list(small.values()))
+        gets = [Get(self._directory.full(entry.key), entry.size, self._seconds) for entry in small.values()]
+        try:
+            replies = yield from plan_gets(gets, self._seconds)
+        except Lost as error:
+            raise self._unavailable("objects", error) from error
         for (name, entry), found in zip(small.items(), replies, strict=True):
             if found is None:
                 raise StaleRead(resource=self.resource, key=self._directory.full(entry.key))
@@ -101,20 +105,6 @@ class PublicationBase(Mapping[str, Entry]):
         for name in entries.keys() - small.keys():
             data[name] = yield from self._plan_read(name)
         return data
-
-    def _plan_get_all(self, entries: list[Entry]) -> Plan[list[Found | None]]:
-        batch = yield BeginBatch(self._seconds)
-        try:
-            for entry in entries:
-                yield Add(batch, Get(self._directory.full(entry.key), entry.size, self._seconds))
-            return (yield Finish(batch, 2 * self._seconds))  # type: ignore[no-any-return]
-        except GeneratorExit:  # the plan was dropped: no request is possible any more
-            raise
-        except BaseException as error:
-            yield Abort(batch, min(ABORT_SECONDS, self._seconds))
-            if isinstance(error, Lost):
-                raise self._unavailable("objects", error) from error
-            raise
 
     def _unavailable(self, about: str, error: Lost) -> GuardUnavailable:
         return GuardUnavailable(

@@ -16,7 +16,7 @@ from obstore.store import MemoryStore
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleRead
 from storage_guards import AsyncObjectStoreGuard
-from storage_guards.objects import plans, publication
+from storage_guards.objects import plans
 from storage_guards.objects.batch import AT_ONCE, BYTES_AT_ONCE, Batch
 from storage_guards.objects.requests import Lost, Put
 from tests.support import wait_until
@@ -369,8 +369,7 @@ def test_reading_objects_that_were_collected_or_changed(desk: Desk) -> None:
     assert desk.side.expect(StaleRead, current.read_all).key == key
 
 
-def test_a_reading_that_fails_ends_the_others(side: Side, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publication, "ABORT_SECONDS", 1.0)
+def test_a_reading_that_fails_ends_the_others(side: Side) -> None:
     desk = Desk(side, Busy(), upload_timeout=0.2)
     current = desk.publish(A, objects(30), claim=True)
     desk.store.silent = True

@@ -94,6 +94,19 @@ def test_the_requests_of_each_operation(
     assert count(guard.write, Fence(R, 4, "d" * 22), KEY, b"3", claim=True) == {"get": 1, "head": 1, "put": 2}
 
 
+def test_several_resources_are_read_at_once_and_then_claimed_one_after_the_other(desk: Desk) -> None:
+    fences = [Fence(f"orders:{number}", 2, "b" * 22) for number in range(3)]
+    asked = requests(desk, desk.guard.claim, *fences)
+    pointers = [f"fencing/orders=3A{number}/pointer.json" for number in range(3)]
+    assert sorted(asked[:3]) == [f"get {pointer}" for pointer in pointers]
+    assert asked[3:] == [f"put {pointer}" for pointer in pointers]
+    assert requests(desk, desk.guard.claim, *fences)[3:] == [], "they were claimed already"
+    desk.beside.claim(Fence("orders:1", 3, "c" * 22))
+    newer = [Fence(f"orders:{number}", 3, "d" * 22) for number in range(3)]
+    assert desk.side.expect(StaleFence, desk.guard.claim, *newer).fence == newer[1]
+    assert len(desk.store.asked) == 6, "all were read, and none was claimed"
+
+
 def test_a_publication_after_the_own_claim_reads_nothing(desk: Desk) -> None:
     desk.call(desk.guard.claim, A)
     assert publish(desk) == ["put data", PUT]
