@@ -12,7 +12,7 @@ from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, Seen, StoredPointers, Trail, plan_read, plan_seen, plan_seen_all
+from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
@@ -23,6 +23,7 @@ from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
 from storage_guards.objects.publication import PublicationBase
 from storage_guards.objects.requests import Deadline
+from storage_guards.objects.seen import Seen, StoredPointers
 
 OPEN_ROUNDS = 5
 """How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""

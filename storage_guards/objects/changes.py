@@ -11,7 +11,6 @@ A change is one put that is conditional on the state it was made from. A state n
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -41,7 +40,6 @@ from storage_guards.objects.requests import (
     Add,
     BeginBatch,
     Clock,
-    Condition,
     Conflict,
     Deadline,
     Finish,
@@ -49,8 +47,8 @@ from storage_guards.objects.requests import (
     Get,
     Lost,
     Put,
-    Version,
 )
+from storage_guards.objects.seen import Seen, StoredPointers
 
 ROUNDS = 50
 """How often a change is made again because others were faster. The deadline mostly comes first."""
@@ -66,12 +64,6 @@ ATTRIBUTES = {"Content-Type": "application/json"}
 FRESH_SECONDS = 5.0
 """The longest age of a state that a change begins from. A pointer remembers its last 16 writes only. So the longer ago
 a state was seen, the likelier it is that nobody can say any more whether a refused put had been done before."""
-
-MOST_STORED = 128
-"""How many pointers a guard object remembers."""
-
-MOST_OBJECTS_STORED = 4096
-"""How many objects these may name together."""
 
 
 def _now() -> datetime:
@@ -106,72 +98,6 @@ class Trail:
 
     def acknowledged_in_place(self, key: str, seq: int, write_id: str) -> None:
         self.memory.remember(self.holder, self.fence, seq, write_id, key)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The pointer as it was read or stored, the condition that it still is so, and when the request for it began."""
-
-    pointer: Pointer | None
-    condition: Condition
-    at: float
-
-    @property
-    def mark(self) -> Mark | None:
-        return None if self.pointer is None else self.pointer.mark
-
-
-class StoredPointers:
-    """The pointers as this guard object has last stored or read them: states to begin a change from, without a read.
-
-    Such a state may be stale. So it serves only for the condition of a put, and never for an answer or a refusal. It
-    is bounded, and needs no lock: a state that is lost costs one read.
-    """
-
-    def __init__(self) -> None:
-        self._stored: OrderedDict[str, Seen | Mark] = OrderedDict()  # a mark: states with this mark are of no use
-
-    def put(self, seen: Seen) -> None:
-        if seen.pointer is None or seen.condition == Version(None, None):  # a reply may have no version
-            return
-        resource, mark = seen.pointer.resource, seen.pointer.mark
-        before = self._stored.get(resource)
-        known = before.mark if isinstance(before, Seen) else before
-        if known is not None and (known.number, known.token) == (mark.number, mark.token):
-            is_refused, is_newer = known is before, known.seq > mark.seq  # newer: this thread is a slow one
-            if is_refused or is_newer:
-                return
-        self._replace(resource, seen)
-
-    def take(self, resource: str, fence: Fence) -> Seen | None:
-        """Take out the state of a resource if its mark is the fence's own. A change that fails leaves none."""
-        seen = self._stored.get(resource)
-        if not isinstance(seen, Seen) or seen.mark is None or not seen.mark.is_of(fence):
-            return None
-        self._stored.pop(resource, None)
-        return seen
-
-    def refuse(self, seen: Seen) -> None:
-        """Remember no more states with this mark: it was stale once, so others write under the same fence."""
-        if seen.pointer is not None:
-            self._replace(seen.pointer.resource, seen.pointer.mark)
-
-    def _replace(self, resource: str, stored: Seen | Mark) -> None:
-        self._stored.pop(resource, None)
-        self._stored[resource] = stored
-        while True:
-            states = list(self._stored.values())
-            if len(states) <= MOST_STORED and sum(map(_objects_in, states)) <= MOST_OBJECTS_STORED:
-                return
-            try:
-                self._stored.popitem(last=False)
-            except KeyError:  # another thread has taken the last one
-                return
-
-
-def _objects_in(stored: Seen | Mark) -> int:
-    published = None if isinstance(stored, Mark) or stored.pointer is None else stored.pointer.published
-    return 0 if published is None else len(published.objects)
 
 
 @dataclass(frozen=True, slots=True)

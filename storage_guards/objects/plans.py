@@ -15,7 +15,6 @@ from storage_guards.objects.bodies import Body, restored
 from storage_guards.objects.changes import (
     ROUNDS,
     Scope,
-    Seen,
     plan_change,
     plan_inspect,
     plan_put,
@@ -39,6 +38,7 @@ from storage_guards.objects.requests import (
     Put,
     Send,
 )
+from storage_guards.objects.seen import Seen
 
 PART = 8 * 2**20
 """Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""

@@ -14,11 +14,12 @@ from examples.servers import S3Server
 from fencing import Fence, OutcomeUnknown, StaleFence, StaleRead
 from fencing.kernel.fence import Mark
 from storage_guards.objects import changes
-from storage_guards.objects.changes import Scope, Seen, StoredPointers
+from storage_guards.objects.changes import Scope
 from storage_guards.objects.keys import Layout
 from storage_guards.objects.plans import SMALL
 from storage_guards.objects.pointer import Entry, Pointer, Published
 from storage_guards.objects.requests import Version
+from storage_guards.objects.seen import MOST_STORED, Seen, StoredPointers
 from tests.support.object_faults import FaultyStore
 from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.request_counts import RequestCounts
@@ -261,7 +262,7 @@ def test_states_without_a_version_are_not_stored() -> None:
     assert stored.take(R, A) is None
 
 
-@pytest.mark.parametrize(("objects", "most"), [(0, changes.MOST_STORED), (1000, 4)])
+@pytest.mark.parametrize(("objects", "most"), [(0, MOST_STORED), (1000, 4)])
 def test_the_memory_is_bounded(objects: int, most: int) -> None:
     stored = StoredPointers()
     names = [f"orders:{number}" for number in range(2 * most)]
