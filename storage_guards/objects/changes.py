@@ -338,7 +338,7 @@ def plan_change(
     if seen is not None and scope.is_stale(seen):
         seen = None
     for attempt in range(ROUNDS):
-        if seen is None:
+        if not seen:
             try:
                 seen = yield from plan_inspect(scope, deadline)
             except Lost as error:
@@ -354,7 +354,7 @@ def plan_change(
         if deadline.over:
             break
         seen = now if attempt == 0 else None
-        if seen is None:  # several writers: let the others finish
+        if not seen:  # several writers: let the others finish
             yield pause(attempt, deadline)
     raise GuardUnavailable(
         f"others changed the pointer of {scope.resource!r} at each attempt; nothing was written, retry",

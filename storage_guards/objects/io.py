@@ -11,6 +11,7 @@ through it if the last one of its kind had no answer.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
@@ -71,6 +72,9 @@ ONCE_SHARE = 0.3
 DELETED_AT_ONCE = 10
 PARTS_AT_ONCE = 3
 
+_SETTLE_SECONDS = 0.05
+"""See https://github.com/PyO3/pyo3-async-runtimes/issues/40"""
+
 _used = _forked = False
 
 
@@ -85,6 +89,13 @@ after_fork(_in_child)
 def was_used() -> bool:
     """Return whether a request was made in this process, so that obstore's threads are there."""
     return _used and not _forked
+
+
+@atexit.register  # before the loop of the sync guard registers its end, so it is called after that
+def _settle() -> None:
+    """Let obstore's threads leave Python. The process would abort if they returned to an interpreter that is gone."""
+    if was_used():
+        time.sleep(_SETTLE_SECONDS)
 
 
 class ObjectIO:
