@@ -77,8 +77,9 @@ def plan_claim(scope: Scope, fence: Fence, seen: Seen | None = None) -> Plan[Non
         text = f"the object store did not answer about {scope.resource!r}; the claim may have happened; repeat it"
         return GuardUnavailable(text, resource=scope.resource)
 
-    landed = lambda _, now: now is not None and now.mark.is_of(fence)  # noqa: E731 - its types are inferred
-    pointer = yield from plan_change(scope, decide, landed, unknown, seen)
+    pointer = yield from plan_change(
+        scope, decide, lambda _, now: now is not None and now.mark.is_of(fence), unknown, seen
+    )
     scope.acknowledged(pointer)
 
 
