@@ -12,17 +12,18 @@ from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
 from storage_guards.bounds import check_timeout, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.objects.bodies import Body
-from storage_guards.objects.changes import Scope, Trail, plan_read
+from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, plan_seen_all
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name
 from storage_guards.objects.outcome import Sending
 from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
-from storage_guards.objects.pointer import Entry, Pointer, Published
+from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
 from storage_guards.objects.publication import PublicationBase
 from storage_guards.objects.requests import Deadline
+from storage_guards.objects.seen import Seen, StoredPointers
 
 OPEN_ROUNDS = 5
 """How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
@@ -48,14 +49,17 @@ class ObjectGuard:
         self._upload_timeout = check_timeout(upload_timeout, "upload_timeout")
         self._report: ProbeReport | None = None
         self._continuity = Continuity(store, prefix)
+        self._stored = StoredPointers()
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)
-        return Scope(resource, self._layout.directory(resource), self._timeout if seconds is None else seconds)
+        seconds = self._timeout if seconds is None else seconds
+        return Scope(resource, self._layout.directory(resource), seconds, stored=self._stored)
 
     def _scope_of(self, holder: Fence | HasFence, fence: Fence, seconds: float, sending: Sending | None) -> Scope:
         trail = Trail(self._continuity, holder, fence)
-        return Scope(fence.resource, self._layout.directory(fence.resource), seconds, trail, sending or Sending())
+        directory = self._layout.directory(fence.resource)
+        return Scope(fence.resource, directory, seconds, trail, sending or Sending(), self._stored)
 
     def _holder(self, holder: Fence | HasFence, sending: Sending | None = None) -> tuple[Fence, Scope]:
         fence = as_fence(holder)
@@ -76,20 +80,24 @@ class ObjectGuard:
         self, fences: Sequence[Fence], deadline: Deadline, holders: Sequence[Fence | HasFence] = ()
     ) -> Plan[None]:
         by_fence = {as_fence(holder): holder for holder in holders}
+        read: dict[Fence, Seen] = {}
         if len(fences) > 1:
+            seen = yield from plan_seen_all([self._scope(fence.resource) for fence in fences], deadline)
+            read = dict(zip(fences, seen, strict=True))
             for fence in fences:
-                admit_claim((yield from self._plan_mark(self._scope(fence.resource, deadline.part()))), fence)
+                admit_claim(read[fence].mark, fence)
         for fence in fences:
             scope = self._scope_of(by_fence.get(fence, fence), fence, deadline.part(), None)
-            yield from plan_claim(scope, fence)
+            yield from plan_claim(scope, fence, read.get(fence))
 
     def _plan_mark(self, scope: Scope) -> Plan[Mark | None]:
         pointer = yield from plan_read(scope)
         return None if pointer is None else pointer.mark
 
     def _plan_current(self, scope: Scope) -> Plan[Published | None]:
-        pointer: Pointer | None = yield from plan_read(scope)
-        return None if pointer is None else pointer.published
+        seen = yield from plan_seen(scope)
+        scope.stored.put(seen)  # a holder that reads mostly publishes next
+        return None if seen.pointer is None else seen.pointer.published
 
     def _plan_publish(
         self,

@@ -169,10 +169,12 @@ class ObjectStoreGuard(ObjectGuard):
             objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
                 body is bytes, a path, a binary file, or an iterable of bytes. It may also be an entry of the current
                 publication, which is carried over without a copy. Bodies are read in this thread, in order, with
-                bounded memory. After an error a seekable file is put back; an iterator that was read is refused.
+                bounded memory. Up to 16 are uploaded at the same time. After an error a seekable file is put back; an
+                iterator that was read is refused.
             claim: claim and publish at once.
             replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
-            progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
+            progress: called in this thread as ``progress(name, sent, total)``, with the bytes that were handed over
+                for upload; ``total`` is None where it is not known.
 
         Returns:
             The new publication.

@@ -143,11 +143,12 @@ class AsyncObjectStoreGuard(ObjectGuard):
             objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
                 body is bytes, a path, a binary file, or a sync or async iterable of bytes. It may also be an entry of
                 the current publication, which is carried over without a copy. Bodies are read in order, with bounded
-                memory: files in a thread, a sync iterable in this task, so it should not block. After an error a
-                seekable file is put back; an iterator that was read is refused.
+                memory: files in a thread, a sync iterable in this task, so it should not block. Up to 16 are uploaded
+                at the same time. After an error a seekable file is put back; an iterator that was read is refused.
             claim: claim and publish at once.
             replacing: a :class:`AsyncPublication`, or None for none: refused unless exactly this is still current.
-            progress: called as ``progress(name, sent, total)`` with bytes; ``total`` is None where it is not known.
+            progress: called in this task as ``progress(name, sent, total)``, with the bytes that were handed over for
+                upload; ``total`` is None where it is not known.
 
         Returns:
             The new publication.

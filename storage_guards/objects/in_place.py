@@ -16,12 +16,21 @@ from typing import Any
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.objects.changes import PUT_SHARE, ROUNDS, Scope, pause, plan_check, unavailable
+from storage_guards.objects.changes import (
+    PUT_SHARE,
+    ROUNDS,
+    Scope,
+    admitted,
+    pause,
+    pointer_request,
+    seen_in,
+    unavailable,
+)
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import verdict_in_place
 from storage_guards.objects.plans import ANYTHING, plan_claim
 from storage_guards.objects.pointer import CREATION, KEPT_WRITES
-from storage_guards.objects.requests import CREATE, Conflict, Deadline, Found, Get, Lost, Put, Version
+from storage_guards.objects.requests import CREATE, Conflict, Deadline, Found, Get, Lost, Put, Together, Version
 
 MOST_IN_PLACE = 8 * 2**20
 """The most bytes of an object that is written in place: it is one put, which is in memory."""
@@ -90,14 +99,10 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
         raise StaleRead(resource=scope.resource, key=key)
     deadline = scope.deadline()
     id_ = new_id()
+    is_checked = claim
     for attempt in range(ROUNDS):
-        yield from plan_check(scope, fence)
-        if scope.trail is not None:
-            scope.trail.note(key)
-        try:
-            base = yield from _plan_base(key, replacing, deadline)
-        except Lost as error:
-            raise unavailable(scope, error) from error
+        base = yield from _plan_base(scope, fence, key, replacing, deadline, is_checked=is_checked)
+        is_checked = False
         last = None if base is None else base.mark
         if last is not None and last.number >= fence.number and not last.is_of(fence):
             raise StaleFence(fence=fence, mark=last)
@@ -127,11 +132,34 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
     )
 
 
-def _plan_base(key: str, replacing: Any, deadline: Deadline) -> Plan[StoredObject | None]:
-    """Return the object that is to be replaced. None: there must be none."""
+def _plan_base(
+    scope: Scope, fence: Fence, key: str, replacing: Any, deadline: Deadline, *, is_checked: bool
+) -> Plan[StoredObject | None]:
+    """Check the mark, and return the object that is to be replaced. None: there must be none.
+
+    Both are read at the same time. The put is conditional on the object. So no newer holder can write it unseen after
+    the check, whichever of the two the store reads first.
+
+    Args:
+        is_checked: the mark was just claimed, so only the object is read.
+    """
+    if scope.trail is not None:
+        scope.trail.note(key)
+    requests = [] if is_checked else [pointer_request(scope, deadline)]
+    if replacing is ANYTHING:
+        requests.append(Get(key, 0, deadline.part(), head=True))
+    at = scope.clock()
+    replies = (yield Together(requests)) if requests else []
+    for reply in replies:
+        if isinstance(reply, Lost):
+            raise unavailable(scope, reply) from reply
+        if isinstance(reply, BaseException):
+            raise reply
+    if not is_checked:
+        admitted(scope, fence, seen_in(scope, replies[0], at).pointer)
     if replacing is not ANYTHING:
         return replacing  # type: ignore[no-any-return]
-    found = yield Get(key, 0, deadline.part(), head=True)
+    found: Found | None = replies[-1]
     if found is None:
         return None
     return StoredObject(key, b"", found.modified, _mark(found.attributes), found.version, _writes(found))

@@ -11,6 +11,7 @@ through it if the last one of its kind had no answer.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import replace
@@ -21,6 +22,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.process import after_fork
+from storage_guards.objects.batch import Batch
 from storage_guards.objects.errors import (
     STORE_ERRORS,
     brief,
@@ -34,7 +36,9 @@ from storage_guards.objects.requests import (
     LEAST_SECONDS,
     PAGE,
     Abort,
+    Add,
     Begin,
+    BeginBatch,
     Conflict,
     Deadline,
     Delete,
@@ -68,6 +72,9 @@ ONCE_SHARE = 0.3
 DELETED_AT_ONCE = 10
 PARTS_AT_ONCE = 3
 
+_SETTLE_SECONDS = 0.05
+"""See https://github.com/PyO3/pyo3-async-runtimes/issues/40"""
+
 _used = _forked = False
 
 
@@ -82,6 +89,13 @@ after_fork(_in_child)
 def was_used() -> bool:
     """Return whether a request was made in this process, so that obstore's threads are there."""
     return _used and not _forked
+
+
+@atexit.register  # before the loop of the sync guard registers its end, so it is called after that
+def _settle() -> None:
+    """Let obstore's threads leave Python. The process would abort if they returned to an interpreter that is gone."""
+    if was_used():
+        time.sleep(_SETTLE_SECONDS)
 
 
 class ObjectIO:
@@ -136,12 +150,16 @@ class ObjectIO:
                 return _Upload(self.store, request)
             case Send(upload=_Upload() as upload):
                 return await upload.send(request.piece)
-            case Finish(upload=_Upload() as upload):
-                return await upload.finish()
-            case Abort(upload=_Upload() as upload):
-                return await upload.abort(request.seconds)
+            case BeginBatch():
+                return Batch(request.seconds, self._perform_seen)
+            case Add(batch=Batch() as batch):
+                return await batch.add(request.request)
+            case Finish(upload=_Upload() | Batch() as begun):
+                return await begun.finish()
+            case Abort(upload=_Upload() | Batch() as begun):
+                return await begun.abort(request.seconds)
             case Together():
-                return await asyncio.gather(*map(self._perform, request.requests), return_exceptions=True)
+                return await asyncio.gather(*map(self._perform_one_of, request.requests), return_exceptions=True)
         raise TypeError(f"no such request: {request!r}")
 
     async def _perform(self, request: Get | Put | Delete | List) -> Any:
@@ -154,6 +172,10 @@ class ObjectIO:
                 return await self._delete(request)
             case List():
                 return await self._list(request)
+
+    async def _perform_one_of(self, request: Get | Put) -> Any:
+        """Do one of several requests. Conditional puts that race say nothing about the store's later answers."""
+        return await (self._perform_seen(request) if isinstance(request, Get) else self._perform(request))
 
     async def _perform_seen(self, request: Get | Put | Delete | List) -> Any:
         """Do a request. If the last one of its kind had no answer, send it by the client without repetitions first."""

@@ -19,7 +19,6 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from fencing.kernel.process import after_fork
 from fencing.kernel.waking import DaemonThread, SafeEvent
-from storage_guards.objects.io import was_used
 from storage_guards.objects.requests import Lost
 
 T = TypeVar("T")
@@ -29,9 +28,6 @@ _GRACE = 30.0
 
 _END_SECONDS = 2.0
 """How long the end of the process waits for requests to be dropped."""
-
-_SETTLE_SECONDS = 0.05
-"""Seconds for obstore's threads to leave Python after that: https://github.com/PyO3/pyo3-async-runtimes/issues/40"""
 
 _starting = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
@@ -69,8 +65,6 @@ def _end() -> None:
         dropping = _Call(_drop_all(), _loop)
         dropping.start()
         dropping.ended.wait(_END_SECONDS)
-    if was_used():
-        time.sleep(_SETTLE_SECONDS)
 
 
 async def _drop_all() -> None:

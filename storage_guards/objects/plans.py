@@ -10,12 +10,35 @@ from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, Mark
 from storage_guards.objects import pointer as states
-from storage_guards.objects.bodies import restored
-from storage_guards.objects.changes import ROUNDS, Scope, plan_change, plan_inspect, plan_put, plan_read, unavailable
+from storage_guards.objects.batch import ABORT_SECONDS
+from storage_guards.objects.bodies import Body, restored
+from storage_guards.objects.changes import (
+    ROUNDS,
+    Scope,
+    plan_change,
+    plan_inspect,
+    plan_put,
+    plan_seen,
+    unavailable,
+)
 from storage_guards.objects.keys import new_id
 from storage_guards.objects.outcome import may_still_land, verdict
 from storage_guards.objects.pointer import ROOM, Entry, Pointer, Published, encode
-from storage_guards.objects.requests import Abort, Begin, Close, Finish, Lost, Next, OpenBody, Progressed, Put, Send
+from storage_guards.objects.requests import (
+    Abort,
+    Add,
+    Begin,
+    BeginBatch,
+    Close,
+    Finish,
+    Lost,
+    Next,
+    OpenBody,
+    Progressed,
+    Put,
+    Send,
+)
+from storage_guards.objects.seen import Seen
 
 PART = 8 * 2**20
 """Bytes of a part. S3 takes 10,000 parts, so 80 GB of a body whose size is not known."""
@@ -24,8 +47,6 @@ MOST_PARTS = 9_000
 
 SMALL = PART
 """A body up to this size is one put."""
-
-ABORT_SECONDS = 5.0
 
 
 class Anything:
@@ -39,8 +60,12 @@ ANYTHING = Anything()
 """The value of ``replacing`` that lets a write replace any state."""
 
 
-def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
-    """Raise the mark to ``fence``."""
+def plan_claim(scope: Scope, fence: Fence, seen: Seen | None = None) -> Plan[None]:
+    """Raise the mark to ``fence``.
+
+    Args:
+        seen: the state that this claim has already read. None: it is read.
+    """
     id_ = new_id()
 
     def decide(now: Pointer | None) -> Pointer:
@@ -57,7 +82,7 @@ def plan_claim(scope: Scope, fence: Fence) -> Plan[None]:
             return False
         return wanted.recent_writes[0] in now.recent_writes  # otherwise another task has created it with this fence
 
-    pointer = yield from plan_change(scope, decide, landed, unknown)
+    pointer = yield from plan_change(scope, decide, landed, unknown, seen)
     scope.acknowledged(pointer)
 
 
@@ -91,59 +116,110 @@ def plan_publish(
                 raise StaleRead(resource=scope.resource, key=entry.key)
         return states.with_publication(now, fence, mark, upload, scope.now(), objects)
 
-    encode(decide((yield from plan_read(scope))), ROOM)  # a refusal comes before the first upload
+    seen = _stored_by_own(scope, fence, bodies, decide)
+    if seen is None:
+        seen = yield from plan_seen(scope)
+        encode(decide(seen.pointer), ROOM)  # a refusal comes before the first upload
     with restored(bodies):
-        for name, body in bodies.items():
-            if name not in carried:
-                key = objects[name].key
-                try:
-                    size = yield from plan_upload(name, directory.full(key), body, upload_seconds)
-                except Lost as error:
-                    raise unavailable(scope, error, "nothing was published, retry") from error
-                objects[name] = Entry(key, size)
-        pointer = yield Shielded(_plan_write(scope, fence, decide))
+        new = {name: body for name, body in bodies.items() if name not in carried}
+        keys = {name: directory.full(objects[name].key) for name in new}
+        try:
+            sizes = yield from plan_uploads(new, keys, upload_seconds)
+        except Lost as error:
+            raise unavailable(scope, error, "nothing was published, retry") from error
+        for name, size in sizes.items():
+            objects[name] = Entry(objects[name].key, size)
+        pointer = yield Shielded(_plan_write(scope, fence, decide, seen))
     return pointer.published  # type: ignore[no-any-return]
 
 
-def plan_upload(name: str, key: str, body: Any, seconds: float) -> Plan[int]:
-    """Store a body under a key that no other upload writes, and return its size.
+def _stored_by_own(
+    scope: Scope, fence: Fence, bodies: Mapping[str, Any], decide: Callable[[Pointer | None], Pointer]
+) -> Seen | None:
+    """Return the state that this guard has stored under ``fence``, so that it need not be read. None: read it.
 
-    A few parts of a big body are under way at any time, never the whole body. An upload that fails or is aborted leaves
-    no object, at worst unfinished parts: have the bucket's lifecycle rules delete those.
+    It may be stale, and then the refusal comes after the upload. So this is for small bodies only. Where that state
+    would be refused, it is read, because only a state of the store may refuse.
+    """
+    seen = scope.stored.take(scope.resource, fence)
+    if seen is None or scope.is_stale(seen) or not _are_small(bodies):
+        return None
+    try:
+        encode(decide(seen.pointer), ROOM)
+    except (FencingError, ValueError):
+        return None
+    return seen
+
+
+def _are_small(bodies: Mapping[str, Any]) -> bool:
+    """Return whether all bodies to upload are small together, by sizes that are known."""
+    total = 0
+    for body in bodies.values():
+        if isinstance(body, Body):
+            try:
+                size = body.size
+            except OSError:  # the upload raises it
+                return False
+            if size is None or (total := total + size) > SMALL:
+                return False
+    return True
+
+
+def plan_uploads(bodies: Mapping[str, Any], keys: Mapping[str, str], seconds: float) -> Plan[dict[str, int]]:
+    """Store bodies under keys that no other upload writes, and return their sizes.
+
+    Bodies are read one after the other. Small ones are uploaded while the next are read, several at a time. Of a big
+    one a few parts are under way at a time, and no other body. An upload that fails or is aborted leaves no object, at
+    worst unfinished parts: have the bucket's lifecycle rules delete those.
 
     Args:
         seconds: how long the store may make no progress.
 
     Raises:
-        Lost: the store did not take all of it.
+        Lost: the store did not take all of them. None is under way any more.
     """
-    pieces, total = yield OpenBody(body)
-    upload = None
+    sizes: dict[str, int] = {}
+    batch = upload = pieces = None
     try:
-        sent, head = 0, []
-        while sent <= SMALL and (piece := (yield Next(pieces))) is not None:
-            head.append(piece)
-            sent += len(piece)
-        if sent <= SMALL:
-            yield Put(key, b"".join(head), None, seconds)
-            yield Progressed(name, sent, total)
-        else:
-            upload = yield Begin(key, max(PART, (total or 0) // MOST_PARTS + 1), seconds)
-            sent, head = 0, head[::-1]
-            while (piece := head.pop() if head else (yield Next(pieces))) is not None:
-                yield Send(upload, piece, seconds)
+        for name, body in bodies.items():
+            pieces, total = yield OpenBody(body)
+            sent, head = 0, []
+            while sent <= SMALL and (piece := (yield Next(pieces))) is not None:
+                head.append(piece)
                 sent += len(piece)
+            if sent <= SMALL:
+                put = Put(keys[name], b"".join(head), None, seconds)
+                if len(bodies) == 1:
+                    yield put
+                else:
+                    batch = batch or (yield BeginBatch(seconds))
+                    yield Add(batch, put)
                 yield Progressed(name, sent, total)
-            yield Finish(upload, 2 * seconds)  # the last piece, and the end
+            else:
+                if batch is not None:
+                    yield Finish(batch, 2 * seconds)
+                upload = yield Begin(keys[name], max(PART, (total or 0) // MOST_PARTS + 1), seconds)
+                sent, head = 0, head[::-1]
+                while (piece := head.pop() if head else (yield Next(pieces))) is not None:
+                    yield Send(upload, piece, seconds)
+                    sent += len(piece)
+                    yield Progressed(name, sent, total)
+                yield Finish(upload, 2 * seconds)  # the last piece, and the end
+                upload = None
+            sizes[name] = sent
+            yield Close(pieces)
+        if batch is not None:
+            yield Finish(batch, 2 * seconds)
     except GeneratorExit:  # the plan was dropped: no request is possible any more
         raise
     except BaseException:
-        if upload is not None:
-            yield Abort(upload, min(ABORT_SECONDS, seconds))
-        yield Close(pieces)
+        for begun in (upload, batch):
+            if begun is not None:
+                yield Abort(begun, min(ABORT_SECONDS, seconds))
+        if pieces is not None:
+            yield Close(pieces)
         raise
-    yield Close(pieces)
-    return sent
+    return sizes
 
 
 def plan_delete(scope: Scope, fence: Fence, *, claim: bool) -> Plan[None]:
@@ -163,14 +239,16 @@ def _admit(scope: Scope, now: Pointer | None, fence: Fence, claim: bool) -> Mark
     return admitted
 
 
-def _plan_write(scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer]) -> Plan[Pointer]:
+def _plan_write(
+    scope: Scope, fence: Fence, decide: Callable[[Pointer | None], Pointer], seen: Seen | None = None
+) -> Plan[Pointer]:
     def unknown(wanted: Pointer) -> FencingError:
         return OutcomeUnknown(fence=fence, seq=wanted.mark.seq, recent_writes=" ".join(wanted.recent_writes))
 
     def landed(wanted: Pointer, now: Pointer | None) -> bool | None:
         return verdict(wanted.recent_writes, now)
 
-    pointer = yield from plan_change(scope, decide, landed, unknown)
+    pointer = yield from plan_change(scope, decide, landed, unknown, seen)
     scope.acknowledged(pointer)
     return pointer
 
@@ -197,6 +275,6 @@ def plan_landed(scope: Scope, error: OutcomeUnknown) -> Plan[bool | None]:
             other = states.with_next_seq(seen.pointer, scope.now())
         else:
             other = states.with_claim(seen.pointer, fence, admit_claim(seen.mark, fence), new_id(), scope.now())
-        if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)):
+        if (yield from plan_put(scope, seen, other, lambda _: False, still_open, deadline)) is True:
             return False
     raise still_open()

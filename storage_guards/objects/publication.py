@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import GuardUnavailable, StaleRead
+from storage_guards.objects.batch import BYTES_AT_ONCE
+from storage_guards.objects.changes import plan_gets
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import Entry, Published
-from storage_guards.objects.requests import Lost, Open, Read
+from storage_guards.objects.requests import Get, Lost, Open, Read
 
 
 class PublicationBase(Mapping[str, Entry]):
@@ -74,13 +76,41 @@ class PublicationBase(Mapping[str, Entry]):
         try:
             stream = yield Open(key, self._seconds)
         except Lost as error:
-            raise GuardUnavailable(
-                f"the object store did not answer about {name!r} of {self.resource!r}: {error}; retry",
-                resource=self.resource,
-            ) from error
+            raise self._unavailable(repr(name), error) from error
         if stream is None:
             raise StaleRead(resource=self.resource, key=key)
         return _Reading(stream, key, entry.size, self._seconds, self.resource)
+
+    def _plan_read(self, name: str) -> Plan[bytes]:
+        return (yield from (yield from self._plan_open(name)).plan_read(-1))
+
+    def _plan_read_all(self, names: Iterable[str] | None) -> Plan[dict[str, bytes]]:
+        """Read objects: small ones several at a time, big ones one after the other."""
+        if isinstance(names, str):
+            raise TypeError(f"names are several names, not a str; for one object, call read({names!r})")
+        entries = {name: self._objects[name] for name in (self if names is None else names)}
+        small = {name: entry for name, entry in entries.items() if entry.size <= BYTES_AT_ONCE}
+        data = dict.fromkeys(entries, b"")
+        gets = [Get(self._directory.full(entry.key), entry.size, self._seconds) for entry in small.values()]
+        try:
+            replies = yield from plan_gets(gets, self._seconds)
+        except Lost as error:
+            raise self._unavailable("objects", error) from error
+        for (name, entry), found in zip(small.items(), replies, strict=True):
+            if found is None:
+                raise StaleRead(resource=self.resource, key=self._directory.full(entry.key))
+            if found.size != entry.size:
+                raise _broken(entry.key, f"it has {found.size} bytes instead of {entry.size}", self.resource)
+            data[name] = found.data
+        for name in entries.keys() - small.keys():
+            data[name] = yield from self._plan_read(name)
+        return data
+
+    def _unavailable(self, about: str, error: Lost) -> GuardUnavailable:
+        return GuardUnavailable(
+            f"the object store did not answer about {about} of {self.resource!r}: {error}; retry",
+            resource=self.resource,
+        )
 
 
 class _Reading:
@@ -138,7 +168,11 @@ class _Reading:
     def _broken(self, reason: str) -> GuardUnavailable:
         self.close()
         self._failure = reason
-        return GuardUnavailable(f"reading {self._key!r} broke off: {reason}; open it again", resource=self._resource)
+        return _broken(self._key, reason, self._resource)
+
+
+def _broken(key: str, reason: str, resource: str) -> GuardUnavailable:
+    return GuardUnavailable(f"reading {key!r} broke off: {reason}; open it again", resource=resource)
 
 
 class Stream:
@@ -236,8 +270,22 @@ class Publication(PublicationBase):
             KeyError, StaleRead: as :meth:`open`.
             GuardUnavailable: the store did not answer, or the reading broke off. Retry.
         """
-        with self.open(name) as stream:
-            return stream.read()
+        return self._perform(self._plan_read(name))  # type: ignore[no-any-return]
+
+    def read_all(self, names: Iterable[str] | None = None) -> dict[str, bytes]:
+        """Read the bytes of several objects into memory: up to 16 at the same time, or one of more than 8 MiB.
+
+        Args:
+            names: of the objects. None: all of the publication.
+
+        Returns:
+            Their bytes by name.
+
+        Raises:
+            KeyError, StaleRead: as :meth:`open`.
+            GuardUnavailable: the store did not answer, or a reading broke off. Retry.
+        """
+        return self._perform(self._plan_read_all(names))  # type: ignore[no-any-return]
 
 
 class AsyncPublication(PublicationBase):
@@ -262,5 +310,19 @@ class AsyncPublication(PublicationBase):
             KeyError, StaleRead: as :meth:`open`.
             GuardUnavailable: the store did not answer, or the reading broke off. Retry.
         """
-        async with await self.open(name) as stream:
-            return await stream.read()
+        return await self._perform(self._plan_read(name))  # type: ignore[no-any-return]
+
+    async def read_all(self, names: Iterable[str] | None = None) -> dict[str, bytes]:
+        """Read the bytes of several objects into memory: up to 16 at the same time, or one of more than 8 MiB.
+
+        Args:
+            names: of the objects. None: all of the publication.
+
+        Returns:
+            Their bytes by name.
+
+        Raises:
+            KeyError, StaleRead: as :meth:`open`.
+            GuardUnavailable: the store did not answer, or a reading broke off. Retry.
+        """
+        return await self._perform(self._plan_read_all(names))  # type: ignore[no-any-return]

@@ -3,8 +3,8 @@
 A plan (``fencing.kernel.effects``) yields a request, is sent the reply or thrown the error, and continues. A request
 holds values, never code. So threads, asyncio, and tests that script a store run the very same plans.
 
-Three replies stand for an open thing that a plan only hands back: the pieces of a body, an upload, and the stream of an
-object.
+Four replies stand for an open thing that a plan only hands back: the pieces of a body, an upload, a batch, and the
+stream of an object.
 """
 
 from __future__ import annotations
@@ -160,8 +160,31 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginBatch:
+    """Begin to do requests at the same time. Nothing is sent yet.
+
+    Args:
+        seconds: the bound of each of them.
+    """
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Begin a request of a batch, when there is room for it. It raises the first failure of the batch."""
+
+    batch: object
+    request: Put | Get
+
+    @property
+    def seconds(self) -> float:
+        return 2 * self.request.seconds
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
-    """End an upload, and wait until the store has all of it."""
+    """End an upload, and wait until the store has all of it. Or wait for a batch: its replies in order."""
 
     upload: object
     seconds: float
@@ -169,7 +192,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Give up an upload. obstore lets the store drop the parts, if there is time."""
+    """Give up an upload, or a batch. obstore lets the store drop the parts of an upload, if there is time."""
 
     upload: object
     seconds: float

@@ -13,9 +13,11 @@ import pytest
 
 from fencing import Fence, OutcomeUnknown
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards.objects import loop as object_loop
 from storage_guards.objects.outcome import Sending
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.requests import Close, Next
+from tests.support import wait_until
 from tests.support.interrupted_lines import raise_at_line
 from tests.support.object_faults import FaultyStore
 
@@ -47,6 +49,9 @@ def in_place(guard: ObjectStoreGuard) -> bool:
 
 WAYS = {
     "publish": Way(lambda it: it.publish(MINE, {"x": b"new"}), lambda it: value(it) == b"new"),
+    "publish several": Way(
+        lambda it: it.publish(MINE, {"x": b"new", "y": b"2", "z": b"3"}), lambda it: value(it) == b"new"
+    ),
     "delete": Way(lambda it: it.delete(MINE), lambda it: value(it) is None),
     "write": Way(lambda it: it.write(MINE, KEY, b"new"), in_place),
 }
@@ -87,6 +92,7 @@ def interrupt(way: str, error: BaseException, number: int) -> tuple[bool, bool]:
         return True, world.check(unknown)
     except (SoftTimeLimitExceeded, KeyboardInterrupt) as bare:
         assert bare is error
+        wait_until(lambda: not asyncio.all_tasks(object_loop._shared_loop()))  # nothing is left running
         sent = world.check(bare)
         assert not sent or isinstance(error, KeyboardInterrupt)
         return True, sent

@@ -9,6 +9,7 @@ from obstore.store import MemoryStore
 
 from fencing import Fence, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
+from storage_guards.objects import changes
 from storage_guards.objects.probe import ProbeReport
 from tests.support.object_faults import FaultyStore
 from tests.support.sides import Side
@@ -106,7 +107,10 @@ def test_a_restore_to_the_last_acknowledged_state_does_no_harm(shop: Shop) -> No
     shop.call(shop.guard.collect, shop.lease)
 
 
-def test_another_guard_object_may_have_written_under_the_same_fence(shop: Shop) -> None:
+def test_another_guard_object_may_have_written_under_the_same_fence(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changes, "FRESH_SECONDS", -1.0)  # as if some time had passed
     shop.publish(b"1", claim=True)
     for _ in range(20):
         shop.publish(b"2", shop.another)

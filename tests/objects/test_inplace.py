@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from obstore.exceptions import GenericError
 from obstore.store import MemoryStore
 
-from fencing import Fence, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
+from fencing import Fence, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard
 from storage_guards.objects.in_place import MOST_IN_PLACE
 from tests.support import object_guards
@@ -124,6 +125,43 @@ def test_a_newer_write_in_the_object_stops_an_older_one_whose_check_is_old(side:
     Between.armed = True
     side.expect(StaleFence, lambda: desk.write(A, b"late"))
     assert desk.data == b"by B"
+
+
+def test_the_mark_and_the_object_are_read_at_the_same_time(side: Side) -> None:
+    """Each waits for the other, so one after the other would be the end of the time."""
+
+    class Both(MemoryStore):
+        async def get_async(self, path: str, **options: Any) -> Any:
+            if armed:
+                await both.wait()
+                asked.add(path)
+            return await super().get_async(path, **options)
+
+    armed: list[bool] = []
+    asked: set[str] = set()
+    both = asyncio.Barrier(2)
+    desk = Desk(side, Both(), timeout=20.0)
+    desk.call(desk.guard.claim, A)
+    armed.append(True)
+    desk.write(A, b"1")
+    assert asked == {KEY, "fencing/orders=3A1/pointer.json"}
+
+
+@pytest.mark.parametrize("about", [KEY, "pointer.json"])
+def test_a_read_without_an_answer_writes_nothing(side: Side, about: str) -> None:
+    class Deaf(MemoryStore):
+        async def get_async(self, path: str, **options: Any) -> Any:
+            if armed and about in path:
+                raise GenericError("no answer")
+            return await super().get_async(path, **options)
+
+    armed: list[bool] = []
+    desk = Desk(side, Deaf())
+    desk.call(desk.guard.claim, A)
+    armed.append(True)
+    assert "nothing was written, retry" in str(side.expect(GuardUnavailable, lambda: desk.write(A, b"1")))
+    armed.clear()
+    assert desk.data is None
 
 
 def test_arguments(side: Side) -> None:

@@ -48,6 +48,9 @@ WAYS = {
     "claim and publish": Way(
         False, POINTER, lambda it: it.publish(MINE, {"x": b"new"}, claim=True), lambda it: value(it) == b"new"
     ),
+    "publish several": Way(
+        True, POINTER, lambda it: it.publish(MINE, {"x": b"new", "y": b"2", "z": b"3"}), lambda it: value(it) == b"new"
+    ),
     "delete": Way(True, POINTER, lambda it: it.delete(MINE), lambda it: value(it) is None),
     "write": Way(True, KEY, lambda it: it.write(MINE, KEY, b"new"), in_place),
 }

@@ -113,6 +113,26 @@ def test_a_claim_changes_the_etag_that_writes_are_conditional_on(world: World) -
     assert world.value is seen_by_b is None
 
 
+def test_a_stored_state_that_comes_back_is_no_condition_to_begin_from(world: World) -> None:
+    """A backup brings its ETag back, too. What was acknowledged to the holder since is gone, so its put must not land.
+
+    Another guard object has written for the same lease. So this one still has the state that the backup has.
+    """
+
+    class Lease:
+        fence = A
+
+    lease = Lease()
+    pointer = "fencing/orders=3A1/pointer.json"
+    world.call(world.guard.claim, lease)
+    backup = bytes(world.store.inner.get(pointer).bytes())
+    kind: Any = type(world.guard)
+    world.call(kind(world.store).publish, lease, {"value": b"acknowledged"})
+    world.store.inner.put(pointer, backup)
+    world.side.expect(UnclaimedFence, world.call, world.guard.publish, lease, {"value": b"late"})
+    assert world.value is None
+
+
 def test_a_deletion_that_is_late_deletes_nothing(world: World) -> None:
     world.publish(A, b"old", claim=True)
     steps = _Steps(world, world.guard._plan_delete(A, False))
