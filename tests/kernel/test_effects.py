@@ -27,3 +27,27 @@ def test_a_coroutine_that_was_cancelled_before_it_began_is_closed() -> None:
         asyncio.run(story())
         gc.collect()
     assert [str(warning.message) for warning in caught] == []
+
+
+def test_a_cancellation_is_delivered_after_the_end() -> None:
+    async def story() -> None:
+        begun, end, ended = asyncio.Event(), asyncio.Event(), []
+
+        async def work() -> None:
+            begun.set()
+            await end.wait()
+            ended.append(True)
+
+        shielding = asyncio.ensure_future(finish(work()))
+        await begun.wait()
+        for _ in range(2):
+            shielding.cancel()
+            await asyncio.sleep(0)
+        assert not shielding.done()
+        end.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await shielding
+        assert ended == [True]
+        assert caught.value.__cause__ is None
+
+    asyncio.run(story())

@@ -58,7 +58,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/kernel/effects.py",
         "if cancelled is None:\n        return task.result()",
         "if cancelled is None or failure is None:\n        return task.result()",
-        ("tests/locks/test_cancellation.py::test_a_cancelled_release_is_finished_first",),
+        ("tests/kernel/test_effects.py::test_a_cancellation_is_delivered_after_the_end",),
     ),
     # Locks
     Mutant(
@@ -165,6 +165,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/kernel/retry.py",
         "yield attempt(timeout, last)), sent_at, repeated)",
         "yield attempt(timeout, last)), clock(), repeated)",
+        ("tests/locks/test_plans.py::test_the_deadline_of_a_repeated_request_counts_from_the_repetition",),
+    ),
+    Mutant(
+        "the-deadline-of-a-first-request-counts-from-the-reply",
+        "fencing/redis/plans.py",
+        "if type(reply) is bytes:\n            return _grant(reply, resource, token, settings, sent_at)",
+        "if type(reply) is bytes:\n            return _grant(reply, resource, token, settings, self.clock())",
         ("tests/locks/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
     ),
     Mutant(
