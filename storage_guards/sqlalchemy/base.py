@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, MetaData, Select, TextClause
+from sqlalchemy import Connection, Engine, Executable, MetaData, Select
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
@@ -21,7 +20,6 @@ from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
-from storage_guards.sql.statements import is_one_write
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.marks import Marks
@@ -49,6 +47,7 @@ class SQLAlchemyBase(OperationsBase):
         if reason is not None:
             raise GuardNotEnforceable(reason)
         super().__init__(timeout, schema)
+        self._sync_engine = engine
         self._marks = _marks_of(engine, schema)
         self._given_schema, self._schema = schema, self._marks.schema
         self._continuity = Continuity(engine.dialect, schema)  # which an engine with other options shares
@@ -85,17 +84,6 @@ class SQLAlchemyBase(OperationsBase):
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))
-
-    def _may_end_the_transaction(self, statement: Executable) -> bool:
-        """Return whether the statement may end the transaction.
-
-        Only an INSERT, UPDATE or DELETE construct may not, or a ``text()`` that is one such statement. PostgreSQL takes
-        several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL a ``text()`` may be
-        any statement that commits implicitly, also a procedure.
-        """
-        if type(statement) is TextClause and not self._marks.dialect.commits_implicitly:
-            return not is_one_write(statement.text)
-        return not isinstance(statement, UpdateBase)
 
     def _errors(
         self, fences: Sequence[Fence] = (), seconds: float | None = None, then: str = NOTHING_WRITTEN

@@ -261,7 +261,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
+        caller_block = self._marks.may_end_the_transaction(statement, self._sync_engine)
+        transaction = self._transaction((holder,), claim=claim, caller_block=caller_block)
         rows = -1
         try:
             async with self._run(transaction) as connection:

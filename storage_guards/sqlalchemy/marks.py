@@ -10,11 +10,12 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, MetaData, Row, Table
+from sqlalchemy import Connection, Engine, Executable, MetaData, Row, Table, TextClause
 from sqlalchemy.schema import CreateTable
+from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, StaleFence
@@ -32,6 +33,7 @@ from storage_guards.sql.pruning import (
     warn_of_implausible,
 )
 from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
+from storage_guards.sql.statements import is_one_write
 from storage_guards.sql.verify import (
     MAKE_ANEW,
     Finding,
@@ -61,12 +63,16 @@ class Located(NamedTuple):
         direct: the statements on it. They answer with rows, as ``UPDATE … RETURNING`` does. A database without such
             statements overrides more of :class:`Marks`.
         calls: the statements where the database enforces, if it can.
+        check: the check of ``direct``, as the driver takes it without the engine; or a template of it.
+        claim: the same for the claim.
     """
 
     schema: str
     table: str
     direct: Prepared
     calls: Prepared
+    check: str = ""
+    claim: str = ""
 
 
 class Marks(ABC):
@@ -129,6 +135,25 @@ class Marks(ABC):
             finally:
                 transaction.rollback()
 
+    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
+        """Bound the waits of a guarded transaction, BEGIN and COMMIT included, where bounds are settings of the
+        connection.
+
+        Its value is what :meth:`admit` takes as ``bounds``.
+        """
+        return self.dialect.bounded_waits(connection, seconds)
+
+    def may_end_the_transaction(self, statement: Executable, engine: Engine) -> bool:
+        """Return whether the statement may end the transaction.
+
+        Only an INSERT, UPDATE or DELETE construct may not, or a ``text()`` that is one such statement. PostgreSQL takes
+        several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL a ``text()`` may be
+        any statement that commits implicitly, also a procedure.
+        """
+        if type(statement) is TextClause:
+            return not is_one_write(statement.text)
+        return not isinstance(statement, UpdateBase)
+
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         """Bound the waits of this transaction, and how long others can wait for it, where a transaction has such
         bounds.
@@ -168,11 +193,12 @@ class Marks(ABC):
         claim: bool,
         writes: int = 1,
         joined: bool = False,
+        bounds: Any = None,
     ) -> list[Admitted]:
         """Claim or check, and bound what the transaction may wait for.
 
         These are the first statements of a transaction or, if it is ``joined``, later ones of the caller's own
-        transaction.
+        transaction. ``bounds`` is the value of :meth:`bounded`.
         """
         enforced = self.limit(connection, seconds)
         if claim:
@@ -208,7 +234,9 @@ class Marks(ABC):
         """Return whether the server has sent something unasked, such as the end of the session. It sends nothing."""
         return False
 
-    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:  # noqa: B027 - most need nothing
+    def note_transaction(  # noqa: B027 - most need nothing
+        self, connection: Connection, admitted: Admitted, bounds: Any
+    ) -> None:
         """Prepare :meth:`is_same_transaction`, where it needs more than the admitted fence."""
 
     @abstractmethod

@@ -12,10 +12,12 @@ Names are sent as hexadecimal digits, so no character set and no ``sql_mode`` of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import VARBINARY, Connection, DateTime, Row, TextClause, text
+from sqlalchemy import VARBINARY, Connection, DateTime, Executable, Row, TextClause, text
+from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
@@ -29,8 +31,10 @@ from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
+from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks
+from storage_guards.sqlalchemy.mariadb import NO_SAVEPOINT, SessionBounds, compound, savepoint_of
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
+from storage_guards.sqlalchemy.table import PARTITION, PARTITION_BY, Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
 
@@ -56,35 +60,49 @@ _READ_MARK = """
     FROM {table} WHERE resource = UNHEX(:resource)
 """
 
+_ENGINE = text(
+    "SELECT engine AS engine FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
+)
+
+_CHECK = f"""UPDATE {{table}}
+    SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
+    WHERE resource = UNHEX(:resource)"""
+_CLAIM = f"UPDATE {{table}} SET {_RAISE} WHERE resource = UNHEX(:resource)"
+
+
+class _Table(NamedTuple):
+    """A mark table that was found: its schema, and whether it has the partition. Tables of earlier versions do not."""
+
+    schema: str
+    is_partitioned: bool
+
 
 @cache
-def _located_in(schema: str) -> Located:
-    table = _full_name(schema)
-    prepared = Prepared(*map(text, _statements_on(table, _read_in(schema))))
-    return Located(schema, table, prepared, prepared)
+def _located(found: _Table) -> Located:
+    table = _full_name(found)
+    prepared = Prepared(*map(text, _statements_on(table, _read(found))))
+    return Located(found.schema, table, prepared, prepared, compound(_CHECK, table), compound(_CLAIM, table))
 
 
 @cache
-def _locking_read_in(schema: str) -> TextClause:
-    return text(_read_in(schema) + " FOR UPDATE")
+def _locking_read(found: _Table) -> TextClause:
+    return text(_read(found) + " FOR UPDATE")
 
 
-def _read_in(schema: str) -> str:
-    return _READ_MARK.format(schema=schema, table=_full_name(schema), name=TABLE)
+def _read(found: _Table) -> str:
+    return _READ_MARK.format(schema=found.schema, table=_full_name(found), name=TABLE)
 
 
-def _full_name(schema: str) -> str:
-    return f"{quoted(schema, mark='`')}.{TABLE}"
+def _full_name(found: _Table) -> str:
+    name = f"{quoted(found.schema, mark='`')}.{TABLE}"
+    return f"{name} PARTITION ({PARTITION})" if found.is_partitioned else name
 
 
 def _statements_on(table: str, read: str) -> Statements:
     """Return the statements. Those that change something answer with no row, so the mark is read after them."""
     return Statements(
-        check=f"""
-        UPDATE {table} SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
-        WHERE resource = UNHEX(:resource)
-    """,
-        claim=f"UPDATE {table} SET {_RAISE} WHERE resource = UNHEX(:resource)",
+        check=_CHECK.format(table=table),
+        claim=_CLAIM.format(table=table),
         first_claim=(
             f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) VALUES "
             "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
@@ -103,6 +121,15 @@ def _statements_on(table: str, read: str) -> Statements:
         read_mark=read,
         read_floor=read,
     )
+
+
+class _Answer(NamedTuple):
+    """A mark as the database has it."""
+
+    number: int
+    token: str
+    seq: int
+    recent_writes: str
 
 
 _TYPES = {
@@ -128,8 +155,12 @@ class MySQLMarks(Marks):
             schema=schema,
             claimed_at=DateTime(),
             mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+            mysql_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
+            mariadb_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
         )
         super().__init__(table, translated or schema)
+        self._partitioned: frozenset[str] = frozenset()
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -153,15 +184,47 @@ class MySQLMarks(Marks):
                 connection.rollback()
 
     def _visible_tables(self, connection: Connection) -> VisibleTables:
-        query = f"SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}'"
-        rows = connection.exec_driver_sql(f"SELECT 0, DATABASE() UNION ALL {query}").all()
-        everywhere = sorted(str(schema) for found, schema in rows if found)
-        return VisibleTables(
-            tuple(everywhere), tuple(str(schema) for found, schema in rows if not found and schema is not None)
-        )
+        # A temporary table has no partition, so it is not taken for the mark table where the server lists it, too.
+        rows = connection.exec_driver_sql(
+            f"SELECT 0, DATABASE() "
+            f"UNION ALL SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}' "
+            f"UNION ALL SELECT 2, table_schema FROM information_schema.partitions "
+            f"WHERE table_name = '{TABLE}' AND partition_name = '{PARTITION}'"
+        ).all()
+        named = {kind: [str(schema) for found, schema in rows if found == kind and schema] for kind in (0, 1, 2)}
+        self._partitioned = frozenset(named[2])
+        return VisibleTables(tuple(sorted(set(named[1]))), tuple(named[0]))
+
+    def _create(self, connection: Connection) -> None:
+        super()._create(connection)
+        self._located = None  # to see whether the table has its partition
+        self.locate(connection)
 
     def _statements_in(self, schema: str) -> Located:
-        return _located_in(schema)
+        return _located(self._table_in(schema))
+
+    def _table_in(self, schema: str) -> _Table:
+        return _Table(schema, schema in self._partitioned)
+
+    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
+        """Bound the waits of the connection as :meth:`Marks.bounded` does: on MariaDB together with the first check.
+
+        A hook may execute a statement as the transaction begins, and this must be bounded, too. Then the bounds are set
+        before.
+        """
+        if self._located is None or not MySQL.is_mariadb(connection):
+            return super().bounded(connection, seconds)
+        return SessionBounds(connection, seconds)
+
+    def may_end_the_transaction(self, statement: Executable, engine: Any) -> bool:
+        """Return whether the statement may end the transaction, as :meth:`Marks.may_end_the_transaction` does.
+
+        A single INSERT, UPDATE, DELETE or SELECT cannot, nor can the functions and triggers that it runs (error 1422).
+        A hook could hide that a deadlock has ended the transaction.
+        """
+        return super().may_end_the_transaction(statement, engine) or (
+            isinstance(statement, TextClause) and has_hooks(engine)
+        )
 
     def has_unread(self, connection: Connection) -> bool:
         driver: Any = connection.connection.driver_connection
@@ -169,14 +232,37 @@ class MySQLMarks(Marks):
         socket = driver._sock if writer is None else writer.get_extra_info("socket")
         return socket is None or is_readable(socket.fileno())
 
-    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:
-        """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
-        connection.exec_driver_sql(f"SAVEPOINT {_savepoint_of(admitted)}")
+    def note_transaction(self, connection: Connection, admitted: Admitted, bounds: Any) -> None:
+        """Set a savepoint, unless a compound statement has. It ends with its transaction: by a COMMIT, an implicit
+        commit or a deadlock."""
+        if not isinstance(bounds, SessionBounds):
+            connection.exec_driver_sql(f"SAVEPOINT {_savepoint_of(admitted)}")
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
+        fetch_directly(connection, f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
         return True
+
+    def admit(
+        self,
+        connection: Connection,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        joined: bool = False,
+        bounds: Any = None,
+    ) -> list[Admitted]:
+        if not isinstance(bounds, SessionBounds):
+            return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+        sql = self.locate(connection)
+        if claim:
+            admitted = [self._claim_one(connection, sql.direct, fence, writes, bounds) for fence in fences]
+        else:
+            admitted = [self._check_one(connection, sql.direct, fence, bounds) for fence in fences]
+        self.require_open(connection)
+        return admitted
 
     def check(
         self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
@@ -195,33 +281,73 @@ class MySQLMarks(Marks):
                 raise old_snapshot(now.fence)
         return admitted
 
-    def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
+    def _claim_one(
+        self, connection: Connection, sql: Prepared, fence: Fence, writes: int, bounds: SessionBounds | None = None
+    ) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
         for _ in range(ROUNDS):
-            connection.execute(sql.claim, values)
-            row = self._lock_row(connection, fence)
+            row = self._change(connection, sql.claim, fence, values, bounds)
             if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
                 floor, table = self._shared_floor(connection, sql)
                 if fence.number <= floor:
                     admit_claim(None, fence, floor)
                 connection.execute(sql.first_claim, {**values, "table": table})
-                row = self._lock_row(connection, fence)
+                row = _answer(self._lock_row(connection, fence))
             if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
                 return Admitted(fence, row.seq, row.recent_writes, None)
+            if bounds is not None:  # nothing was changed, and so the engine not tested
+                self._require_innodb(connection)
             admit_claim(_mark(row), fence, 0)
             # There was no mark for the UPDATE, and then an older one for the read, which has locked it.
         raise keeps_changing(fence)
 
-    def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
+    def _check_one(
+        self, connection: Connection, sql: Prepared, fence: Fence, bounds: SessionBounds | None = None
+    ) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
         for _ in range(ROUNDS):
-            connection.execute(sql.check, values)
-            row = self._lock_row(connection, fence)
+            row = self._change(connection, sql.check, fence, values, bounds)
             if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
                 return Admitted(fence, row.seq, row.recent_writes, None)
+            if bounds is not None:  # nothing was changed, and so the engine not tested
+                self._require_innodb(connection)
             admit_write(_mark(row), fence)
             # There was no mark for the UPDATE, and then one for the read.
         raise keeps_changing(fence)
+
+    def _change(
+        self,
+        connection: Connection,
+        change: TextClause,
+        fence: Fence,
+        values: dict[str, Any],
+        bounds: SessionBounds | None,
+    ) -> _Answer | None:
+        """Execute the check or the claim, and then lock and read the mark."""
+        if bounds is None:
+            connection.execute(change, values)
+            return _answer(self._lock_row(connection, fence))
+        located = self.locate(connection)
+        template = located.claim if "writes" in values else located.check
+        try:
+            found = fetch_directly(connection, bounds.fill(template, values))
+        except DBAPIError as error:
+            if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
+                self._require_innodb(connection)
+                self.require_open(connection)
+            raise
+        if found is None:
+            return None
+        *columns, warnings = found
+        if warnings:
+            self._require_innodb(connection)
+        return _Answer(*columns)
+
+    def _require_innodb(self, connection: Connection) -> None:
+        """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
+        _require_innodb(
+            connection.execute(_ENGINE, {"schema": self.locate(connection).schema, "name": TABLE}).one_or_none()
+        )
 
     def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
         # A write comes first: after a SELECT the server may not yet report that it has begun a transaction.
@@ -232,11 +358,11 @@ class MySQLMarks(Marks):
     def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.lock_absence, values)
-        row = self._lock_row(connection, fence)
+        row = _answer(self._lock_row(connection, fence))
         return row is not None and _begins_with(row, values["write"])
 
     def _lock_row(self, connection: Connection, fence: Fence) -> Row[Any] | None:
-        return self._row(connection, _locking_read_in(self.locate(connection).schema), fence)
+        return self._row(connection, _locking_read(self._table_in(self.locate(connection).schema)), fence)
 
     def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
         row = fetch_one(connection, statement, {"resource": self._key(fence.resource)})
@@ -300,6 +426,12 @@ class MySQLMarks(Marks):
         ).all()
         if [tuple(row) for row in key] != [("resource", None)]:
             yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
+        if located.schema not in self._partitioned:
+            yield Finding(
+                "safety",
+                f"a temporary table {TABLE} would hide the mark table from its connection",
+                f"ALTER TABLE {TABLE} {PARTITION_BY}",
+            )
         checks = connection.execute(
             text("SELECT constraint_name FROM information_schema.check_constraints WHERE constraint_schema = :schema"),
             {"schema": located.schema},
@@ -349,13 +481,18 @@ class MySQLMarks(Marks):
 
 def _savepoint_of(admitted: Admitted) -> str:
     """Return a name that no other transaction has: the random id of this write."""
-    return f"`fencing {admitted.recent_writes.partition(' ')[0]}`"
+    return savepoint_of(admitted.recent_writes.partition(" ")[0])
 
 
-def _require_innodb(row: Row[Any]) -> None:
-    if row.engine != "InnoDB":
+def _answer(row: Row[Any] | None) -> _Answer | None:
+    return None if row is None else _Answer(row.number, row.token, row.seq, row.recent_writes)
+
+
+def _require_innodb(row: Row[Any] | None) -> None:
+    if row is None or row.engine != "InnoDB":
+        engine = "of a temporary table" if row is None else row.engine
         raise GuardNotEnforceable(
-            f"the table {TABLE} has the engine {row.engine}, which has no transactions: a check would not hold until "
+            f"the table {TABLE} has the engine {engine}, which has no transactions: a check would not hold until "
             f"the write; ALTER TABLE {TABLE} ENGINE = InnoDB, and do the same for the data"
         )
 
@@ -366,13 +503,13 @@ def _remember(now: str, before: str) -> str:
     return f"{newest} {before}"[:REMEMBERED_CHARACTERS]
 
 
-def _matches(row: Row[Any], fence: Fence) -> bool:
+def _matches(row: _Answer, fence: Fence) -> bool:
     return (row.number, row.token) == (fence.number, fence.token)
 
 
-def _begins_with(row: Row[Any], write: str) -> bool:
-    return bool(row.recent_writes.partition(" ")[0] == write)
+def _begins_with(row: _Answer, write: str) -> bool:
+    return row.recent_writes.partition(" ")[0] == write
 
 
-def _mark(row: Row[Any] | None) -> Mark | None:
+def _mark(row: _Answer | None) -> Mark | None:
     return None if row is None else Mark(row.number, row.token, row.seq)

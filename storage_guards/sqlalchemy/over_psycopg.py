@@ -48,6 +48,7 @@ class PsycopgMarks(PostgreSQLMarks):
         claim: bool,
         writes: int = 1,
         joined: bool = False,
+        bounds: Any = None,
     ) -> list[Admitted]:
         """Claim or check, as :meth:`Marks.admit` does. A mere claim is also committed."""
         if joined and not connection.in_transaction():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Any
 
 from sqlalchemy import CheckConstraint, Connection, Text, text
 from sqlalchemy.exc import OperationalError
@@ -78,6 +79,7 @@ class SQLiteMarks(Marks):
         claim: bool,
         writes: int = 1,
         joined: bool = False,
+        bounds: Any = None,
     ) -> list[Admitted]:
         admitted = super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         if not self._choice_is_confirmed:

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
@@ -53,9 +53,9 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     def on(self, connection: Connection) -> Iterator[Connection]:
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
-        with self._marks.dialect.bounded_waits(connection, self.seconds):
+        with self._marks.bounded(connection, self.seconds) as bounds:
             with connection.begin():
-                self.admit(connection)
+                self.admit(connection, bounds)
                 if self.caller_block and not self._marks.dialect.begins_by_itself(connection):
                     # Otherwise what follows a COMMIT in the block would be committed without a check.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
@@ -69,18 +69,24 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                     raise
             self.note_commit()
 
-    def admit(self, connection: Connection) -> None:
+    def admit(self, connection: Connection, bounds: Any = None) -> None:
         """Claim or check.
 
         These are the first statements of a transaction or, if it is ``joined``, later ones of the caller's own
         transaction.
         """
         admitted = self._marks.admit(
-            connection, self.fences, self.seconds, claim=self.claims, writes=self.writes, joined=self.joined
+            connection,
+            self.fences,
+            self.seconds,
+            claim=self.claims,
+            writes=self.writes,
+            joined=self.joined,
+            bounds=bounds,
         )
         self.check_continuity(admitted)
         if self.caller_block:
-            self._marks.note_transaction(connection, admitted[0])
+            self._marks.note_transaction(connection, admitted[0], bounds)
         self._admitted = admitted
 
     def about_to_commit(self, connection: Connection) -> None:
