@@ -42,11 +42,16 @@ def fetch_directly(connection: Connection, statement: str, values: Any = None) -
 
 
 def has_hooks(target: Any) -> bool:
-    """Return whether an engine or a connection has hooks, which may execute statements of their own.
+    """Return whether an engine, or a connection or its engine, has hooks. They may execute statements of their own.
 
     SQLAlchemy keeps this in an attribute (seen in 2.0 and 2.1). Without the attribute there may be hooks.
     """
-    return bool(getattr(target, "_has_events", True))
+    return bool(getattr(target, "_has_events", True) or getattr(target.engine, "_has_events", True))
+
+
+def is_logged(connection: Connection) -> bool:
+    """Return whether the engine logs what the connection does (an attribute as for :func:`has_hooks`)."""
+    return bool(getattr(connection, "_echo", True))
 
 
 def _as_sqlalchemy(connection: Connection, statement: str, error: Any, cursor: Any) -> Any:

@@ -15,23 +15,26 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.sql.client import LEAST_SECONDS
-from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks
+from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks, is_logged
 
 NO_SAVEPOINT = (1178, 1305)
 """The errors of a savepoint in a table whose engine has none, and in autocommit, where it is gone at once."""
 
-# The statement before SAVEPOINT has its bound from SET STATEMENT, because inside a compound statement the session's
-# max_statement_time is not applied.
+KEEP = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
+"""Assignments by which a change of a mark keeps what it has found and written. To read the row again takes longer."""
+
+# The change has its bound from SET STATEMENT, because inside a compound statement the session's max_statement_time is
+# not applied.
 #
 # A table without transactions would not be locked, and nothing would be rolled back. Its engine is not looked up, which
-# would take longer than all the rest. Instead the change is put before a savepoint, and that is rolled back to at once,
-# which undoes nothing. Where the changed table has no transactions, either SAVEPOINT fails (Aria), or ROLLBACK TO gives
-# a warning (1196: MyISAM and others). So this tests the very table that was changed, each time.
-_COMPOUND = """BEGIN NOT ATOMIC {opening}
+# would take longer than all the rest. Instead a savepoint comes after the change, and is rolled back to at once, which
+# undoes nothing. Where the changed table has no transactions, either SAVEPOINT fails (Aria), or ROLLBACK TO gives a
+# warning (1196: MyISAM and others). So this tests the very table that was changed, each time.
+_COMPOUND = """BEGIN NOT ATOMIC {opening}SET @fencing_admitted = NULL;
 SET STATEMENT max_statement_time = {seconds} FOR {change};
-SAVEPOINT {savepoint}; ROLLBACK TO SAVEPOINT {savepoint}; SET @fencing_warnings = @@warning_count;
-SELECT number, CONVERT(token USING utf8mb4), seq, CONVERT(recent_writes USING utf8mb4), @fencing_warnings
-FROM {table} WHERE resource = UNHEX(:resource) FOR UPDATE; END"""
+SAVEPOINT {savepoint}; ROLLBACK TO SAVEPOINT {savepoint};
+SELECT IF(@fencing_admitted, CONVERT(
+    CONCAT_WS(' ', @@warning_count, @fencing_seq, @fencing_recent) USING utf8mb4), NULL); END"""
 
 # The same bounds as MySQL.bounded_waits, in a form that can be sent together with the check. When all old values are
 # restored, one of them is forgotten: a second restoration fails, and so never brings back those of another transaction.
@@ -58,16 +61,19 @@ _RESTORE = "SET {}, @fencing_guard_{} = NULL".format(
     ", ".join(f"SESSION {name} = @fencing_guard_{name}" for name in _NAMES), _NAMES[-1]
 )
 
+_COMMIT = f"BEGIN NOT ATOMIC COMMIT; {_RESTORE}; END"
 
-def compound(change: str, table: str) -> str:
-    """Return the template of a change of a mark, with the read of the mark after it, for :meth:`SessionBounds.fill`.
+
+def compound(change: str) -> str:
+    """Return the template of a change of a mark for :meth:`SessionBounds.fill`.
+
+    It answers with NULL where the rule does not admit the fence. Otherwise with the number of warnings, and the mark's
+    seq and recent writes, in one text.
 
     Args:
-        change: a template of an UPDATE of ``table``, with ``:name`` for each value.
-        table: its full name, as SQL.
+        change: an UPDATE that keeps its answer (``KEEP``), with ``:name`` for each value.
     """
-    own = {name: f"{{{name}}}" for name in ("opening", "seconds", "savepoint")}
-    template = _COMPOUND.format(change=change.format(table=table), table=table, **own)
+    template = _COMPOUND.format(change=change, **{name: f"{{{name}}}" for name in ("opening", "seconds", "savepoint")})
     return re.sub(r":(resource|number|token|writes|write)\b", r"{\1}", template)
 
 
@@ -79,8 +85,8 @@ def savepoint_of(write: str) -> str:
 class SessionBounds:
     """The bounds of a connection for one guarded transaction. Its first compound statement sets them.
 
-    As a context manager it surrounds the transaction, BEGIN and COMMIT included. It restores the old bounds, and else
-    invalidates the connection.
+    As a context manager it surrounds the transaction, BEGIN and COMMIT included. It restores the old bounds, unless
+    :meth:`commit` has. Where that fails it invalidates the connection.
 
     Args:
         connection: to a MariaDB, and idle.
@@ -95,7 +101,7 @@ class SessionBounds:
 
     def __enter__(self) -> Self:
         connection = self._connection
-        if has_hooks(connection) or has_hooks(connection.engine):
+        if has_hooks(connection):
             # A hook may execute a statement as the transaction begins: that one must be bounded, and see the right
             # isolation level.
             try:
@@ -116,6 +122,20 @@ class SessionBounds:
                 connection.invalidate()  # a connection with changed settings must not return to the pool
                 if not isinstance(failure, DBAPIError):
                     raise  # an interruption; a database's error must not hide the end of the block: it may be committed
+
+    def commit(self) -> bool:
+        """Commit and restore the bounds, in one request. The engine's transaction is rolled back after that, which has
+        nothing left to undo: as the connection is closed, and in place of the pool's own rollback.
+
+        Returns:
+            False: nothing was done, because a hook or the log would see a rollback instead of a commit.
+        """
+        connection = self._connection
+        if not self._are_set or has_hooks(connection) or is_logged(connection):
+            return False
+        fetch_directly(connection, _COMMIT)
+        self._are_set = False
+        return True
 
     def fill(self, template: str, values: Mapping[str, Any]) -> str:
         """Return the compound statement with these values of a claim or a check. The first one also sets the bounds."""

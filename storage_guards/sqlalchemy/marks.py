@@ -143,6 +143,10 @@ class Marks(ABC):
         """
         return self.dialect.bounded_waits(connection, seconds)
 
+    def commit(self, bounds: Any) -> bool:
+        """Commit in another way than the engine does. False: let the engine commit."""
+        return False
+
     def may_end_the_transaction(self, statement: Executable, engine: Engine) -> bool:
         """Return whether the statement may end the transaction.
 

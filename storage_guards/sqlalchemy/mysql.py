@@ -32,7 +32,7 @@ from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks
-from storage_guards.sqlalchemy.mariadb import NO_SAVEPOINT, SessionBounds, compound, savepoint_of
+from storage_guards.sqlalchemy.mariadb import KEEP, NO_SAVEPOINT, SessionBounds, compound, savepoint_of
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import PARTITION, PARTITION_BY, Prepared, fetch_one, mark_table
 
@@ -46,9 +46,9 @@ _MATCHES = "(number = :number AND token = :token)"
 
 # MariaDB's mode SIMULTANEOUS_ASSIGNMENT changes nothing: each column is read only before it is assigned.
 _RAISE = f"""
-    recent_writes = IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
-    claimed_at = IF({_ADMITS}, UTC_TIMESTAMP(), claimed_at),
-    seq = IF({_ADMITS}, IF(number = :number, seq, 0) + :writes, seq),
+    recent_writes = {{recent}}IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
+    claimed_at = IF({{admitted}}{_ADMITS}, UTC_TIMESTAMP(), claimed_at),
+    seq = {{seq}}IF({_ADMITS}, IF(number = :number, seq, 0) + :writes, seq),
     token = IF(number < :number, :token, token),
     number = GREATEST(number, :number)
 """
@@ -65,9 +65,10 @@ _ENGINE = text(
 )
 
 _CHECK = f"""UPDATE {{table}}
-    SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
+    SET recent_writes = {{recent}}IF({{admitted}}{_MATCHES}, {_REMEMBER}, recent_writes), seq = {{seq}}seq + {_MATCHES}
     WHERE resource = UNHEX(:resource)"""
 _CLAIM = f"UPDATE {{table}} SET {_RAISE} WHERE resource = UNHEX(:resource)"
+_KEEP_NOTHING = dict.fromkeys(KEEP, "")
 
 
 class _Table(NamedTuple):
@@ -81,7 +82,8 @@ class _Table(NamedTuple):
 def _located(found: _Table) -> Located:
     table = _full_name(found)
     prepared = Prepared(*map(text, _statements_on(table, _read(found))))
-    return Located(found.schema, table, prepared, prepared, compound(_CHECK, table), compound(_CLAIM, table))
+    kept = [compound(change.format(table=table, **KEEP)) for change in (_CHECK, _CLAIM)]
+    return Located(found.schema, table, prepared, prepared, *kept)
 
 
 @cache
@@ -101,12 +103,12 @@ def _full_name(found: _Table) -> str:
 def _statements_on(table: str, read: str) -> Statements:
     """Return the statements. Those that change something answer with no row, so the mark is read after them."""
     return Statements(
-        check=_CHECK.format(table=table),
-        claim=_CLAIM.format(table=table),
+        check=_CHECK.format(table=table, **_KEEP_NOTHING),
+        claim=_CLAIM.format(table=table, **_KEEP_NOTHING),
         first_claim=(
             f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) VALUES "
             "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
-            f"ON DUPLICATE KEY UPDATE {_RAISE}"
+            f"ON DUPLICATE KEY UPDATE {_RAISE.format(**_KEEP_NOTHING)}"
         ),
         lock_floor=read + " LOCK IN SHARE MODE",
         make_floor=(
@@ -216,6 +218,9 @@ class MySQLMarks(Marks):
             return super().bounded(connection, seconds)
         return SessionBounds(connection, seconds)
 
+    def commit(self, bounds: Any) -> bool:
+        return isinstance(bounds, SessionBounds) and bounds.commit()
+
     def may_end_the_transaction(self, statement: Executable, engine: Any) -> bool:
         """Return whether the statement may end the transaction, as :meth:`Marks.may_end_the_transaction` does.
 
@@ -295,8 +300,6 @@ class MySQLMarks(Marks):
                 row = _answer(self._lock_row(connection, fence))
             if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
                 return Admitted(fence, row.seq, row.recent_writes, None)
-            if bounds is not None:  # nothing was changed, and so the engine not tested
-                self._require_innodb(connection)
             admit_claim(_mark(row), fence, 0)
             # There was no mark for the UPDATE, and then an older one for the read, which has locked it.
         raise keeps_changing(fence)
@@ -309,8 +312,6 @@ class MySQLMarks(Marks):
             row = self._change(connection, sql.check, fence, values, bounds)
             if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
                 return Admitted(fence, row.seq, row.recent_writes, None)
-            if bounds is not None:  # nothing was changed, and so the engine not tested
-                self._require_innodb(connection)
             admit_write(_mark(row), fence)
             # There was no mark for the UPDATE, and then one for the read.
         raise keeps_changing(fence)
@@ -336,12 +337,12 @@ class MySQLMarks(Marks):
                 self._require_innodb(connection)
                 self.require_open(connection)
             raise
-        if found is None:
-            return None
-        *columns, warnings = found
-        if warnings:
+        if found is None or found[0] is None:  # the reason is in the row, which is read and locked now
+            return _answer(self._lock_row(connection, fence))
+        warnings, seq, recent_writes = found[0].split(" ", 2)
+        if warnings != "0":
             self._require_innodb(connection)
-        return _Answer(*columns)
+        return _Answer(fence.number, fence.token, int(seq), recent_writes)
 
     def _require_innodb(self, connection: Connection) -> None:
         """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""

@@ -54,7 +54,9 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
         with self._marks.bounded(connection, self.seconds) as bounds:
-            with connection.begin():
+            root = connection.begin().__enter__()
+            committed = False
+            try:
                 self.admit(connection, bounds)
                 if self.caller_block and not self._marks.dialect.begins_by_itself(connection):
                     # Otherwise what follows a COMMIT in the block would be committed without a check.
@@ -64,9 +66,15 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                         yield connection
                     if not self._committing:
                         self.about_to_commit(connection)
+                        committed = self._marks.commit(bounds)
                 except BaseException as error:
                     self.body_failed(error)
                     raise
+            except BaseException as error:
+                root.__exit__(type(error), error, error.__traceback__)
+                raise
+            if not committed:
+                root.__exit__(None, None, None)
             self.note_commit()
 
     def admit(self, connection: Connection, bounds: Any = None) -> None:
