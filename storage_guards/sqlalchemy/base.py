@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Executable, MetaData, Select
+from sqlalchemy import Connection, Engine, Executable, MetaData, Select, TextClause
 from sqlalchemy.engine import CursorResult
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
@@ -68,8 +69,12 @@ class SQLAlchemyBase(OperationsBase):
         caller_block: bool = False,
         joined: bool = False,
     ) -> SQLAlchemyTransaction:
-        fences = fences_of(holders)
-        seconds = min(wait_seconds(holders, self._timeout, timeout), max(max_seconds, LEAST_SECONDS))
+        if len(holders) == 1 and type(holders[0]) is Fence and timeout is None:  # the usual case, without calls
+            fences, seconds = [holders[0]], self._timeout
+        else:
+            fences, seconds = fences_of(holders), wait_seconds(holders, self._timeout, timeout)
+        if max_seconds < seconds:
+            seconds = max(max_seconds, LEAST_SECONDS)
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
             self._marks,
@@ -81,6 +86,17 @@ class SQLAlchemyBase(OperationsBase):
             holders=holders,
             continuity=self._continuity,
         )
+
+    def _writing(self, holder: Fence | HasFence, statement: Executable, claim: bool) -> SQLAlchemyTransaction:
+        """Return the transaction of one statement. It is the caller's block if the statement may end it."""
+        if type(statement) is TextClause:
+            caller_block = self._marks.may_end_the_transaction(statement.text, self._sync_engine)
+        elif isinstance(statement, UpdateBase):
+            caller_block = False
+        else:
+            caller_block = True
+            check_writes(statement)
+        return self._transaction((holder,), claim=claim, caller_block=caller_block)
 
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, Engine, Executable, MetaData, Row, Table, TextClause
+from sqlalchemy import Connection, Engine, MetaData, Row, Table
 from sqlalchemy.schema import CreateTable
-from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, StaleFence
@@ -135,9 +134,9 @@ class Marks(ABC):
             finally:
                 transaction.rollback()
 
-    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
+    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any] | None:
         """Bound the waits of a guarded transaction, BEGIN and COMMIT included, where bounds are settings of the
-        connection.
+        connection. None: they are settings of the transaction, see :meth:`limit`.
 
         Its value is what :meth:`admit` takes as ``bounds``.
         """
@@ -147,16 +146,13 @@ class Marks(ABC):
         """Commit in another way than the engine does. False: let the engine commit."""
         return False
 
-    def may_end_the_transaction(self, statement: Executable, engine: Engine) -> bool:
-        """Return whether the statement may end the transaction.
+    def may_end_the_transaction(self, text: str, engine: Engine) -> bool:
+        """Return whether a ``text()`` may end the transaction: unless it is one INSERT, UPDATE, DELETE or SELECT.
 
-        Only an INSERT, UPDATE or DELETE construct may not, or a ``text()`` that is one such statement. PostgreSQL takes
-        several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL a ``text()`` may be
-        any statement that commits implicitly, also a procedure.
+        PostgreSQL takes several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL
+        others commit implicitly, also procedures.
         """
-        if type(statement) is TextClause:
-            return not is_one_write(statement.text)
-        return not isinstance(statement, UpdateBase)
+        return not is_one_write(text)
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         """Bound the waits of this transaction, and how long others can wait for it, where a transaction has such

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import VARBINARY, Connection, DateTime, Executable, Row, TextClause, text
+from sqlalchemy import VARBINARY, Connection, DateTime, Engine, Row, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.admission import admit_claim, admit_write
@@ -29,7 +29,7 @@ from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admi
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
-from storage_guards.sql.statements import Statements
+from storage_guards.sql.statements import Statements, is_one_write
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks
 from storage_guards.sqlalchemy.mariadb import KEEP, NO_SAVEPOINT, SessionBounds, compound, savepoint_of
@@ -208,7 +208,7 @@ class MySQLMarks(Marks):
     def _table_in(self, schema: str) -> _Table:
         return _Table(schema, schema in self._partitioned)
 
-    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
+    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any] | None:
         """Bound the waits of the connection as :meth:`Marks.bounded` does: on MariaDB together with the first check.
 
         A hook may execute a statement as the transaction begins, and this must be bounded, too. Then the bounds are set
@@ -221,15 +221,13 @@ class MySQLMarks(Marks):
     def commit(self, bounds: Any) -> bool:
         return isinstance(bounds, SessionBounds) and bounds.commit()
 
-    def may_end_the_transaction(self, statement: Executable, engine: Any) -> bool:
-        """Return whether the statement may end the transaction, as :meth:`Marks.may_end_the_transaction` does.
+    def may_end_the_transaction(self, text: str, engine: Engine) -> bool:
+        """Return whether a ``text()`` may end the transaction, as :meth:`Marks.may_end_the_transaction` does.
 
-        A single INSERT, UPDATE, DELETE or SELECT cannot, nor can the functions and triggers that it runs (error 1422).
-        A hook could hide that a deadlock has ended the transaction.
+        One INSERT, UPDATE, DELETE or SELECT cannot, and neither can the functions and triggers that it runs (error
+        1422). But a hook could hide that a deadlock has ended the transaction.
         """
-        return super().may_end_the_transaction(statement, engine) or (
-            isinstance(statement, TextClause) and has_hooks(engine)
-        )
+        return has_hooks(engine) or not is_one_write(text)
 
     def has_unread(self, connection: Connection) -> bool:
         driver: Any = connection.connection.driver_connection

@@ -39,6 +39,9 @@ class PostgreSQLMarks(Marks):
         table = mark_table(xact, resource=exact, token=exact, recent_writes=exact, schema=schema, now="now()")
         super().__init__(table, translated or schema)
 
+    def bounded(self, connection: Connection, seconds: float) -> None:
+        """Do nothing: the bounds are settings of the transaction."""
+
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         if read_committed:
             connection.exec_driver_sql(_READ_COMMITTED)

@@ -25,6 +25,8 @@ from storage_guards.sqlalchemy.marks import Marks
 
 T = TypeVar("T")
 
+_UNBOUNDED: AbstractContextManager[Any] = nullcontext()
+
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end. Perhaps a statement failed and its error was "
     "swallowed: then nothing was written; put connection.begin_nested() around what may fail. Perhaps the block sent "
@@ -53,7 +55,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     def on(self, connection: Connection) -> Iterator[Connection]:
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
-        with self._marks.bounded(connection, self.seconds) as bounds:
+        with self._marks.bounded(connection, self.seconds) or _UNBOUNDED as bounds:
             root = connection.begin().__enter__()
             committed = False
             try:
@@ -66,7 +68,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                         yield connection
                     if not self._committing:
                         self.about_to_commit(connection)
-                        committed = self._marks.commit(bounds)
+                        committed = bounds is not None and self._marks.commit(bounds)
                 except BaseException as error:
                     self.body_failed(error)
                     raise
@@ -104,14 +106,13 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
-        if self.writes:  # a mere claim may be committed already
-            self._require_open(connection)
+        if self.writes and not self._marks.dialect.is_open(connection):  # a mere claim may be committed already
+            raise GuardNotEnforceable(_ENDED_INSIDE)
         try:
             if self.caller_block and self._admitted and not self._is_same_transaction(connection):
                 self.refuse(_ENDED_INSIDE)
-            if not self.caller_block and self._marks.has_unread(
-                connection
-            ):  # perhaps the end of the session: ask, before COMMIT is sent
+            # Perhaps the end of the session: ask, before COMMIT is sent.
+            if not self.caller_block and self._marks.has_unread(connection):
                 connection.exec_driver_sql("SELECT 1").close()
         except DBAPIError as error:
             self.note_not_sent(error)
