@@ -48,31 +48,45 @@ def admit(
         yield from locate(connection, access, seconds)
     if claim:
         return (yield from _claim_all(connection, access, fences, seconds, writes, last))
+    opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
     results = yield from ask_prepared(
         connection,
         access,
-        [sql.begin(connection), *sql.limits(seconds)],
-        lambda prepared: [*[sql.check(access, connection, fence, prepared=prepared) for fence in fences], *last],
+        opening,
+        lambda prepared: (
+            [*(sql.prepared_check(access, connection, fence, seconds) for fence in fences), *last]
+            if prepared
+            else [*sql.limits(seconds)[1:], *(sql.check(access, connection, fence) for fence in fences), *last]
+        ),
     )
+    checked = results[len(results) - len(fences) - len(last) :]
     for place, fence in enumerate(fences):
-        if not results[place].ntuples:
-            results[place] = yield from check_again(connection, access, fence)
-    return results
+        if not checked[place].ntuples:
+            checked[place] = yield from check_again(connection, access, fence, seconds)
+    return checked
 
 
 def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
     """Return the result of :func:`admit` for a fence as Python values."""
-    seq, recent_writes, transaction = (first_row(answer) or ("0", "", None))[:3]
-    return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
+    seq, recent_writes, transaction = answer.get_value(0, 0), answer.get_value(0, 1), answer.get_value(0, 2)
+    return Admitted(
+        fence,
+        int(seq or 0),
+        (recent_writes or b"").decode("ascii"),
+        None if transaction is None else transaction.decode(),
+    )
 
 
-def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
-    """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated."""
+def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence, seconds: float) -> PQGen[PGresult]:
+    """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated.
+
+    A prepared check that admits nothing sets no bounds, so they are set here.
+    """
     read_mark = access.sql.read_mark.format(resource=sql.literal(connection, fence.resource))
     for _ in range(ROUNDS):
         [mark] = yield from ask(connection, [read_mark])
         admit_write(_to_mark(mark), fence)
-        [checked] = yield from ask(connection, [sql.check(access, connection, fence)])
+        [*_, checked] = yield from ask(connection, [*sql.limits(seconds), sql.check(access, connection, fence)])
         if checked.ntuples:
             return checked
     raise keeps_changing(fence)

@@ -137,14 +137,16 @@ def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
 
     In the grace period the server's own refusal can still arrive.
     """
-    _wait_for_turn(connection, seconds)
+    if connection.lock.locked():
+        _wait_for_turn(connection, seconds)
     with connection.lock:
         return connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
     """Perform a plan as :func:`run` does."""
-    await _wait_for_turn_async(connection, seconds)
+    if connection.lock.locked():
+        await _wait_for_turn_async(connection, seconds)
     async with connection.lock:
         return await connection.wait(limit_silence(plan, seconds + GRACE))
 
@@ -185,21 +187,19 @@ def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
     psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open. The
     lock is not taken here: an interruption could leave it taken.
     """
-    if connection.lock.locked():
-        deadline = time.monotonic() + seconds
-        while connection.lock.locked():
-            if time.monotonic() > deadline:
-                _give_up(connection, seconds)
-            time.sleep(_PAUSE)
+    deadline = time.monotonic() + seconds
+    while connection.lock.locked():
+        if time.monotonic() > deadline:
+            _give_up(connection, seconds)
+        time.sleep(_PAUSE)
 
 
 async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
-    if connection.lock.locked():
-        deadline = time.monotonic() + seconds
-        while connection.lock.locked():
-            if time.monotonic() > deadline:
-                _give_up(connection, seconds)
-            await asyncio.sleep(_PAUSE)
+    deadline = time.monotonic() + seconds
+    while connection.lock.locked():
+        if time.monotonic() > deadline:
+            _give_up(connection, seconds)
+        await asyncio.sleep(_PAUSE)
 
 
 def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:

@@ -93,7 +93,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         for place, fence in enumerate(self.fences):
             if not checked[place].ntuples:
                 try:
-                    checked[place] = yield from check_again(connection, self._marks, fence)
+                    checked[place] = yield from check_again(connection, self._marks, fence, self.seconds)
                 except UnclaimedFence as error:  # a mark that is younger than the snapshot cannot be seen
                     [level] = yield from ask(connection, [ISOLATION])
                     if first_row(level) != ("read committed",):

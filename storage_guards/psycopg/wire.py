@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -111,12 +111,15 @@ def ask_prepared(
         elif vanished == 2 or (known is None and connection.prepare_threshold is None):
             known = here[name] = False
         before = opening if known is not None else [*opening, *prepare]
-        results = yield from send(connection, [*before, *statements(known is not False)])
-        failure = failure_of(connection, results)
-        if failure is None:
+        request = "; ".join([*before, *statements(known is not False)])
+        pgconn = connection.pgconn  # as send(), without its calls: each guarded write comes here
+        pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
+        results: list[PGresult] = yield from generators.execute(pgconn)
+        if results[-1].status != ExecStatus.FATAL_ERROR:
             if known is None:
                 here[name] = True
             return results[len(before) :]
+        failure: Any = failure_of(connection, results)
         if isinstance(failure, _ACCESS_REFUSED):
             if refused is not None:
                 access.enforced = not enforced

@@ -18,16 +18,18 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
-from fencing.sql.dialects import PostgreSQL
 from fencing.sql.errors import is_an_answer
 from storage_guards.psycopg.plans import admit, to_admitted
 from storage_guards.psycopg.running import run, run_async
 from storage_guards.psycopg.statements import MarkAccess
 from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle
 from storage_guards.sql.outcome import Admitted
+from storage_guards.sql.sockets import is_readable
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
 T = TypeVar("T")
+
+_DRIVERS = (psycopg.Connection, psycopg.AsyncConnection)
 
 _IS_SAME_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
 
@@ -55,7 +57,7 @@ class PsycopgMarks(PostgreSQLMarks):
             connection.begin()  # otherwise SQLAlchemy would not roll it back
         driver: Any = connection.connection.driver_connection
         # A transaction of the caller's own may go through another driver.
-        if not PostgreSQL.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
+        if not isinstance(driver, _DRIVERS) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         answers = _perform(
             connection,
@@ -63,7 +65,11 @@ class PsycopgMarks(PostgreSQLMarks):
             lambda: admit(driver, self._access, fences, seconds, claim=claim, writes=writes),
             seconds * len(fences),
         )
-        return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
+        return list(map(to_admitted, fences, answers))
+
+    def has_unread(self, connection: Connection) -> bool:
+        driver: Any = connection.connection.driver_connection
+        return is_readable(driver.pgconn.socket)
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         driver: Any = connection.connection.driver_connection
