@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import generators
 from psycopg.abc import PQGen
+from psycopg.errors import InvalidSqlStatementName
+from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from fencing.kernel.admission import admit_claim, admit_write
@@ -12,10 +15,18 @@ from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
-from storage_guards.psycopg.wire import ask, ask_prepared, first_row, with_fallback
+from storage_guards.psycopg.wire import (
+    ACCESS_REFUSED,
+    ask,
+    ask_prepared,
+    failure_of,
+    first_row,
+    prepared,
+    with_fallback,
+)
 from storage_guards.sql import pruning as pruning_sql
 from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
-from storage_guards.sql.outcome import Admitted, Settled, verdict
+from storage_guards.sql.outcome import Admitted, Settled, new_id, verdict
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
 from storage_guards.sql.schema import VisibleTables, read_visible_tables
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
@@ -48,14 +59,40 @@ def admit(
         yield from locate(connection, access, seconds)
     if claim:
         return (yield from _claim_all(connection, access, fences, seconds, writes, last))
+    # The usual case: the check is prepared on this connection. Each guarded write comes here, so nothing is called that
+    # is not needed.
+    name = access.texts.check_name
+    here = prepared.get(connection)
+    if here is not None and here.get(name) and not access.enforced:
+        pgconn = connection.pgconn
+        limit = max(1, round(seconds * 1000))
+        parts = [sql.begin(connection), f"SET LOCAL statement_timeout = {limit}"]
+        for fence in fences:
+            resource = sql.literal(connection, fence.resource)
+            parts.append(f"EXECUTE {name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}', '{limit}')")
+        request = "; ".join([*parts, *last] if last else parts)
+        pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
+        results: list[PGresult] = yield from generators.execute(pgconn)
+        if results[-1].status != ExecStatus.FATAL_ERROR:
+            checked = results[2 : 2 + len(fences)]
+            for place, fence in enumerate(fences):
+                if not checked[place].ntuples:
+                    checked[place] = yield from check_again(connection, access, fence, seconds)
+            return checked
+        failure = failure_of(connection, results)
+        if isinstance(failure, InvalidSqlStatementName):
+            here.pop(name, None)
+        elif not isinstance(failure, ACCESS_REFUSED):
+            raise failure or AssertionError("a failure without an error")
+        yield from ask(connection, [sql.ROLLBACK])
     opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
     results = yield from ask_prepared(
         connection,
         access,
         opening,
-        lambda prepared: (
+        lambda is_prepared: (
             [*(sql.prepared_check(access, connection, fence, seconds) for fence in fences), *last]
-            if prepared
+            if is_prepared
             else [*sql.limits(seconds)[1:], *(sql.check(access, connection, fence) for fence in fences), *last]
         ),
     )

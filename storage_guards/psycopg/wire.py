@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -24,9 +24,9 @@ from storage_guards.sql.sockets import is_readable
 T = TypeVar("T")
 Row = tuple[str | None, ...]
 
-_ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
+ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
-_prepared: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
+prepared: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
 """By the name of the prepared check. True: PREPARE was sent. False: it does not last here (because of a pooler), so
 statements are sent in full."""
 
@@ -101,9 +101,9 @@ def ask_prepared(
     refused: psycopg.Error | None = None
     vanished = 0
     name, prepare = access.texts.check_name, access.texts.prepare
-    here = _prepared.get(connection)
+    here = prepared.get(connection)
     if here is None:
-        here = _prepared[connection] = {}
+        here = prepared[connection] = {}
     while True:
         enforced, known = access.enforced, here.get(name)
         if enforced:
@@ -111,16 +111,13 @@ def ask_prepared(
         elif vanished == 2 or (known is None and connection.prepare_threshold is None):
             known = here[name] = False
         before = opening if known is not None else [*opening, *prepare]
-        request = "; ".join([*before, *statements(known is not False)])
-        pgconn = connection.pgconn  # as send(), without its calls: each guarded write comes here
-        pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
-        results: list[PGresult] = yield from generators.execute(pgconn)
-        if results[-1].status != ExecStatus.FATAL_ERROR:
+        results = yield from send(connection, [*before, *statements(known is not False)])
+        failure = failure_of(connection, results)
+        if failure is None:
             if known is None:
                 here[name] = True
             return results[len(before) :]
-        failure: Any = failure_of(connection, results)
-        if isinstance(failure, _ACCESS_REFUSED):
+        if isinstance(failure, ACCESS_REFUSED):
             if refused is not None:
                 access.enforced = not enforced
                 raise refused if isinstance(failure, errors.UndefinedFunction) else failure
@@ -148,14 +145,14 @@ def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[
     tried = access.enforced
     try:
         return (yield from plan())
-    except _ACCESS_REFUSED as error:
+    except ACCESS_REFUSED as error:
         refused = error
     # The reverse of what it was before: another thread may have found out the same meanwhile.
     access.enforced = not tried
     try:
         yield from ask(connection, [ROLLBACK])
         return (yield from plan())
-    except _ACCESS_REFUSED as error:
+    except ACCESS_REFUSED as error:
         access.enforced = tried
         raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
 

@@ -83,6 +83,9 @@ class Marks(ABC):
     """
 
     dialect: ClassVar[Dialect]
+    bounds_sessions: ClassVar[bool] = True
+    """Whether bounds are settings of the connection, for :meth:`bounded`, and not of the transaction, for
+    :meth:`limit`."""
 
     def __init__(self, table: Table, schema: str | None) -> None:
         self.metadata = table.metadata
@@ -134,9 +137,9 @@ class Marks(ABC):
             finally:
                 transaction.rollback()
 
-    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any] | None:
+    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
         """Bound the waits of a guarded transaction, BEGIN and COMMIT included, where bounds are settings of the
-        connection. None: they are settings of the transaction, see :meth:`limit`.
+        connection.
 
         Its value is what :meth:`admit` takes as ``bounds``.
         """
@@ -229,6 +232,10 @@ class Marks(ABC):
         """
         sql = self._statements(connection, enforced)
         return [self._check_one(connection, sql, fence) for fence in fences]
+
+    def is_sound(self, connection: Connection) -> bool:
+        """Return whether the driver reports an open transaction, and the server has sent nothing unasked."""
+        return self.dialect.is_open(connection) and not self.has_unread(connection)
 
     def has_unread(self, connection: Connection) -> bool:
         """Return whether the server has sent something unasked, such as the end of the session. It sends nothing."""

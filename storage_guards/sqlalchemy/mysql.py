@@ -208,7 +208,7 @@ class MySQLMarks(Marks):
     def _table_in(self, schema: str) -> _Table:
         return _Table(schema, schema in self._partitioned)
 
-    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any] | None:
+    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
         """Bound the waits of the connection as :meth:`Marks.bounded` does: on MariaDB together with the first check.
 
         A hook may execute a statement as the transaction begins, and this must be bounded, too. Then the bounds are set

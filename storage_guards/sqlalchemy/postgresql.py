@@ -32,15 +32,13 @@ class PostgreSQLMarks(Marks):
     """The marks of a PostgreSQL database, on connections that a guard opens."""
 
     dialect = PostgreSQL()
+    bounds_sessions = False
 
     def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
         exact = Text(collation="C")
         xact = Column("xact", XID8, nullable=True)
         table = mark_table(xact, resource=exact, token=exact, recent_writes=exact, schema=schema, now="now()")
         super().__init__(table, translated or schema)
-
-    def bounded(self, connection: Connection, seconds: float) -> None:
-        """Do nothing: the bounds are settings of the transaction."""
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         if read_committed:

@@ -55,12 +55,13 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     def on(self, connection: Connection) -> Iterator[Connection]:
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
-        with self._marks.bounded(connection, self.seconds) or _UNBOUNDED as bounds:
+        marks = self._marks
+        with marks.bounded(connection, self.seconds) if marks.bounds_sessions else _UNBOUNDED as bounds:
             root = connection.begin().__enter__()
             committed = False
             try:
                 self.admit(connection, bounds)
-                if self.caller_block and not self._marks.dialect.begins_by_itself(connection):
+                if self.caller_block and not marks.dialect.begins_by_itself(connection):
                     # Otherwise what follows a COMMIT in the block would be committed without a check.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
                 try:
@@ -68,7 +69,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                         yield connection
                     if not self._committing:
                         self.about_to_commit(connection)
-                        committed = bounds is not None and self._marks.commit(bounds)
+                        committed = bounds is not None and marks.commit(bounds)
                 except BaseException as error:
                     self.body_failed(error)
                     raise
@@ -106,6 +107,9 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
+        if not self.caller_block and self._marks.is_sound(connection):
+            self._committing = True
+            return
         if self.writes and not self._marks.dialect.is_open(connection):  # a mere claim may be committed already
             raise GuardNotEnforceable(_ENDED_INSIDE)
         try:
