@@ -62,7 +62,7 @@ class Located(NamedTuple):
         direct: the statements on it. They answer with rows, as ``UPDATE … RETURNING`` does. A database without such
             statements overrides more of :class:`Marks`.
         calls: the statements where the database enforces, if it can.
-        check: the check of ``direct``, as the driver takes it without the engine; or a template of it.
+        check: the check of ``direct``, in the form in which it goes past the engine. None: it does not.
         claim: the same for the claim.
     """
 
@@ -70,8 +70,8 @@ class Located(NamedTuple):
     table: str
     direct: Prepared
     calls: Prepared
-    check: str = ""
-    claim: str = ""
+    check: Any = None
+    claim: Any = None
 
 
 class Marks(ABC):
@@ -137,7 +137,9 @@ class Marks(ABC):
             finally:
                 transaction.rollback()
 
-    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
+    def bounded(
+        self, connection: Connection, seconds: float, *, caller_block: bool = False
+    ) -> AbstractContextManager[Any]:
         """Bound the waits of a guarded transaction, BEGIN and COMMIT included, where bounds are settings of the
         connection.
 

@@ -32,7 +32,15 @@ from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
 from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks
-from storage_guards.sqlalchemy.mariadb import KEEP, NO_SAVEPOINT, SessionBounds, compound, savepoint_of
+from storage_guards.sqlalchemy.mariadb import (
+    KEEP,
+    NO_SAVEPOINT,
+    Changed,
+    Compound,
+    SessionBounds,
+    compound,
+    savepoint_of,
+)
 from storage_guards.sqlalchemy.marks import Located, Marks
 from storage_guards.sqlalchemy.table import PARTITION, PARTITION_BY, Prepared, fetch_one, mark_table
 
@@ -125,15 +133,6 @@ def _statements_on(table: str, read: str) -> Statements:
     )
 
 
-class _Answer(NamedTuple):
-    """A mark as the database has it."""
-
-    number: int
-    token: str
-    seq: int
-    recent_writes: str
-
-
 _TYPES = {
     "resource": "varbinary(512)",
     "number": "bigint",
@@ -208,7 +207,9 @@ class MySQLMarks(Marks):
     def _table_in(self, schema: str) -> _Table:
         return _Table(schema, schema in self._partitioned)
 
-    def bounded(self, connection: Connection, seconds: float) -> AbstractContextManager[Any]:
+    def bounded(
+        self, connection: Connection, seconds: float, *, caller_block: bool = False
+    ) -> AbstractContextManager[Any]:
         """Bound the waits of the connection as :meth:`Marks.bounded` does: on MariaDB together with the first check.
 
         A hook may execute a statement as the transaction begins, and this must be bounded, too. Then the bounds are set
@@ -216,7 +217,7 @@ class MySQLMarks(Marks):
         """
         if self._located is None or not MySQL.is_mariadb(connection):
             return super().bounded(connection, seconds)
-        return SessionBounds(connection, seconds)
+        return SessionBounds(connection, seconds, caller_block)
 
     def commit(self, bounds: Any) -> bool:
         return isinstance(bounds, SessionBounds) and bounds.commit()
@@ -238,8 +239,9 @@ class MySQLMarks(Marks):
     def note_transaction(self, connection: Connection, admitted: Admitted, bounds: Any) -> None:
         """Set a savepoint, unless a compound statement has. It ends with its transaction: by a COMMIT, an implicit
         commit or a deadlock."""
-        if not isinstance(bounds, SessionBounds):
-            connection.exec_driver_sql(f"SAVEPOINT {_savepoint_of(admitted)}")
+        savepoint = _savepoint_of(admitted)
+        if not isinstance(bounds, SessionBounds) or savepoint not in bounds.savepoints:
+            connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
@@ -259,13 +261,35 @@ class MySQLMarks(Marks):
     ) -> list[Admitted]:
         if not isinstance(bounds, SessionBounds):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        sql = self.locate(connection)
-        if claim:
-            admitted = [self._claim_one(connection, sql.direct, fence, writes, bounds) for fence in fences]
-        else:
-            admitted = [self._check_one(connection, sql.direct, fence, bounds) for fence in fences]
+        located = self.locate(connection)
+        change = located.claim if claim else located.check
+        admitted = []
+        for fence in fences:
+            changed = self._change(connection, bounds, change, fence, writes)
+            if changed is not None:
+                admitted.append(Admitted(fence, changed.seq, changed.recent_writes, None))
+            elif claim:  # the reason is found, or the mark is made, by one statement after the other
+                admitted.append(self._claim_one(connection, located.direct, fence, writes))
+            else:
+                admitted.append(self._check_one(connection, located.direct, fence))
         self.require_open(connection)
         return admitted
+
+    def _change(
+        self, connection: Connection, bounds: SessionBounds, compound: Compound, fence: Fence, writes: int
+    ) -> Changed | None:
+        """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has
+        changed has no transactions."""
+        try:
+            changed = bounds.change(compound, fence, writes)
+        except DBAPIError as error:
+            if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
+                self._require_innodb(connection)
+                self.require_open(connection)
+            raise
+        if changed is not None and changed.warnings:
+            self._require_innodb(connection)
+        return changed
 
     def check(
         self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
@@ -284,63 +308,33 @@ class MySQLMarks(Marks):
                 raise old_snapshot(now.fence)
         return admitted
 
-    def _claim_one(
-        self, connection: Connection, sql: Prepared, fence: Fence, writes: int, bounds: SessionBounds | None = None
-    ) -> Admitted:
+    def _claim_one(self, connection: Connection, sql: Prepared, fence: Fence, writes: int) -> Admitted:
         values = {**self._values(fence), "writes": writes, "write": new_id()}
         for _ in range(ROUNDS):
-            row = self._change(connection, sql.claim, fence, values, bounds)
+            connection.execute(sql.claim, values)
+            row = self._lock_row(connection, fence)
             if row is None:  # no lock on an absent mark: a locking read deadlocks where two insert it
                 floor, table = self._shared_floor(connection, sql)
                 if fence.number <= floor:
                     admit_claim(None, fence, floor)
                 connection.execute(sql.first_claim, {**values, "table": table})
-                row = _answer(self._lock_row(connection, fence))
+                row = self._lock_row(connection, fence)
             if row is not None and _matches(row, fence) and (not writes or _begins_with(row, values["write"])):
                 return Admitted(fence, row.seq, row.recent_writes, None)
             admit_claim(_mark(row), fence, 0)
             # There was no mark for the UPDATE, and then an older one for the read, which has locked it.
         raise keeps_changing(fence)
 
-    def _check_one(
-        self, connection: Connection, sql: Prepared, fence: Fence, bounds: SessionBounds | None = None
-    ) -> Admitted:
+    def _check_one(self, connection: Connection, sql: Prepared, fence: Fence) -> Admitted:
         values = {**self._values(fence), "write": new_id()}
         for _ in range(ROUNDS):
-            row = self._change(connection, sql.check, fence, values, bounds)
+            connection.execute(sql.check, values)
+            row = self._lock_row(connection, fence)
             if row is not None and _matches(row, fence) and _begins_with(row, values["write"]):
                 return Admitted(fence, row.seq, row.recent_writes, None)
             admit_write(_mark(row), fence)
             # There was no mark for the UPDATE, and then one for the read.
         raise keeps_changing(fence)
-
-    def _change(
-        self,
-        connection: Connection,
-        change: TextClause,
-        fence: Fence,
-        values: dict[str, Any],
-        bounds: SessionBounds | None,
-    ) -> _Answer | None:
-        """Execute the check or the claim, and then lock and read the mark."""
-        if bounds is None:
-            connection.execute(change, values)
-            return _answer(self._lock_row(connection, fence))
-        located = self.locate(connection)
-        template = located.claim if "writes" in values else located.check
-        try:
-            found = fetch_directly(connection, bounds.fill(template, values))
-        except DBAPIError as error:
-            if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
-                self._require_innodb(connection)
-                self.require_open(connection)
-            raise
-        if found is None or found[0] is None:  # the reason is in the row, which is read and locked now
-            return _answer(self._lock_row(connection, fence))
-        warnings, seq, recent_writes = found[0].split(" ", 2)
-        if warnings != "0":
-            self._require_innodb(connection)
-        return _Answer(fence.number, fence.token, int(seq), recent_writes)
 
     def _require_innodb(self, connection: Connection) -> None:
         """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
@@ -357,7 +351,7 @@ class MySQLMarks(Marks):
     def _lock_absence(self, connection: Connection, sql: Prepared, fence: Fence) -> bool:
         values = {**self._values(fence), "write": new_id()}
         connection.execute(sql.lock_absence, values)
-        row = _answer(self._lock_row(connection, fence))
+        row = self._lock_row(connection, fence)
         return row is not None and _begins_with(row, values["write"])
 
     def _lock_row(self, connection: Connection, fence: Fence) -> Row[Any] | None:
@@ -483,10 +477,6 @@ def _savepoint_of(admitted: Admitted) -> str:
     return savepoint_of(admitted.recent_writes.partition(" ")[0])
 
 
-def _answer(row: Row[Any] | None) -> _Answer | None:
-    return None if row is None else _Answer(row.number, row.token, row.seq, row.recent_writes)
-
-
 def _require_innodb(row: Row[Any] | None) -> None:
     if row is None or row.engine != "InnoDB":
         engine = "of a temporary table" if row is None else row.engine
@@ -502,13 +492,13 @@ def _remember(now: str, before: str) -> str:
     return f"{newest} {before}"[:REMEMBERED_CHARACTERS]
 
 
-def _matches(row: _Answer, fence: Fence) -> bool:
+def _matches(row: Row[Any], fence: Fence) -> bool:
     return (row.number, row.token) == (fence.number, fence.token)
 
 
-def _begins_with(row: _Answer, write: str) -> bool:
-    return row.recent_writes.partition(" ")[0] == write
+def _begins_with(row: Row[Any], write: str) -> bool:
+    return bool(row.recent_writes.partition(" ")[0] == write)
 
 
-def _mark(row: _Answer | None) -> Mark | None:
+def _mark(row: Row[Any] | None) -> Mark | None:
     return None if row is None else Mark(row.number, row.token, row.seq)

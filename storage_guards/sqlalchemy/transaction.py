@@ -56,7 +56,10 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
         marks = self._marks
-        with marks.bounded(connection, self.seconds) if marks.bounds_sessions else _UNBOUNDED as bounds:
+        bounds_of_session = _UNBOUNDED
+        if marks.bounds_sessions:
+            bounds_of_session = marks.bounded(connection, self.seconds, caller_block=self.caller_block)
+        with bounds_of_session as bounds:
             root = connection.begin().__enter__()
             committed = False
             try:
