@@ -272,7 +272,9 @@ class MySQLMarks(Marks):
                 admitted.append(self._claim_one(connection, located.direct, fence, writes))
             else:
                 admitted.append(self._check_one(connection, located.direct, fence))
-        self.require_open(connection)
+        if not self.dialect.is_open(connection):
+            self._require_innodb(connection)
+            self.require_open(connection)
         return admitted
 
     def _change(

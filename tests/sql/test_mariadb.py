@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -15,14 +16,16 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, StaleFence
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, OutcomeUnknown, StaleFence
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import SQLAlchemyGuard
+from storage_guards.sqlalchemy.mariadb import SessionBounds
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.servers import start_mariadb
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 from tests.support.sql_ways import ADD as ADD_SQL
 from tests.support.sql_ways import MINE, NEWER, OTHER, TO_MARIADB, Way, WayLender, ways
@@ -373,6 +376,126 @@ def test_a_table_without_transactions(shop: Shop, engine: str) -> None:
     with pytest.raises(GuardNotEnforceable), shop.guard.begin(NEWER, claim=True):
         raise AssertionError("the block has run")
     assert shop.total == 0
+
+
+def has_made_a_filled_copy(engine: Engine) -> None:
+    """On the pool's connection, under the name of the mark table."""
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE filled AS SELECT * FROM fencing_marks"))
+        connection.execute(text("ALTER TABLE filled RENAME TO fencing_marks"))
+        connection.commit()
+
+
+@pytest.mark.parametrize("is_in_use", [True, False], ids=["guard in use", "new guard"])
+def test_a_temporary_table_that_hides_the_marks(shop: Shop, is_in_use: bool) -> None:
+    """A late write was admitted by the copy, which no newer claim reaches."""
+    shop.guard.claim(MINE)
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    if is_in_use:
+        guard.write(MINE, ADD)
+    has_made_a_filled_copy(engine)
+    shop.guard.claim(NEWER)
+    shop.guard.write(NEWER, ADD)
+    before = shop.total
+
+    def advance() -> None:
+        with engine.connect() as connection:
+            guard.advance(connection, MINE)
+
+    def begin() -> None:
+        with guard.begin(MINE):
+            raise AssertionError("the block has run")
+
+    uses: list[Callable[[], Any]] = [
+        lambda: guard.write(MINE, ADD),
+        lambda: guard.write(MINE, text("CALL nothing()")),
+        begin,
+        advance,
+        lambda: guard.claim(MINE),
+        lambda: guard.claim(OTHER),
+        lambda: guard.mark("orders:1"),
+        lambda: guard.landed(OutcomeUnknown(fence=MINE, seq=1, recent_writes="x y")),
+        lambda: guard.prune(below=3),
+    ]
+    for use in uses:
+        with pytest.raises(GuardNotEnforceable, match="temporary table"):
+            use()
+    assert shop.total == before
+    with engine.connect() as connection:
+        connection.execute(text("DROP TEMPORARY TABLE fencing_marks"))
+    with pytest.raises(StaleFence):
+        guard.write(MINE, ADD)
+    assert guard.write(NEWER, ADD) == 1
+
+
+def test_a_table_of_an_earlier_version_works_without_its_partition(shop: Shop) -> None:
+    shop.way.spoil()
+    shop.sql("ALTER TABLE fencing_marks REMOVE PARTITIONING")
+    guard = SQLAlchemyGuard(shop.connect())
+    guard.create_tables()
+    guard.claim(MINE)
+    assert guard.write(MINE, ADD) == 1
+    with pytest.raises(GuardNotEnforceable, match="would hide the mark table"):
+        guard.verify()
+    shop.sql("ALTER TABLE fencing_marks PARTITION BY KEY (resource) (PARTITION fencing)")
+    guard.verify()
+    assert guard.write(MINE, ADD) == 1
+
+
+def test_a_prepared_check_that_vanishes(shop: Shop) -> None:
+    shop.way.needs_mariadb("compound statements")
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    guard.claim(MINE)
+    for _ in range(3):
+        assert guard.write(MINE, ADD) == 1
+        with engine.connect() as connection:
+            for name in [name for name in connection.info if str(name).startswith("fencing_")]:
+                connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
+    assert shop.total == 3
+
+
+@pytest.mark.parametrize("claim", [True, False])
+def test_a_first_claim_that_comes_after_the_compound_statement(shop: Shop, claim: bool) -> None:
+    """The compound statement met no mark, and the statements after it meet one."""
+    shop.way.needs_mariadb("compound statements")
+    guard = SQLAlchemyGuard(shop.connect())
+    guard.mark("orders:1")  # so that the table is found
+    change = SessionBounds.change
+
+    def claim_meanwhile(self: SessionBounds, *arguments: Any) -> Any:
+        patched.undo()
+        changed = change(self, *arguments)
+        assert changed is None
+        shop.guard.claim(Fence("orders:1", 1, "d" * 22) if claim else MINE)
+        return changed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SessionBounds, "change", claim_meanwhile)
+        assert guard.write(MINE, ADD, claim=claim) == 1
+    assert shop.total == 1
+
+
+@pytest.mark.parametrize("log_bin", [False, True])
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria", "MEMORY"])
+def test_a_savepoint_shows_a_table_without_transactions(shop: Shop, engine: str, log_bin: bool) -> None:
+    """Without a look into information_schema, and also where the binary log makes a transaction of everything."""
+    shop.way.needs_mariadb("compound statements")
+    shop.way.spoil()
+    with ExitStack() as stack:
+        url = shop.url
+        if log_bin:
+            server = stack.enter_context(start_mariadb(settings={"log-bin": "bin", "server-id": "1"}, local=True))
+            url = server.create_database()
+        guard = SQLAlchemyGuard(shop.connect(url))
+        guard.create_tables()
+        guard.claim(MINE)
+        with guard._engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE fencing_marks ENGINE = {engine}"))
+        for use in (lambda: guard.claim(MINE), lambda: guard.write(MINE, text("SELECT 1")), lambda: guard.claim(NEWER)):
+            with pytest.raises(GuardNotEnforceable, match=f"has the engine {engine}"):
+                use()
 
 
 def test_the_columns_are_binary(shop: Shop) -> None:
