@@ -21,7 +21,7 @@ from storage_guards.psycopg.wire import (
     ask_prepared,
     failure_of,
     first_row,
-    prepared,
+    prepared_on,
     with_fallback,
 )
 from storage_guards.sql import pruning as pruning_sql
@@ -55,29 +55,29 @@ def admit(
         StaleFence, UnclaimedFence: the rule refuses a fence.
     """
 
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     if claim:
         return (yield from _claim_all(connection, access, fences, seconds, writes, last))
     # The usual case: the check is prepared on this connection. Each guarded write comes here, so nothing is called that
     # is not needed.
-    name = access.texts.check_name
-    here = prepared.get(connection)
+    name = access.located.check_name if access.located is not None else ""
+    here = prepared_on.get(connection)
     if here is not None and here.get(name) and not access.enforced:
         pgconn = connection.pgconn
-        limit = max(1, round(seconds * 1000))
-        parts = [sql.begin(connection), f"SET LOCAL statement_timeout = {limit}"]
+        parts = [sql.begin(connection), *sql.limits(seconds)]
         for fence in fences:
             resource = sql.literal(connection, fence.resource)
-            parts.append(f"EXECUTE {name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}', '{limit}')")
+            parts.append(f"EXECUTE {name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')")
+        before = len(parts) - len(fences)
         request = "; ".join([*parts, *last] if last else parts)
         pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
         results: list[PGresult] = yield from generators.execute(pgconn)
         if results[-1].status != ExecStatus.FATAL_ERROR:
-            checked = results[2 : 2 + len(fences)]
+            checked = results[before : before + len(fences)]
             for place, fence in enumerate(fences):
                 if not checked[place].ntuples:
-                    checked[place] = yield from check_again(connection, access, fence, seconds)
+                    checked[place] = yield from check_again(connection, access, fence)
             return checked
         failure = failure_of(connection, results)
         if isinstance(failure, InvalidSqlStatementName):
@@ -85,22 +85,16 @@ def admit(
         elif not isinstance(failure, ACCESS_REFUSED):
             raise failure or AssertionError("a failure without an error")
         yield from ask(connection, [sql.ROLLBACK])
-    opening = [sql.begin(connection), *sql.limits(seconds, idle=False)]
     results = yield from ask_prepared(
         connection,
         access,
-        opening,
-        lambda is_prepared: (
-            [*(sql.prepared_check(access, connection, fence, seconds) for fence in fences), *last]
-            if is_prepared
-            else [*sql.limits(seconds)[1:], *(sql.check(access, connection, fence) for fence in fences), *last]
-        ),
+        [sql.begin(connection), *sql.limits(seconds)],
+        lambda prepared: [*(sql.check(access, connection, fence, prepared=prepared) for fence in fences), *last],
     )
-    checked = results[len(results) - len(fences) - len(last) :]
     for place, fence in enumerate(fences):
-        if not checked[place].ntuples:
-            checked[place] = yield from check_again(connection, access, fence, seconds)
-    return checked
+        if not results[place].ntuples:
+            results[place] = yield from check_again(connection, access, fence)
+    return results
 
 
 def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
@@ -114,16 +108,13 @@ def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
     )
 
 
-def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence, seconds: float) -> PQGen[PGresult]:
-    """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated.
-
-    A prepared check that admits nothing sets no bounds, so they are set here.
-    """
+def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
+    """Raise the reason why the check did not admit the fence, unless it admits the fence when it is repeated."""
     read_mark = access.sql.read_mark.format(resource=sql.literal(connection, fence.resource))
     for _ in range(ROUNDS):
         [mark] = yield from ask(connection, [read_mark])
         admit_write(_to_mark(mark), fence)
-        [*_, checked] = yield from ask(connection, [*sql.limits(seconds), sql.check(access, connection, fence)])
+        [checked] = yield from ask(connection, [sql.check(access, connection, fence)])
         if checked.ntuples:
             return checked
     raise keeps_changing(fence)
@@ -251,7 +242,7 @@ def create_tables(connection: AnyConnection, access: MarkAccess, seconds: float)
 
 def read_mark(connection: AnyConnection, access: MarkAccess, resource: str, seconds: float) -> PQGen[Mark | None]:
     """Read the mark. It locks nothing, so the mark may change at any time."""
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     read = access.texts.direct.read_mark.format(resource=sql.literal(connection, resource))
     results = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), read, sql.COMMIT])
@@ -265,7 +256,7 @@ def settle(
 
     It takes one round trip, unless the mark is inserted or deleted meanwhile.
     """
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     return (yield from with_fallback(connection, access, lambda: _settle(connection, access, unknown, seconds)))
 
@@ -295,7 +286,7 @@ def prune(connection: AnyConnection, access: MarkAccess, pruning: Pruning, secon
 
     DELETE is a statement after the one that locked the floor, so it sees the marks as they are then.
     """
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     deleted, left = 0, pruning
     while True:

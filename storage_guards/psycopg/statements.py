@@ -45,12 +45,6 @@ _TABLE = f"""
     )
 """
 
-# The prepared check sets the bounds that hold after it. Only the bound of each statement must be set before.
-_OTHER_LIMITS = "".join(
-    f", set_config('{name}', $5, true)"
-    for name in ("lock_timeout", "idle_in_transaction_session_timeout", "tcp_user_timeout")
-)
-
 _PLACES = {"resource": "$1", "number": "$2", "token": "$3", "write": "$4", "writes": "$5"}
 
 
@@ -91,7 +85,7 @@ def texts_in(schema: str) -> Texts:
     """Return the statements on the mark table of this schema."""
     table = f"{quoted(schema)}.{TABLE}"
     direct = statements_on(table)
-    check_name, prepare_check = _named("check", direct.check + _OTHER_LIMITS, "text, bigint, text, text, text")
+    check_name, prepare_check = _named("check", direct.check, "text, bigint, text, text")
     claim_name, prepare_claim = _named("claim", direct.claim, "text, bigint, text, text, bigint")
     return Texts(
         schema,
@@ -119,21 +113,17 @@ class MarkAccess:
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
         self.enforced: bool | None = None
-        self._texts: Texts | None = None
-
-    @property
-    def is_located(self) -> bool:
-        """Whether the table's schema is known, and no other mark table was in sight."""
-        return self._texts is not None
+        self.located: Texts | None = None
+        """The statements, where the table's schema is known, and no other mark table was in sight."""
 
     def locate(self, schema: str) -> None:
         """Remember the schema of the table."""
-        self._texts = texts_in(schema)
+        self.located = texts_in(schema)
 
     @property
     def texts(self) -> Texts:
-        assert self._texts is not None, "the mark table was not looked up"
-        return self._texts
+        assert self.located is not None, "the mark table was not looked up"
+        return self.located
 
     @property
     def sql(self) -> Statements:
@@ -193,18 +183,16 @@ def values_of(connection: AnyConnection, fence: Fence, writes: int = 1) -> Value
     }
 
 
-def prepared_check(access: MarkAccess, connection: AnyConnection, fence: Fence, seconds: float) -> str:
-    """Return the execution of the prepared :func:`check`. It also sets :func:`limits`, except the first one."""
-    limit = max(1, round(seconds * 1000))
-    resource = literal(connection, fence.resource)
-    return f"EXECUTE {access.texts.check_name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}', '{limit}')"
-
-
-def check(access: MarkAccess, connection: AnyConnection, fence: Fence, *, joins: bool = False) -> str:
+def check(
+    access: MarkAccess, connection: AnyConnection, fence: Fence, *, prepared: bool = False, joins: bool = False
+) -> str:
     """Return the statement that admits a write: a row (seq, recent_writes, xact) if the fence is the mark's own.
 
     If it ``joins`` a transaction, the last column says whether it was outside any savepoint.
     """
+    if prepared and not access.enforced:
+        resource = literal(connection, fence.resource)
+        return f"EXECUTE {access.texts.check_name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')"
     statements = access.texts.joining if joins and not access.enforced else access.sql
     return statements.check.format(**values_of(connection, fence))
 

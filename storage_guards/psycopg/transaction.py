@@ -75,7 +75,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
             opening.insert(0, sql.begin(connection))
-        if not self._marks.is_located:
+        if self._marks.located is None:
             yield from locate_here(connection, self._marks)
         if self._marks.enforced is None:  # a refusal would undo the caller's transaction, so ask first, once
             [enforced] = yield from ask(connection, [self._marks.texts.is_enforced])
@@ -93,7 +93,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         for place, fence in enumerate(self.fences):
             if not checked[place].ntuples:
                 try:
-                    checked[place] = yield from check_again(connection, self._marks, fence, self.seconds)
+                    checked[place] = yield from check_again(connection, self._marks, fence)
                 except UnclaimedFence as error:  # a mark that is younger than the snapshot cannot be seen
                     [level] = yield from ask(connection, [ISOLATION])
                     if first_row(level) != ("read committed",):

@@ -26,7 +26,7 @@ Row = tuple[str | None, ...]
 
 ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
-prepared: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
+prepared_on: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
 """By the name of the prepared check. True: PREPARE was sent. False: it does not last here (because of a pooler), so
 statements are sent in full."""
 
@@ -101,9 +101,9 @@ def ask_prepared(
     refused: psycopg.Error | None = None
     vanished = 0
     name, prepare = access.texts.check_name, access.texts.prepare
-    here = prepared.get(connection)
+    here = prepared_on.get(connection)
     if here is None:
-        here = prepared[connection] = {}
+        here = prepared_on[connection] = {}
     while True:
         enforced, known = access.enforced, here.get(name)
         if enforced:

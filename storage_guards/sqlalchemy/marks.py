@@ -32,7 +32,7 @@ from storage_guards.sql.pruning import (
     warn_of_implausible,
 )
 from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
-from storage_guards.sql.statements import is_one_write
+from storage_guards.sql.statements import ONE_WRITE
 from storage_guards.sql.verify import (
     MAKE_ANEW,
     Finding,
@@ -157,7 +157,7 @@ class Marks(ABC):
         PostgreSQL takes several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL
         others commit implicitly, also procedures.
         """
-        return not is_one_write(text)
+        return ONE_WRITE.match(text) is None
 
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         """Bound the waits of this transaction, and how long others can wait for it, where a transaction has such
