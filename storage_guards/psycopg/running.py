@@ -49,7 +49,8 @@ class GuardedBlock:
     ) -> None:
         try:
             if error is None:
-                allow(self._connection)
+                if self._transaction.caller_block:
+                    allow(self._connection)
                 run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence)
             else:
                 self._transaction.body_failed(error)
@@ -59,7 +60,8 @@ class GuardedBlock:
         finally:
             if self._autocommit or not is_idle(self._connection):
                 self._clean_up()
-            allow(self._connection)
+            if self._transaction.caller_block:
+                allow(self._connection)
 
     def _clean_up(self) -> None:
         """Roll back what is not committed, or else close the connection. Ignore the database's errors."""
