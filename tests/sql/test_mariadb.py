@@ -305,29 +305,37 @@ def test_first_claims_of_many_names_do_not_deadlock(shop: Shop) -> None:
 # The table and its statements
 
 
-def test_the_statements_are_the_admission_rule(shop: Shop) -> None:
+@pytest.mark.parametrize("is_compound", [False, True])
+def test_the_statements_are_the_admission_rule(shop: Shop, is_compound: bool) -> None:
     """Every mark, floor and fence of a small world."""
+    if is_compound:
+        shop.way.needs_mariadb("compound statements")
     numbers = (1, 2, 3, MAX_NUMBER)
     marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
     fences = [Fence(RESOURCE, number, token) for number in numbers for token in TOKENS]
     statements = MySQLMarks()
     with shop.engine.connect() as connection:
+        bounds: Any = None
+        if is_compound:
+            statements.locate(connection)
+            bounds = SessionBounds(connection, 10.0, caller_block=True)
+            bounds._are_set = True  # the transaction has begun: set_mark begins it
 
         def read() -> Mark | None:
             return statements.read(connection, RESOURCE)
 
+        def admit(fence: Fence, claim: bool) -> Mark | None:
+            statements.admit(connection, [fence], 10.0, claim=claim, writes=int(not claim), bounds=bounds)
+            return read()
+
         for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
             set_mark(connection, mark, floor)
-            claimed = outcome(
-                lambda m=mine: statements.claim(connection, [m]) and statements.read(connection, RESOURCE)
-            )
+            claimed = outcome(lambda m=mine: admit(m, True))
             assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
             if isinstance(claimed, tuple):
                 assert read() == mark
             set_mark(connection, mark, floor)
-            checked = outcome(
-                lambda m=mine: statements.check(connection, [m]) and statements.read(connection, RESOURCE)
-            )
+            checked = outcome(lambda m=mine: admit(m, False))
             assert checked == outcome(admit_write, mark, mine), (mark, mine)
 
 
