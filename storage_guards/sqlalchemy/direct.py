@@ -41,16 +41,26 @@ def fetch_directly(connection: Connection, statement: str, values: Any = None) -
     return rows[0] if rows else None
 
 
-def has_hooks(target: Any) -> bool:
-    """Return whether an engine, or a connection or its engine, has hooks. They may execute statements of their own.
+ON_EXECUTION = ("before_execute", "after_execute", "before_cursor_execute", "after_cursor_execute")
+"""The hooks that can execute statements of their own around another one."""
 
-    SQLAlchemy keeps this in an attribute (seen in 2.0 and 2.1). Without the attribute there may be hooks.
+
+def has_hooks(target: Any, names: tuple[str, ...]) -> bool:
+    """Return whether an engine, or a connection or its engine, has hooks of these names.
+
+    SQLAlchemy keeps in an attribute whether there are any at all (seen in 2.0 and 2.1). Without it, there may be some.
     """
-    return bool(getattr(target, "_has_events", True) or getattr(target.engine, "_has_events", True))
+    for each in (target, target.engine):
+        if getattr(each, "_has_events", True):
+            dispatch = each.dispatch
+            for name in names:
+                if getattr(dispatch, name, True):
+                    return True
+    return False
 
 
 def is_logged(connection: Connection) -> bool:
-    """Return whether the engine logs what the connection does (an attribute as for :func:`has_hooks`)."""
+    """Return whether the engine logs what the connection does (by an attribute, as :func:`has_hooks`)."""
     return bool(getattr(connection, "_echo", True))
 
 

@@ -144,12 +144,11 @@ class SessionBounds:
         self._whole = str(max(1, math.ceil(seconds)))
         self._exact = f"{max(seconds, LEAST_SECONDS):.6f}"
         self._caller_block = caller_block
-        self._has_hooks = has_hooks(connection)
         self._are_set = False
         self.savepoints: set[str] = set()  # that were set for a caller's block
 
     def __enter__(self) -> Self:
-        if self._has_hooks:
+        if has_hooks(self._connection, ("begin",)):
             # A hook may execute a statement as the transaction begins: that one must be bounded, and see the right
             # isolation level.
             self._are_set = True
@@ -203,9 +202,10 @@ class SessionBounds:
         Returns:
             False: nothing was done, because a hook or the log would see a rollback instead of a commit.
         """
-        if not self._are_set or self._caller_block or self._has_hooks or is_logged(self._connection):
+        connection = self._connection
+        if not self._are_set or is_logged(connection) or has_hooks(connection, ("commit", "rollback")):
             return False
-        fetch_directly(self._connection, _COMMIT)
+        fetch_directly(connection, _COMMIT)
         self._are_set = False
         return True
 

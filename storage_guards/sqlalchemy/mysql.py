@@ -31,7 +31,7 @@ from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
-from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks
+from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.mariadb import (
     KEEP,
     NO_SAVEPOINT,
@@ -228,7 +228,7 @@ class MySQLMarks(Marks):
         One INSERT, UPDATE, DELETE or SELECT cannot, and neither can the functions and triggers that it runs (error
         1422). But a hook could hide that a deadlock has ended the transaction.
         """
-        return has_hooks(engine) or not is_one_write(text)
+        return has_hooks(engine, ON_EXECUTION) or not is_one_write(text)
 
     def has_unread(self, connection: Connection) -> bool:
         driver: Any = connection.connection.driver_connection

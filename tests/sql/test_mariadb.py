@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
@@ -520,6 +521,58 @@ def test_the_columns_are_binary(shop: Shop) -> None:
 def test_the_table_refuses_impossible_numbers(shop: Shop, number: int) -> None:
     with pytest.raises(DBAPIError):
         shop.sql(f"INSERT INTO fencing_marks (resource, number, token, seq) VALUES ('r', {number}, 'a', 0)")
+
+
+# Requests
+
+
+def test_the_requests_of_a_write(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/internals/safety.md has the list, with the rule that needs each one."""
+    shop.way.needs_mariadb("compound statements")
+    guard = SQLAlchemyGuard(shop.connect(pool_size=1, max_overflow=0))
+    guard.claim(MINE)
+    guard.write(MINE, ADD)
+    sent: list[str] = []
+    execute: Any = PyMySQLConnection._execute_command  # type: ignore[attr-defined]
+
+    def note(self: Any, command: int, request: Any) -> Any:
+        text = request if isinstance(request, str) else bytes(request).decode()
+        sent.append(" ".join(text.split()[:4]))
+        return execute(self, command, request)
+
+    monkeypatch.setattr(PyMySQLConnection, "_execute_command", note)
+    guard.write(MINE, ADD)
+    assert [request.split(" ")[0] for request in sent] == ["EXECUTE", "UPDATE", "BEGIN", "ROLLBACK"]
+    assert sent[2] == "BEGIN NOT ATOMIC COMMIT;"
+    sent.clear()
+    guard.claim(MINE)
+    assert [request.split(" ")[0] for request in sent][-3:] == ["EXECUTE", "BEGIN", "ROLLBACK"]
+    sent.clear()
+    with guard.begin(MINE):
+        pass
+    assert [request.split(" ")[0] for request in sent] == ["BEGIN", "RELEASE", "BEGIN", "ROLLBACK"]
+
+
+def test_a_hook_and_a_log_see_the_commit(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Without them the guard commits past the engine, which then rolls back nothing."""
+    shop.guard.claim(MINE)
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    guard.write(MINE, ADD)
+    seen: list[str] = []
+    for name in ("commit", "rollback"):
+        event.listen(engine, name, lambda _, name=name: seen.append(name))
+    guard.write(MINE, ADD)
+    assert seen == ["commit"]
+    logged = shop.connect(echo=True)
+    guard = SQLAlchemyGuard(logged)
+    guard.write(MINE, ADD)
+    caplog.clear()
+    guard.write(MINE, ADD)
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("sqlalchemy.engine")]
+    assert "COMMIT" in messages
+    assert "ROLLBACK" not in messages
+    assert shop.total == 4
 
 
 # Bounds
