@@ -36,6 +36,7 @@ def fetch_directly(connection: Connection, statement: str, values: Any = None) -
     except connection.dialect.loaded_dbapi.Error as error:
         raise _as_sqlalchemy(connection, statement, error, cursor) from error
     except BaseException as interruption:  # also an Exception of a signal handler: the answer is still to come
+        cursor = None  # this frame may live on, and SQLite's connection lives as long as an unfinished statement
         connection.invalidate(interruption)
         raise
     return rows[0] if rows else None

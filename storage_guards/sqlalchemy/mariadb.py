@@ -24,6 +24,7 @@ NO_SAVEPOINT = (1178, 1305)
 """The errors of a savepoint in a table whose engine has none, and in autocommit, where it is gone at once."""
 
 _NOT_PREPARED = 1243
+_TOO_MANY_PREPARED = 1461
 
 KEEP = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
 """Assignments by which a change of a mark keeps what it has found and written. To read the row again takes longer."""
@@ -110,13 +111,11 @@ class Changed(NamedTuple):
     """The answer to a change of a mark that the rule has admitted.
 
     Args:
-        write: the random id of the write.
         seq: of the mark, after the change.
         recent_writes: likewise.
         warnings: how many the savepoint gave. 0: the table has transactions.
     """
 
-    write: str
     seq: int
     recent_writes: str
     warnings: int
@@ -189,11 +188,11 @@ class SessionBounds:
             found = fetch_directly(self._connection, compound.text(opening, savepoint).format(**values))
             self.savepoints.add(savepoint)
         else:
-            found = self._execute(compound, compound.execute.format(**values))
+            found = self._execute(compound, values)
         if found is None or found[0] is None:
             return None
         warnings, seq, recent_writes = found[0].split(" ", 2)
-        return Changed(write, int(seq), recent_writes, int(warnings))
+        return Changed(int(seq), recent_writes, int(warnings))
 
     def commit(self) -> bool:
         """Commit and restore the bounds, in one request. The engine's transaction is rolled back after that, which has
@@ -209,21 +208,32 @@ class SessionBounds:
         self._are_set = False
         return True
 
-    def _execute(self, compound: Compound, execute: str) -> Any:
+    def _execute(self, compound: Compound, values: dict[str, Any]) -> Any:
         """Execute the prepared statement. It is prepared first where this connection has not done that."""
         connection = self._connection
         prepared = connection.info  # which lives as long as the driver's connection
+        execute = compound.execute.format(**values)
         self._are_set = True
         if compound.name in prepared:
             try:
                 return fetch_directly(connection, execute)
             except DBAPIError as error:
-                if error.orig is None or error.orig.args[0] != _NOT_PREPARED:
+                if _number_of(error) != _NOT_PREPARED:
                     raise
                 # It has vanished: by DEALLOCATE PREPARE, or in a proxy that shares sessions. Nothing was executed.
-        fetch_directly(connection, compound.prepare)
+                del prepared[compound.name]
+        try:
+            fetch_directly(connection, compound.prepare)
+        except DBAPIError as error:
+            if _number_of(error) != _TOO_MANY_PREPARED:
+                raise
+            return fetch_directly(connection, compound.text(_SET, _SAVEPOINT).format(**values))
         prepared[compound.name] = True
         return fetch_directly(connection, execute)
 
     def _fill(self, statement: str) -> str:
         return _VALUE.sub(r"{\1}", statement).format(whole=self._whole, exact=self._exact)
+
+
+def _number_of(error: DBAPIError) -> object:
+    return error.orig.args[0] if error.orig is not None and error.orig.args else None

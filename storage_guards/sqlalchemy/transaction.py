@@ -131,7 +131,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
         SQLAlchemy drops a transaction when it is committed or rolled back, and calls hooks after that.
         """
-        if super().is_over():
+        if super().is_over() or self._committed:
             return True
         connection = self._connection
         return self._admitted is not None and connection is not None and connection.get_transaction() is None

@@ -465,6 +465,24 @@ def test_a_prepared_check_that_vanishes(shop: Shop) -> None:
     assert shop.total == 3
 
 
+def test_a_server_that_prepares_nothing(shop: Shop) -> None:
+    shop.way.needs_mariadb("compound statements")
+    with start_mariadb(settings={"max-prepared-stmt-count": "0"}, local=True) as server:
+        engine = shop.connect(server.create_database())
+        guard = SQLAlchemyGuard(engine)
+        guard.create_tables()
+        for fence in (MINE, NEWER):
+            guard.claim(fence)
+            for _ in range(2):
+                assert guard.write(fence, text("UPDATE fencing_marks SET seq = seq WHERE resource = ''")) == 0
+        with pytest.raises(StaleFence):
+            guard.write(MINE, text("SELECT 1"))
+        mark = guard.mark(NEWER.resource)
+        assert mark is not None
+        assert mark.seq == 2
+        engine.dispose()
+
+
 @pytest.mark.parametrize("claim", [True, False])
 def test_a_first_claim_that_comes_after_the_compound_statement(shop: Shop, claim: bool) -> None:
     """The compound statement met no mark, and the statements after it meet one."""
