@@ -36,7 +36,7 @@ KEEP = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent"
 # would take longer than all the rest. Instead a savepoint comes after the change, and is rolled back to at once, which
 # undoes nothing. Where the changed table has no transactions, either SAVEPOINT fails (Aria), or ROLLBACK TO gives a
 # warning (1196: MyISAM and others). So this tests the very table that was changed, each time.
-_COMPOUND = """BEGIN NOT ATOMIC {opening} SET @fencing_admitted = NULL;
+_COMPOUND = """BEGIN NOT ATOMIC {opening}
 SET STATEMENT max_statement_time = :exact FOR {change};
 SAVEPOINT {savepoint}; ROLLBACK TO SAVEPOINT {savepoint};
 SELECT IF(@fencing_admitted, CONVERT(
@@ -60,9 +60,11 @@ _SET = "SET {};".format(
             "SESSION max_statement_time = :exact",
             # Without SESSION it applies only to the next transaction.
             "@@tx_isolation = IF(@@SESSION.tx_isolation = 'SERIALIZABLE', 'SERIALIZABLE', 'READ-COMMITTED')",
+            "@fencing_admitted = NULL",
         ]
     )
 )
+_RESET = "SET @fencing_admitted = NULL;"
 _RESTORE = "SET {}, @fencing_guard_{} = NULL".format(
     ", ".join(f"SESSION {name} = @fencing_guard_{name}" for name in _NAMES), _NAMES[-1]
 )
@@ -183,7 +185,7 @@ class SessionBounds:
             "writes": writes,
         }
         if self._caller_block or self._are_set:
-            opening, self._are_set = "" if self._are_set else _SET, True
+            opening, self._are_set = _RESET if self._are_set else _SET, True
             savepoint = savepoint_of(write) if self._caller_block else _SAVEPOINT
             found = fetch_directly(self._connection, compound.text(opening, savepoint).format(**values))
             self.savepoints.add(savepoint)
