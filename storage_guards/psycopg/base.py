@@ -43,8 +43,11 @@ class PsycopgBase(OperationsBase):
         caller_block: bool = False,
         joined: bool = False,
     ) -> PsycopgTransaction:
-        seconds = wait_seconds(holders, self._timeout, timeout)
-        errors = PsycopgErrors(fences_of(holders), seconds)
+        if len(holders) == 1 and type(holders[0]) is Fence and timeout is None:  # the usual case, without calls
+            fences, seconds = [holders[0]], self._timeout
+        else:
+            fences, seconds = fences_of(holders), wait_seconds(holders, self._timeout, timeout)
+        errors = PsycopgErrors(fences, seconds)
         return PsycopgTransaction(
             self._access,
             errors,

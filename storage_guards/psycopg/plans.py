@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from psycopg import generators
 from psycopg.abc import PQGen
+from psycopg.errors import InvalidSqlStatementName
+from psycopg.pq import ExecStatus
 from psycopg.pq.abc import PGresult
 
 from fencing.kernel.admission import admit_claim, admit_write
@@ -12,10 +15,18 @@ from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
-from storage_guards.psycopg.wire import ask, ask_prepared, first_row, with_fallback
+from storage_guards.psycopg.wire import (
+    ACCESS_REFUSED,
+    ask,
+    ask_prepared,
+    failure_of,
+    first_row,
+    prepared_on,
+    with_fallback,
+)
 from storage_guards.sql import pruning as pruning_sql
 from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
-from storage_guards.sql.outcome import Admitted, Settled, verdict
+from storage_guards.sql.outcome import Admitted, Settled, new_id, verdict
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
 from storage_guards.sql.schema import VisibleTables, read_visible_tables
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
@@ -44,15 +55,41 @@ def admit(
         StaleFence, UnclaimedFence: the rule refuses a fence.
     """
 
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     if claim:
         return (yield from _claim_all(connection, access, fences, seconds, writes, last))
+    # The usual case: the check is prepared on this connection. Each guarded write comes here, so nothing is called that
+    # is not needed.
+    name = access.located.check_name if access.located is not None else ""
+    here = prepared_on.get(connection)
+    if here is not None and here.get(name) and not access.enforced:
+        pgconn = connection.pgconn
+        parts = [sql.begin(connection), *sql.limits(seconds)]
+        for fence in fences:
+            resource = sql.literal(connection, fence.resource)
+            parts.append(f"EXECUTE {name} ({resource}, {fence.number}, '{fence.token}', '{new_id()}')")
+        before = len(parts) - len(fences)
+        request = "; ".join([*parts, *last] if last else parts)
+        pgconn.send_query(request.encode() if request.isascii() else request.encode(connection.info.encoding))
+        results: list[PGresult] = yield from generators.execute(pgconn)
+        if results[-1].status != ExecStatus.FATAL_ERROR:
+            checked = results[before : before + len(fences)]
+            for place, fence in enumerate(fences):
+                if not checked[place].ntuples:
+                    checked[place] = yield from check_again(connection, access, fence)
+            return checked
+        failure = failure_of(connection, results)
+        if isinstance(failure, InvalidSqlStatementName):
+            here.pop(name, None)
+        elif not isinstance(failure, ACCESS_REFUSED):
+            raise failure or AssertionError("a failure without an error")
+        yield from ask(connection, [sql.ROLLBACK])
     results = yield from ask_prepared(
         connection,
         access,
         [sql.begin(connection), *sql.limits(seconds)],
-        lambda prepared: [*[sql.check(access, connection, fence, prepared=prepared) for fence in fences], *last],
+        lambda prepared: [*(sql.check(access, connection, fence, prepared=prepared) for fence in fences), *last],
     )
     for place, fence in enumerate(fences):
         if not results[place].ntuples:
@@ -62,8 +99,13 @@ def admit(
 
 def to_admitted(fence: Fence, answer: PGresult) -> Admitted:
     """Return the result of :func:`admit` for a fence as Python values."""
-    seq, recent_writes, transaction = (first_row(answer) or ("0", "", None))[:3]
-    return Admitted(fence, int(seq or 0), recent_writes or "", transaction)
+    seq, recent_writes, transaction = answer.get_value(0, 0), answer.get_value(0, 1), answer.get_value(0, 2)
+    return Admitted(
+        fence,
+        int(seq or 0),
+        (recent_writes or b"").decode("ascii"),
+        None if transaction is None else transaction.decode(),
+    )
 
 
 def check_again(connection: AnyConnection, access: MarkAccess, fence: Fence) -> PQGen[PGresult]:
@@ -200,7 +242,7 @@ def create_tables(connection: AnyConnection, access: MarkAccess, seconds: float)
 
 def read_mark(connection: AnyConnection, access: MarkAccess, resource: str, seconds: float) -> PQGen[Mark | None]:
     """Read the mark. It locks nothing, so the mark may change at any time."""
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     read = access.texts.direct.read_mark.format(resource=sql.literal(connection, resource))
     results = yield from ask(connection, [sql.begin(connection), *sql.limits(seconds, idle=False), read, sql.COMMIT])
@@ -214,7 +256,7 @@ def settle(
 
     It takes one round trip, unless the mark is inserted or deleted meanwhile.
     """
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     return (yield from with_fallback(connection, access, lambda: _settle(connection, access, unknown, seconds)))
 
@@ -244,7 +286,7 @@ def prune(connection: AnyConnection, access: MarkAccess, pruning: Pruning, secon
 
     DELETE is a statement after the one that locked the floor, so it sees the marks as they are then.
     """
-    if not access.is_located:
+    if access.located is None:
         yield from locate(connection, access, seconds)
     deleted, left = 0, pruning
     while True:

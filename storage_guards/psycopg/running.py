@@ -49,7 +49,8 @@ class GuardedBlock:
     ) -> None:
         try:
             if error is None:
-                allow(self._connection)
+                if self._transaction.caller_block:
+                    allow(self._connection)
                 run(self._connection, self._transaction.plan_commit(self._connection), self._transaction.max_silence)
             else:
                 self._transaction.body_failed(error)
@@ -59,7 +60,8 @@ class GuardedBlock:
         finally:
             if self._autocommit or not is_idle(self._connection):
                 self._clean_up()
-            allow(self._connection)
+            if self._transaction.caller_block:
+                allow(self._connection)
 
     def _clean_up(self) -> None:
         """Roll back what is not committed, or else close the connection. Ignore the database's errors."""
@@ -137,14 +139,16 @@ def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
 
     In the grace period the server's own refusal can still arrive.
     """
-    _wait_for_turn(connection, seconds)
+    if connection.lock.locked():
+        _wait_for_turn(connection, seconds)
     with connection.lock:
         return connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
     """Perform a plan as :func:`run` does."""
-    await _wait_for_turn_async(connection, seconds)
+    if connection.lock.locked():
+        await _wait_for_turn_async(connection, seconds)
     async with connection.lock:
         return await connection.wait(limit_silence(plan, seconds + GRACE))
 
@@ -185,21 +189,19 @@ def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
     psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open. The
     lock is not taken here: an interruption could leave it taken.
     """
-    if connection.lock.locked():
-        deadline = time.monotonic() + seconds
-        while connection.lock.locked():
-            if time.monotonic() > deadline:
-                _give_up(connection, seconds)
-            time.sleep(_PAUSE)
+    deadline = time.monotonic() + seconds
+    while connection.lock.locked():
+        if time.monotonic() > deadline:
+            _give_up(connection, seconds)
+        time.sleep(_PAUSE)
 
 
 async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
-    if connection.lock.locked():
-        deadline = time.monotonic() + seconds
-        while connection.lock.locked():
-            if time.monotonic() > deadline:
-                _give_up(connection, seconds)
-            await asyncio.sleep(_PAUSE)
+    deadline = time.monotonic() + seconds
+    while connection.lock.locked():
+        if time.monotonic() > deadline:
+            _give_up(connection, seconds)
+        await asyncio.sleep(_PAUSE)
 
 
 def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:

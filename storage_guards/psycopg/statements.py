@@ -113,21 +113,17 @@ class MarkAccess:
     def __init__(self, choice: Choice) -> None:
         self.choice = choice
         self.enforced: bool | None = None
-        self._texts: Texts | None = None
-
-    @property
-    def is_located(self) -> bool:
-        """Whether the table's schema is known, and no other mark table was in sight."""
-        return self._texts is not None
+        self.located: Texts | None = None
+        """The statements, where the table's schema is known, and no other mark table was in sight."""
 
     def locate(self, schema: str) -> None:
         """Remember the schema of the table."""
-        self._texts = texts_in(schema)
+        self.located = texts_in(schema)
 
     @property
     def texts(self) -> Texts:
-        assert self._texts is not None, "the mark table was not looked up"
-        return self._texts
+        assert self.located is not None, "the mark table was not looked up"
+        return self.located
 
     @property
     def sql(self) -> Statements:

@@ -9,15 +9,17 @@ from __future__ import annotations
 import secrets
 
 import psycopg
+from psycopg import generators
 from psycopg.abc import PQGen
 from psycopg.errors import InsufficientPrivilege, InvalidCursorName, UndefinedFunction
+from psycopg.pq import ExecStatus
 
 from fencing.kernel.errors import GuardNotEnforceable, UnclaimedFence
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.errors import commit_was_refused
 from storage_guards.psycopg.plans import admit, check_again, locate_here, to_admitted
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
-from storage_guards.psycopg.wire import ask, failure_of, first_row, has_unread, is_open, require_ready, send
+from storage_guards.psycopg.wire import ask, failure_of, first_row, has_unread, is_open, require_ready
 from storage_guards.sql.errors import ISOLATION, old_snapshot
 from storage_guards.sql.transaction import GuardedTransaction
 
@@ -51,7 +53,8 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
 
     def plan_begin(self, connection: AnyConnection) -> PQGen[None]:
         """Begin a transaction and admit the fences. A mere claim is also committed."""
-        self._set_connection(connection)
+        self._connection = connection
+        self.errors.connected = True
         last = []
         if self.caller_block:
             self._cursor = f"fencing_{secrets.token_hex(8)}"
@@ -59,7 +62,7 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         answers = yield from admit(
             connection, self._marks, self.fences, self.seconds, claim=self.claims, writes=self.writes, last=last
         )
-        admitted = [to_admitted(*each) for each in zip(self.fences, answers, strict=False)]
+        admitted = list(map(to_admitted, self.fences, answers))
         self.check_continuity(admitted)
         self._admitted = admitted
         if not self.writes:
@@ -68,14 +71,15 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
     def plan_advance(self, connection: AnyConnection) -> PQGen[None]:
         """Check the fences in a transaction of the caller's own. It is begun where there is none, and stays the
         caller's."""
-        self._set_connection(connection)
+        self._connection = connection
+        self.errors.connected = True
         require_ready(connection)
         opening = sql.limits(self.seconds)
         if not is_open(connection):
             if connection.autocommit:
                 raise GuardNotEnforceable(_AUTOCOMMIT)
             opening.insert(0, sql.begin(connection))
-        if not self._marks.is_located:
+        if self._marks.located is None:
             yield from locate_here(connection, self._marks)
         if self._marks.enforced is None:  # a refusal would undo the caller's transaction, so ask first, once
             [enforced] = yield from ask(connection, [self._marks.texts.is_enforced])
@@ -114,8 +118,10 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
                 self.note_not_sent(error)
                 raise
         self._committing = True  # from here on no answer means an unknown outcome
-        results = yield from send(connection, [*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT])
-        failure = failure_of(connection, results)
+        last = [*([f"CLOSE {self._cursor}"] if self._cursor else []), sql.COMMIT]
+        connection.pgconn.send_query("; ".join(last).encode())
+        results = yield from generators.execute(connection.pgconn)
+        failure = None if results[-1].status == ExecStatus.COMMAND_OK else failure_of(connection, results)
         if self._cursor and len(results) == 1 and isinstance(failure, InvalidCursorName):
             self.refuse(_ENDED_INSIDE)
         if failure is not None:
@@ -123,10 +129,6 @@ class PsycopgTransaction(GuardedTransaction[MarkAccess]):
         if results[-1].command_status != b"COMMIT":
             self.refuse(_ENDED_INSIDE)
         self.note_commit()
-
-    def _set_connection(self, connection: AnyConnection) -> None:
-        self._connection = connection
-        self.errors.connected = True
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error, closed=self._connection is None or self._connection.closed)

@@ -24,9 +24,9 @@ from storage_guards.sql.sockets import is_readable
 T = TypeVar("T")
 Row = tuple[str | None, ...]
 
-_ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
+ACCESS_REFUSED = (errors.InsufficientPrivilege, errors.UndefinedFunction)
 
-_prepared: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
+prepared_on: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictionary()
 """By the name of the prepared check. True: PREPARE was sent. False: it does not last here (because of a pooler), so
 statements are sent in full."""
 
@@ -101,9 +101,9 @@ def ask_prepared(
     refused: psycopg.Error | None = None
     vanished = 0
     name, prepare = access.texts.check_name, access.texts.prepare
-    here = _prepared.get(connection)
+    here = prepared_on.get(connection)
     if here is None:
-        here = _prepared[connection] = {}
+        here = prepared_on[connection] = {}
     while True:
         enforced, known = access.enforced, here.get(name)
         if enforced:
@@ -117,7 +117,7 @@ def ask_prepared(
             if known is None:
                 here[name] = True
             return results[len(before) :]
-        if isinstance(failure, _ACCESS_REFUSED):
+        if isinstance(failure, ACCESS_REFUSED):
             if refused is not None:
                 access.enforced = not enforced
                 raise refused if isinstance(failure, errors.UndefinedFunction) else failure
@@ -145,14 +145,14 @@ def with_fallback(connection: AnyConnection, access: MarkAccess, plan: Callable[
     tried = access.enforced
     try:
         return (yield from plan())
-    except _ACCESS_REFUSED as error:
+    except ACCESS_REFUSED as error:
         refused = error
     # The reverse of what it was before: another thread may have found out the same meanwhile.
     access.enforced = not tried
     try:
         yield from ask(connection, [ROLLBACK])
         return (yield from plan())
-    except _ACCESS_REFUSED as error:
+    except ACCESS_REFUSED as error:
         access.enforced = tried
         raise (refused if isinstance(error, errors.UndefinedFunction) else error) from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextvars import ContextVar
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fencing.kernel.fence import Fence
 from fencing.kernel.process import current_owner
@@ -18,24 +18,20 @@ from fencing.kernel.process import current_owner
 class Holder(Protocol):
     """A transaction that holds marks."""
 
+    is_left: bool
+    """Its context was left, so it certainly is over."""
+
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
 
 
-class _OpenTransaction:
+class _OpenTransaction(NamedTuple):
     """A transaction that holds marks, or is about to."""
 
-    __slots__ = ("fences", "holder", "marks", "owner")
-
-    def __init__(self, owner: object, marks: object, fences: Sequence[Fence], holder: Holder) -> None:
-        self.owner: object = owner
-        self.marks = id(marks)
-        self.fences = fences
-        self.holder = weakref.ref(holder)  # a transaction that is interrupted as it begins ends with its object
-
-    def is_over(self) -> bool:
-        holder = self.holder()
-        return holder is None or holder.is_over()
+    owner: object
+    marks: int
+    fences: Sequence[Fence]
+    holder: weakref.ref[Holder]  # a transaction that is interrupted as it begins ends with its object
 
 
 # The open transactions of this context. Child contexts inherit them, so each has its owner.
@@ -58,12 +54,16 @@ def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> Non
             first.
     """
     owner = current_owner()
-    still_open = tuple(each for each in _open.get() if not each.is_over())
-    for each in still_open:
+    still_open: list[_OpenTransaction] = []
+    for each in _open.get():
+        held_by = each.holder()
+        if held_by is None or held_by.is_left or held_by.is_over():
+            continue
+        still_open.append(each)
         same = [fence for fence in fences if fence in each.fences]
         if same and each.owner == owner and each.marks == id(marks):
             raise RuntimeError(
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this call would wait for "
                 f"itself; use the connection or session of that block, or end the block first"
             )
-    _open.set((*still_open, _OpenTransaction(owner, marks, fences, holder)))
+    _open.set((*still_open, _OpenTransaction(owner, id(marks), fences, weakref.ref(holder))))

@@ -20,7 +20,7 @@ CREATE_LOCK = 7_236_273_601
 number is arbitrary."""
 
 
-_ONE_WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|WITH|SELECT)\b[^;]*\Z", re.IGNORECASE)
+ONE_WRITE = re.compile(r"\s*(INSERT|UPDATE|DELETE|MERGE|WITH|SELECT)\b[^;]*\Z", re.IGNORECASE)
 
 
 def is_one_write(sql: str) -> bool:
@@ -28,7 +28,7 @@ def is_one_write(sql: str) -> bool:
 
     ``COMMIT AND CHAIN`` and ``ROLLBACK AND CHAIN`` begin a transaction that looks like the one that they have ended.
     """
-    return _ONE_WRITE.match(sql) is not None
+    return ONE_WRITE.match(sql) is not None
 
 
 def enforced_in(schema: str) -> str:

@@ -68,7 +68,8 @@ class GuardedTransaction(ABC, Generic[M]):
 
     _explained: BaseException | None = None
     """The error that says already what became of the transaction."""
-    _left = False
+    is_left = False
+    """Its context was left."""
 
     def __init__(
         self,
@@ -106,7 +107,7 @@ class GuardedTransaction(ABC, Generic[M]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        self._left = True
+        self.is_left = True
         return error is not None and not self._remains(error)
 
     def end_interrupted(self, error: BaseException) -> bool:
@@ -115,7 +116,7 @@ class GuardedTransaction(ABC, Generic[M]):
         Returns:
             Whether ``error`` itself must be raised. False: the transaction is committed, so raise nothing.
         """
-        self._left = True
+        self.is_left = True
         return self._remains(error)
 
     def outcome_of(self, error: BaseException) -> BaseException | None:
@@ -203,20 +204,22 @@ class GuardedTransaction(ABC, Generic[M]):
         """Raise UnclaimedFence if the database has lost what it had acknowledged under one of the fences."""
         if self._continuity is None:
             return
-        for holder, each in self._by_holder(admitted):
+        one = len(self._holders) == 1
+        for holder, each in ((self._holders[0], admitted[0]),) if one else self._by_holder(admitted):
             known = self._known[each.fence] if self._known else self._continuity.last(holder, each.fence)
-            check(known, each.fence, each.seq - self.writes, each.recent_writes)
+            if known is not None:
+                check(known, each.fence, each.seq - self.writes, each.recent_writes)
 
     def note_commit(self) -> None:
         """Note that the database has acknowledged the commit."""
         self._committed = True
-        if self._continuity is not None and self._admitted is not None:
-            for holder, each in self._by_holder(self._admitted):
+        admitted = self._admitted
+        if self._continuity is not None and admitted is not None:
+            one = len(self._holders) == 1
+            for holder, each in ((self._holders[0], admitted[0]),) if one else self._by_holder(admitted):
                 self._continuity.remember(holder, each.fence, each.seq, each.recent_writes.partition(" ")[0])
 
     def _by_holder(self, admitted: Sequence[Admitted]) -> Iterable[tuple[Fence | HasFence, Admitted]]:
-        if len(self._holders) == 1:
-            return ((self._holders[0], admitted[0]),)
         holders = {as_fence(holder): holder for holder in self._holders}
         return [(holders[each.fence], each) for each in admitted]
 
@@ -237,7 +240,7 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def is_over(self) -> bool:
         """Return whether it no longer holds the marks. Hooks may run before its context is left."""
-        return self._left
+        return self.is_left
 
     @abstractmethod
     def _commit_was_refused(self, error: BaseException) -> bool:

@@ -21,7 +21,6 @@ from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
-from storage_guards.sql.statements import is_one_write
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
 from storage_guards.sqlalchemy.marks import Marks
@@ -49,6 +48,7 @@ class SQLAlchemyBase(OperationsBase):
         if reason is not None:
             raise GuardNotEnforceable(reason)
         super().__init__(timeout, schema)
+        self._sync_engine = engine
         self._marks = _marks_of(engine, schema)
         self._given_schema, self._schema = schema, self._marks.schema
         self._continuity = Continuity(engine.dialect, schema)  # which an engine with other options shares
@@ -69,8 +69,12 @@ class SQLAlchemyBase(OperationsBase):
         caller_block: bool = False,
         joined: bool = False,
     ) -> SQLAlchemyTransaction:
-        fences = fences_of(holders)
-        seconds = min(wait_seconds(holders, self._timeout, timeout), max(max_seconds, LEAST_SECONDS))
+        if len(holders) == 1 and type(holders[0]) is Fence and timeout is None:  # the usual case, without calls
+            fences, seconds = [holders[0]], self._timeout
+        else:
+            fences, seconds = fences_of(holders), wait_seconds(holders, self._timeout, timeout)
+        if max_seconds < seconds:
+            seconds = max(max_seconds, LEAST_SECONDS)
         errors = SQLAlchemyErrors(fences, seconds)
         return SQLAlchemyTransaction(
             self._marks,
@@ -83,19 +87,19 @@ class SQLAlchemyBase(OperationsBase):
             continuity=self._continuity,
         )
 
+    def _writing(self, holder: Fence | HasFence, statement: Executable, claim: bool) -> SQLAlchemyTransaction:
+        """Return the transaction of one statement. It is the caller's block if the statement may end it."""
+        if type(statement) is TextClause:
+            caller_block = self._marks.may_end_the_transaction(statement.text, self._sync_engine)
+        elif isinstance(statement, UpdateBase):
+            caller_block = False
+        else:
+            caller_block = True
+            check_writes(statement)
+        return self._transaction((holder,), claim=claim, caller_block=caller_block)
+
     def _retries(self, holders: Sequence[Fence | HasFence], attempts: int) -> Retries:
         return Retries(holders, attempts, wait_seconds(holders, self._timeout))
-
-    def _may_end_the_transaction(self, statement: Executable) -> bool:
-        """Return whether the statement may end the transaction.
-
-        Only an INSERT, UPDATE or DELETE construct may not, or a ``text()`` that is one such statement. PostgreSQL takes
-        several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL a ``text()`` may be
-        any statement that commits implicitly, also a procedure.
-        """
-        if type(statement) is TextClause and not self._marks.dialect.commits_implicitly:
-            return not is_one_write(statement.text)
-        return not isinstance(statement, UpdateBase)
 
     def _errors(
         self, fences: Sequence[Fence] = (), seconds: float | None = None, then: str = NOTHING_WRITTEN

@@ -18,6 +18,14 @@ from fencing.sql.errors import (
     state_of_sqlite,
 )
 from storage_guards.sql.errors import ErrorContext
+from storage_guards.sql.outcome import TABLE
+from storage_guards.sqlalchemy.table import PARTITION_BY
+
+_NO_PARTITIONS = 1747  # of MariaDB and MySQL
+_HIDDEN = (
+    f"the table {TABLE} does not have the partition that it had. Perhaps a temporary table of this name hides it from "
+    f"this connection: drop that. If the mark table itself was altered: ALTER TABLE {TABLE} {PARTITION_BY}"
+)
 
 DATABASE_ERRORS = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
 """The errors of a database, and of the connection to it. asyncpg passes on the errors of its socket."""
@@ -41,6 +49,8 @@ class SQLAlchemyErrors(ErrorContext):
             return GuardNotEnforceable(f"{explained}, or give guard.metadata to Alembic")
         if explained is not None:
             return explained
+        if error.orig is not None and error.orig.args[:1] == (_NO_PARTITIONS,):
+            return GuardNotEnforceable(_HIDDEN)
         if isinstance(error, ProgrammingError):
             return self.refused(message)
         if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import Operation, Operations
-from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
+from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory, session_on
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
@@ -252,11 +252,10 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
                 block's connection.
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
-        check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
+        transaction = self._writing(holder, statement, claim)
         rows = -1
         try:
-            with self._run(transaction) as connection:
+            with transaction, self._engine.connect() as connection, transaction.on(connection):
                 result = connection.execute(statement, parameters, execution_options=COUNT_ROWS)
                 rows = affected(transaction, result)
         except BaseException as error:

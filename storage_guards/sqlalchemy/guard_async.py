@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import (
 
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import AsyncOperations, Operation
-from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected, check_writes
+from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import async_session_on, check_factory
 from storage_guards.sqlalchemy.transaction import AsyncGuardedBlock, SQLAlchemyTransaction, in_greenlet
@@ -260,8 +260,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 block's connection.
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
-        check_writes(statement)
-        transaction = self._transaction((holder,), claim=claim, caller_block=self._may_end_the_transaction(statement))
+        transaction = self._writing(holder, statement, claim)
         rows = -1
         try:
             async with self._run(transaction) as connection:

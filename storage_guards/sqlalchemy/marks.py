@@ -10,10 +10,10 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
-from sqlalchemy import Connection, MetaData, Row, Table
+from sqlalchemy import Connection, Engine, MetaData, Row, Table
 from sqlalchemy.schema import CreateTable
 
 from fencing.kernel.admission import admit_claim, admit_write
@@ -32,6 +32,7 @@ from storage_guards.sql.pruning import (
     warn_of_implausible,
 )
 from storage_guards.sql.schema import Choice, VisibleTables, other_mark_tables
+from storage_guards.sql.statements import ONE_WRITE
 from storage_guards.sql.verify import (
     MAKE_ANEW,
     Finding,
@@ -61,12 +62,16 @@ class Located(NamedTuple):
         direct: the statements on it. They answer with rows, as ``UPDATE … RETURNING`` does. A database without such
             statements overrides more of :class:`Marks`.
         calls: the statements where the database enforces, if it can.
+        check: the check of ``direct``, in the form in which it goes past the engine. None: it does not.
+        claim: the same for the claim.
     """
 
     schema: str
     table: str
     direct: Prepared
     calls: Prepared
+    check: Any = None
+    claim: Any = None
 
 
 class Marks(ABC):
@@ -78,6 +83,9 @@ class Marks(ABC):
     """
 
     dialect: ClassVar[Dialect]
+    bounds_sessions: ClassVar[bool] = True
+    """Whether bounds are settings of the connection, for :meth:`bounded`, and not of the transaction, for
+    :meth:`limit`."""
 
     def __init__(self, table: Table, schema: str | None) -> None:
         self.metadata = table.metadata
@@ -129,6 +137,28 @@ class Marks(ABC):
             finally:
                 transaction.rollback()
 
+    def bounded(
+        self, connection: Connection, seconds: float, *, caller_block: bool = False
+    ) -> AbstractContextManager[Any]:
+        """Bound the waits of a guarded transaction, BEGIN and COMMIT included, where bounds are settings of the
+        connection.
+
+        Its value is what :meth:`admit` takes as ``bounds``.
+        """
+        return self.dialect.bounded_waits(connection, seconds)
+
+    def commit(self, bounds: Any) -> bool:
+        """Commit in another way than the engine does. False: let the engine commit."""
+        return False
+
+    def may_end_the_transaction(self, text: str, engine: Engine) -> bool:
+        """Return whether a ``text()`` may end the transaction: unless it is one INSERT, UPDATE, DELETE or SELECT.
+
+        PostgreSQL takes several statements, a COMMIT among them, where there are no parameters. On MariaDB and MySQL
+        others commit implicitly, also procedures.
+        """
+        return ONE_WRITE.match(text) is None
+
     def limit(self, connection: Connection, seconds: float, *, read_committed: bool = False) -> bool:
         """Bound the waits of this transaction, and how long others can wait for it, where a transaction has such
         bounds.
@@ -168,11 +198,12 @@ class Marks(ABC):
         claim: bool,
         writes: int = 1,
         joined: bool = False,
+        bounds: Any = None,
     ) -> list[Admitted]:
         """Claim or check, and bound what the transaction may wait for.
 
         These are the first statements of a transaction or, if it is ``joined``, later ones of the caller's own
-        transaction.
+        transaction. ``bounds`` is the value of :meth:`bounded`.
         """
         enforced = self.limit(connection, seconds)
         if claim:
@@ -204,11 +235,17 @@ class Marks(ABC):
         sql = self._statements(connection, enforced)
         return [self._check_one(connection, sql, fence) for fence in fences]
 
+    def is_sound(self, connection: Connection) -> bool:
+        """Return whether the driver reports an open transaction, and the server has sent nothing unasked."""
+        return self.dialect.is_open(connection) and not self.has_unread(connection)
+
     def has_unread(self, connection: Connection) -> bool:
         """Return whether the server has sent something unasked, such as the end of the session. It sends nothing."""
         return False
 
-    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:  # noqa: B027 - most need nothing
+    def note_transaction(  # noqa: B027 - most need nothing
+        self, connection: Connection, admitted: Admitted, bounds: Any
+    ) -> None:
         """Prepare :meth:`is_same_transaction`, where it needs more than the admitted fence."""
 
     @abstractmethod

@@ -12,10 +12,12 @@ Names are sent as hexadecimal digits, so no character set and no ``sql_mode`` of
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import VARBINARY, Connection, DateTime, Row, TextClause, text
+from sqlalchemy import VARBINARY, Connection, DateTime, Engine, Row, TextClause, text
+from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
@@ -27,10 +29,20 @@ from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admi
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
-from storage_guards.sql.statements import Statements
+from storage_guards.sql.statements import Statements, is_one_write
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
+from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
+from storage_guards.sqlalchemy.mariadb import (
+    KEEP,
+    NO_SAVEPOINT,
+    Changed,
+    Compound,
+    SessionBounds,
+    compound,
+    savepoint_of,
+)
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table
+from storage_guards.sqlalchemy.table import PARTITION, PARTITION_BY, Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
 
@@ -42,9 +54,9 @@ _MATCHES = "(number = :number AND token = :token)"
 
 # MariaDB's mode SIMULTANEOUS_ASSIGNMENT changes nothing: each column is read only before it is assigned.
 _RAISE = f"""
-    recent_writes = IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
-    claimed_at = IF({_ADMITS}, UTC_TIMESTAMP(), claimed_at),
-    seq = IF({_ADMITS}, IF(number = :number, seq, 0) + :writes, seq),
+    recent_writes = {{recent}}IF(:writes > 0 AND {_ADMITS}, {_REMEMBER}, recent_writes),
+    claimed_at = IF({{admitted}}{_ADMITS}, UTC_TIMESTAMP(), claimed_at),
+    seq = {{seq}}IF({_ADMITS}, IF(number = :number, seq, 0) + :writes, seq),
     token = IF(number < :number, :token, token),
     number = GREATEST(number, :number)
 """
@@ -56,39 +68,55 @@ _READ_MARK = """
     FROM {table} WHERE resource = UNHEX(:resource)
 """
 
+_ENGINE = text(
+    "SELECT engine AS engine FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
+)
+
+_CHECK = f"""UPDATE {{table}}
+    SET recent_writes = {{recent}}IF({{admitted}}{_MATCHES}, {_REMEMBER}, recent_writes), seq = {{seq}}seq + {_MATCHES}
+    WHERE resource = UNHEX(:resource)"""
+_CLAIM = f"UPDATE {{table}} SET {_RAISE} WHERE resource = UNHEX(:resource)"
+_KEEP_NOTHING = dict.fromkeys(KEEP, "")
+
+
+class _Table(NamedTuple):
+    """A mark table that was found: its schema, and whether it has the partition. Tables of earlier versions do not."""
+
+    schema: str
+    is_partitioned: bool
+
 
 @cache
-def _located_in(schema: str) -> Located:
-    table = _full_name(schema)
-    prepared = Prepared(*map(text, _statements_on(table, _read_in(schema))))
-    return Located(schema, table, prepared, prepared)
+def _located(found: _Table) -> Located:
+    table = _full_name(found)
+    prepared = Prepared(*map(text, _statements_on(table, _read(found))))
+    kept = [compound(change.format(table=table, **KEEP)) for change in (_CHECK, _CLAIM)]
+    return Located(found.schema, table, prepared, prepared, *kept)
 
 
 @cache
-def _locking_read_in(schema: str) -> TextClause:
-    return text(_read_in(schema) + " FOR UPDATE")
+def _locking_read(found: _Table) -> TextClause:
+    return text(_read(found) + " FOR UPDATE")
 
 
-def _read_in(schema: str) -> str:
-    return _READ_MARK.format(schema=schema, table=_full_name(schema), name=TABLE)
+def _read(found: _Table) -> str:
+    return _READ_MARK.format(schema=found.schema, table=_full_name(found), name=TABLE)
 
 
-def _full_name(schema: str) -> str:
-    return f"{quoted(schema, mark='`')}.{TABLE}"
+def _full_name(found: _Table) -> str:
+    name = f"{quoted(found.schema, mark='`')}.{TABLE}"
+    return f"{name} PARTITION ({PARTITION})" if found.is_partitioned else name
 
 
 def _statements_on(table: str, read: str) -> Statements:
     """Return the statements. Those that change something answer with no row, so the mark is read after them."""
     return Statements(
-        check=f"""
-        UPDATE {table} SET recent_writes = IF({_MATCHES}, {_REMEMBER}, recent_writes), seq = seq + {_MATCHES}
-        WHERE resource = UNHEX(:resource)
-    """,
-        claim=f"UPDATE {table} SET {_RAISE} WHERE resource = UNHEX(:resource)",
+        check=_CHECK.format(table=table, **_KEEP_NOTHING),
+        claim=_CLAIM.format(table=table, **_KEEP_NOTHING),
         first_claim=(
             f"INSERT INTO {table} (resource, number, token, seq, recent_writes, claimed_at) VALUES "
             "(UNHEX(:resource), :number, :token, :writes, CONCAT(:write, ' ', :table), UTC_TIMESTAMP()) "
-            f"ON DUPLICATE KEY UPDATE {_RAISE}"
+            f"ON DUPLICATE KEY UPDATE {_RAISE.format(**_KEEP_NOTHING)}"
         ),
         lock_floor=read + " LOCK IN SHARE MODE",
         make_floor=(
@@ -128,8 +156,12 @@ class MySQLMarks(Marks):
             schema=schema,
             claimed_at=DateTime(),
             mysql_engine="InnoDB",
+            mariadb_engine="InnoDB",
+            mysql_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
+            mariadb_partition_by=PARTITION_BY.removeprefix("PARTITION BY "),
         )
         super().__init__(table, translated or schema)
+        self._partitioned: frozenset[str] = frozenset()
 
     def create(self, connection: Connection, seconds: float) -> None:
         """Create the table and its floor row where they are missing, as :meth:`Marks.create` does.
@@ -153,15 +185,50 @@ class MySQLMarks(Marks):
                 connection.rollback()
 
     def _visible_tables(self, connection: Connection) -> VisibleTables:
-        query = f"SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}'"
-        rows = connection.exec_driver_sql(f"SELECT 0, DATABASE() UNION ALL {query}").all()
-        everywhere = sorted(str(schema) for found, schema in rows if found)
-        return VisibleTables(
-            tuple(everywhere), tuple(str(schema) for found, schema in rows if not found and schema is not None)
-        )
+        # A temporary table has no partition, so it is not taken for the mark table where the server lists it, too.
+        rows = connection.exec_driver_sql(
+            f"SELECT 0, DATABASE() "
+            f"UNION ALL SELECT 1, table_schema FROM information_schema.tables WHERE table_name = '{TABLE}' "
+            f"UNION ALL SELECT 2, table_schema FROM information_schema.partitions "
+            f"WHERE table_name = '{TABLE}' AND partition_name = '{PARTITION}'"
+        ).all()
+        named = {kind: [str(schema) for found, schema in rows if found == kind and schema] for kind in (0, 1, 2)}
+        self._partitioned = frozenset(named[2])
+        return VisibleTables(tuple(sorted(set(named[1]))), tuple(named[0]))
+
+    def _create(self, connection: Connection) -> None:
+        super()._create(connection)
+        self._located = None  # to see whether the table has its partition
+        self.locate(connection)
 
     def _statements_in(self, schema: str) -> Located:
-        return _located_in(schema)
+        return _located(self._table_in(schema))
+
+    def _table_in(self, schema: str) -> _Table:
+        return _Table(schema, schema in self._partitioned)
+
+    def bounded(
+        self, connection: Connection, seconds: float, *, caller_block: bool = False
+    ) -> AbstractContextManager[Any]:
+        """Bound the waits of the connection as :meth:`Marks.bounded` does: on MariaDB together with the first check.
+
+        A hook may execute a statement as the transaction begins, and this must be bounded, too. Then the bounds are set
+        before.
+        """
+        if self._located is None or not MySQL.is_mariadb(connection):
+            return super().bounded(connection, seconds)
+        return SessionBounds(connection, seconds, caller_block)
+
+    def commit(self, bounds: Any) -> bool:
+        return isinstance(bounds, SessionBounds) and bounds.commit()
+
+    def may_end_the_transaction(self, text: str, engine: Engine) -> bool:
+        """Return whether a ``text()`` may end the transaction, as :meth:`Marks.may_end_the_transaction` does.
+
+        One INSERT, UPDATE, DELETE or SELECT cannot, and neither can the functions and triggers that it runs (error
+        1422). But a hook could hide that a deadlock has ended the transaction.
+        """
+        return has_hooks(engine, ON_EXECUTION) or not is_one_write(text)
 
     def has_unread(self, connection: Connection) -> bool:
         driver: Any = connection.connection.driver_connection
@@ -169,14 +236,62 @@ class MySQLMarks(Marks):
         socket = driver._sock if writer is None else writer.get_extra_info("socket")
         return socket is None or is_readable(socket.fileno())
 
-    def note_transaction(self, connection: Connection, admitted: Admitted) -> None:
-        """Set a savepoint. It ends with its transaction: by a COMMIT, an implicit commit or a deadlock."""
-        connection.exec_driver_sql(f"SAVEPOINT {_savepoint_of(admitted)}")
+    def note_transaction(self, connection: Connection, admitted: Admitted, bounds: Any) -> None:
+        """Set a savepoint, unless a compound statement has. It ends with its transaction: by a COMMIT, an implicit
+        commit or a deadlock."""
+        savepoint = _savepoint_of(admitted)
+        if not isinstance(bounds, SessionBounds) or savepoint not in bounds.savepoints:
+            connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return True in the transaction that admitted the fence. Error 1305 says that this is another one."""
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
+        fetch_directly(connection, f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
         return True
+
+    def admit(
+        self,
+        connection: Connection,
+        fences: Sequence[Fence],
+        seconds: float,
+        *,
+        claim: bool,
+        writes: int = 1,
+        joined: bool = False,
+        bounds: Any = None,
+    ) -> list[Admitted]:
+        if not isinstance(bounds, SessionBounds):
+            return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
+        located = self.locate(connection)
+        change = located.claim if claim else located.check
+        admitted = []
+        for fence in fences:
+            changed = self._change(connection, bounds, change, fence, writes)
+            if changed is not None:
+                admitted.append(Admitted(fence, changed.seq, changed.recent_writes, None))
+            elif claim:  # the reason is found, or the mark is made, by one statement after the other
+                admitted.append(self._claim_one(connection, located.direct, fence, writes))
+            else:
+                admitted.append(self._check_one(connection, located.direct, fence))
+        if not self.dialect.is_open(connection):
+            self._require_innodb(connection)
+            self.require_open(connection)
+        return admitted
+
+    def _change(
+        self, connection: Connection, bounds: SessionBounds, compound: Compound, fence: Fence, writes: int
+    ) -> Changed | None:
+        """Execute the check or the claim as a compound statement. Raise GuardNotEnforceable where the table that it has
+        changed has no transactions."""
+        try:
+            changed = bounds.change(compound, fence, writes)
+        except DBAPIError as error:
+            if error.orig is not None and error.orig.args[0] in NO_SAVEPOINT:
+                self._require_innodb(connection)
+                self.require_open(connection)
+            raise
+        if changed is not None and changed.warnings:
+            self._require_innodb(connection)
+        return changed
 
     def check(
         self, connection: Connection, fences: Sequence[Fence], *, joined: bool = False, enforced: bool = False
@@ -223,6 +338,12 @@ class MySQLMarks(Marks):
             # There was no mark for the UPDATE, and then one for the read.
         raise keeps_changing(fence)
 
+    def _require_innodb(self, connection: Connection) -> None:
+        """Look up the table's engine, and raise GuardNotEnforceable unless it is InnoDB."""
+        _require_innodb(
+            connection.execute(_ENGINE, {"schema": self.locate(connection).schema, "name": TABLE}).one_or_none()
+        )
+
     def _lock_mark(self, connection: Connection, sql: Prepared, fence: Fence) -> Row[Any] | None:
         # A write comes first: after a SELECT the server may not yet report that it has begun a transaction.
         connection.execute(sql.lock_mark, {"resource": self._key(fence.resource)})
@@ -236,7 +357,7 @@ class MySQLMarks(Marks):
         return row is not None and _begins_with(row, values["write"])
 
     def _lock_row(self, connection: Connection, fence: Fence) -> Row[Any] | None:
-        return self._row(connection, _locking_read_in(self.locate(connection).schema), fence)
+        return self._row(connection, _locking_read(self._table_in(self.locate(connection).schema)), fence)
 
     def _row(self, connection: Connection, statement: Any, fence: Fence) -> Row[Any] | None:
         row = fetch_one(connection, statement, {"resource": self._key(fence.resource)})
@@ -300,6 +421,12 @@ class MySQLMarks(Marks):
         ).all()
         if [tuple(row) for row in key] != [("resource", None)]:
             yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
+        if located.schema not in self._partitioned:
+            yield Finding(
+                "safety",
+                f"a temporary table {TABLE} would hide the mark table from its connection",
+                f"ALTER TABLE {TABLE} {PARTITION_BY}",
+            )
         checks = connection.execute(
             text("SELECT constraint_name FROM information_schema.check_constraints WHERE constraint_schema = :schema"),
             {"schema": located.schema},
@@ -349,13 +476,14 @@ class MySQLMarks(Marks):
 
 def _savepoint_of(admitted: Admitted) -> str:
     """Return a name that no other transaction has: the random id of this write."""
-    return f"`fencing {admitted.recent_writes.partition(' ')[0]}`"
+    return savepoint_of(admitted.recent_writes.partition(" ")[0])
 
 
-def _require_innodb(row: Row[Any]) -> None:
-    if row.engine != "InnoDB":
+def _require_innodb(row: Row[Any] | None) -> None:
+    if row is None or row.engine != "InnoDB":
+        engine = "of a temporary table" if row is None else row.engine
         raise GuardNotEnforceable(
-            f"the table {TABLE} has the engine {row.engine}, which has no transactions: a check would not hold until "
+            f"the table {TABLE} has the engine {engine}, which has no transactions: a check would not hold until "
             f"the write; ALTER TABLE {TABLE} ENGINE = InnoDB, and do the same for the data"
         )
 

@@ -7,7 +7,7 @@ statements. Where a hook has already begun the transaction, everything goes thro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -18,16 +18,18 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
-from fencing.sql.dialects import PostgreSQL
 from fencing.sql.errors import is_an_answer
 from storage_guards.psycopg.plans import admit, to_admitted
 from storage_guards.psycopg.running import run, run_async
 from storage_guards.psycopg.statements import MarkAccess
 from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle
 from storage_guards.sql.outcome import Admitted
+from storage_guards.sql.sockets import is_readable
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 
 T = TypeVar("T")
+
+_DRIVERS = (psycopg.Connection, psycopg.AsyncConnection)
 
 _IS_SAME_TRANSACTION = "SELECT pg_current_xact_id_if_assigned()::text IS NOT DISTINCT FROM '{}'"
 
@@ -48,30 +50,31 @@ class PsycopgMarks(PostgreSQLMarks):
         claim: bool,
         writes: int = 1,
         joined: bool = False,
+        bounds: Any = None,
     ) -> list[Admitted]:
         """Claim or check, as :meth:`Marks.admit` does. A mere claim is also committed."""
         if joined and not connection.in_transaction():
             connection.begin()  # otherwise SQLAlchemy would not roll it back
         driver: Any = connection.connection.driver_connection
         # A transaction of the caller's own may go through another driver.
-        if not PostgreSQL.is_psycopg(connection) or driver.autocommit or not is_idle(driver):
+        if not isinstance(driver, _DRIVERS) or driver.autocommit or not is_idle(driver):
             return super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
-        answers = _perform(
-            connection,
-            driver,
-            lambda: admit(driver, self._access, fences, seconds, claim=claim, writes=writes),
-            seconds * len(fences),
-        )
-        return [to_admitted(*each) for each in zip(fences, answers, strict=False)]
+        plan = admit(driver, self._access, fences, seconds, claim=claim, writes=writes)
+        answers = _perform(connection, driver, plan, seconds * len(fences))
+        return list(map(to_admitted, fences, answers))
+
+    def is_sound(self, connection: Connection) -> bool:
+        pgconn: Any = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]
+        return pgconn.transaction_status == TransactionStatus.INTRANS and not is_readable(pgconn.socket)
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         driver: Any = connection.connection.driver_connection
         statement = _IS_SAME_TRANSACTION.format(admitted.transaction)
-        [same] = _perform(connection, driver, lambda: ask(driver, [statement]), seconds)
+        [same] = _perform(connection, driver, ask(driver, [statement]), seconds)
         return first_row(same) == ("t",)
 
 
-def _perform(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], seconds: float) -> T:
+def _perform(connection: Connection, driver: Any, plan: PQGen[T], seconds: float) -> T:
     """Perform a plan on the connection's driver. Its errors become SQLAlchemy's.
 
     psycopg stops an interrupted statement itself, or else this closes the connection.
@@ -79,9 +82,9 @@ def _perform(connection: Connection, driver: Any, plan: Callable[[], PQGen[T]], 
     try:
         if connection.dialect.is_async:
             adapted: Any = connection.connection.dbapi_connection
-            result: T = adapted.run_async(lambda _: run_async(driver, plan(), seconds))
+            result: T = adapted.run_async(lambda _: run_async(driver, plan, seconds))
             return result
-        return run(driver, plan(), seconds)
+        return run(driver, plan, seconds)
     except psycopg.Error as error:
         if error.sqlstate is None or not is_an_answer(error.sqlstate):  # otherwise the connection is broken
             hang_up(driver)

@@ -32,6 +32,7 @@ class PostgreSQLMarks(Marks):
     """The marks of a PostgreSQL database, on connections that a guard opens."""
 
     dialect = PostgreSQL()
+    bounds_sessions = False
 
     def __init__(self, schema: str | None = None, *, translated: str | None = None) -> None:
         exact = Text(collation="C")

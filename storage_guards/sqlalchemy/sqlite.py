@@ -5,19 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Any
 
 from sqlalchemy import CheckConstraint, Connection, Text, text
 from sqlalchemy.exc import OperationalError
 
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import SQLite
-from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
+from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, new_id
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.statements import statements_on
 from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
+from storage_guards.sqlalchemy.direct import fetch_directly
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import fetch_one, mark_table, prepare
+from storage_guards.sqlalchemy.table import PLACES, fetch_one, mark_table, prepare
 
 # This transaction has written, so it holds the write lock, and the row stays as it is until the commit.
 _IS_SAME_TRANSACTION = (
@@ -78,7 +80,16 @@ class SQLiteMarks(Marks):
         claim: bool,
         writes: int = 1,
         joined: bool = False,
+        bounds: Any = None,
     ) -> list[Admitted]:
+        located = self._located
+        if self._choice_is_confirmed and located is not None and not claim and not joined and len(fences) == 1:
+            # The usual case, past the engine: it needs several times as long as SQLite.
+            fence = fences[0]
+            values = {"resource": fence.resource, "number": fence.number, "token": fence.token, "write": new_id()}
+            row = fetch_directly(connection, located.check, values)
+            if row is not None and self.dialect.is_open(connection):
+                return [Admitted(fence, row[0], row[1], None)]
         admitted = super().admit(connection, fences, seconds, claim=claim, writes=writes, joined=joined)
         if not self._choice_is_confirmed:
             self._choice.of(self._visible_tables(connection))
@@ -141,8 +152,10 @@ class SQLiteMarks(Marks):
 @cache
 def _located_in(schema: str) -> Located:
     table = f"{quoted(schema)}.{TABLE}"
-    statements = prepare(statements_on(table, postgresql=False))
-    return Located(schema, table, statements, statements)
+    statements = statements_on(table, postgresql=False)
+    prepared = prepare(statements)
+    # sqlite3 takes values by their names, as text() does.
+    return Located(schema, table, prepared, prepared, check=statements.check.format(**PLACES))
 
 
 def _quoted_any(name: str) -> str:

@@ -13,6 +13,11 @@ from fencing.kernel.fence import MAX_NUMBER
 from storage_guards.sql.outcome import FLOOR, TABLE
 from storage_guards.sql.statements import Statements
 
+PARTITION = "fencing"
+"""The only partition of the table on MariaDB and MySQL. A temporary table cannot have one."""
+
+PARTITION_BY = f"PARTITION BY KEY (resource) (PARTITION {PARTITION})"
+
 PLACES = {"resource": ":resource", "number": ":number", "token": ":token", "write": ":write", "writes": ":writes"}
 
 

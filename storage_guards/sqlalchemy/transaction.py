@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +24,8 @@ from storage_guards.sqlalchemy.errors import DATABASE_ERRORS, commit_was_refused
 from storage_guards.sqlalchemy.marks import Marks
 
 T = TypeVar("T")
+
+_UNBOUNDED: AbstractContextManager[Any] = nullcontext()
 
 _ENDED_INSIDE = (
     "the checked transaction was not sound at the block's end. Perhaps a statement failed and its error was "
@@ -53,10 +55,16 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
     def on(self, connection: Connection) -> Iterator[Connection]:
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
-        with self._marks.dialect.bounded_waits(connection, self.seconds):
-            with connection.begin():
-                self.admit(connection)
-                if self.caller_block and not self._marks.dialect.begins_by_itself(connection):
+        marks = self._marks
+        bounds_of_session = _UNBOUNDED
+        if marks.bounds_sessions:
+            bounds_of_session = marks.bounded(connection, self.seconds, caller_block=self.caller_block)
+        with bounds_of_session as bounds:
+            root = connection.begin().__enter__()
+            committed = False
+            try:
+                self.admit(connection, bounds)
+                if self.caller_block and not marks.dialect.begins_by_itself(connection):
                     # Otherwise what follows a COMMIT in the block would be committed without a check.
                     event.listen(connection, "before_cursor_execute", lambda *_: self._require_open(connection))
                 try:
@@ -64,23 +72,35 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                         yield connection
                     if not self._committing:
                         self.about_to_commit(connection)
+                        committed = bounds is not None and marks.commit(bounds)
                 except BaseException as error:
                     self.body_failed(error)
                     raise
+            except BaseException as error:
+                root.__exit__(type(error), error, error.__traceback__)
+                raise
+            if not committed:
+                root.__exit__(None, None, None)
             self.note_commit()
 
-    def admit(self, connection: Connection) -> None:
+    def admit(self, connection: Connection, bounds: Any = None) -> None:
         """Claim or check.
 
         These are the first statements of a transaction or, if it is ``joined``, later ones of the caller's own
         transaction.
         """
         admitted = self._marks.admit(
-            connection, self.fences, self.seconds, claim=self.claims, writes=self.writes, joined=self.joined
+            connection,
+            self.fences,
+            self.seconds,
+            claim=self.claims,
+            writes=self.writes,
+            joined=self.joined,
+            bounds=bounds,
         )
         self.check_continuity(admitted)
         if self.caller_block:
-            self._marks.note_transaction(connection, admitted[0])
+            self._marks.note_transaction(connection, admitted[0], bounds)
         self._admitted = admitted
 
     def about_to_commit(self, connection: Connection) -> None:
@@ -90,14 +110,16 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """
         if not connection.in_transaction():
             raise GuardNotEnforceable(_ENDED_BY_SQLALCHEMY)
-        if self.writes:  # a mere claim may be committed already
-            self._require_open(connection)
+        if not self.caller_block and self._marks.is_sound(connection):
+            self._committing = True
+            return
+        if self.writes and not self._marks.dialect.is_open(connection):  # a mere claim may be committed already
+            raise GuardNotEnforceable(_ENDED_INSIDE)
         try:
             if self.caller_block and self._admitted and not self._is_same_transaction(connection):
                 self.refuse(_ENDED_INSIDE)
-            if not self.caller_block and self._marks.has_unread(
-                connection
-            ):  # perhaps the end of the session: ask, before COMMIT is sent
+            # Perhaps the end of the session: ask, before COMMIT is sent.
+            if not self.caller_block and self._marks.has_unread(connection):
                 connection.exec_driver_sql("SELECT 1").close()
         except DBAPIError as error:
             self.note_not_sent(error)
@@ -109,7 +131,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
         SQLAlchemy drops a transaction when it is committed or rolled back, and calls hooks after that.
         """
-        if super().is_over():
+        if super().is_over() or self._committed:
             return True
         connection = self._connection
         return self._admitted is not None and connection is not None and connection.get_transaction() is None

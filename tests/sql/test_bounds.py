@@ -146,7 +146,7 @@ def test_first_claims_that_meet_on_mariadb(mariadb_url: str, claim: bool) -> Non
     meant: list[Fence] = [OLDER if claim else MINE]
 
     def claim_meanwhile(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if "fencing_marks SET" in statement and meant:
+        if statement.startswith("UPDATE") and "fencing_marks" in statement and meant:
             beside.claim(meant.pop())
 
     event.listen(short.engine, "after_cursor_execute", claim_meanwhile)

@@ -6,23 +6,27 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from pymysql.connections import Connection as PyMySQLConnection
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.orm import Session
 
-from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, StaleFence
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, Mark, OutcomeUnknown, StaleFence
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import SQLAlchemyGuard
+from storage_guards.sqlalchemy.mariadb import SessionBounds
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
+from tests.support.servers import start_mariadb
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 from tests.support.sql_ways import ADD as ADD_SQL
 from tests.support.sql_ways import MINE, NEWER, OTHER, TO_MARIADB, Way, WayLender, ways
@@ -302,29 +306,37 @@ def test_first_claims_of_many_names_do_not_deadlock(shop: Shop) -> None:
 # The table and its statements
 
 
-def test_the_statements_are_the_admission_rule(shop: Shop) -> None:
+@pytest.mark.parametrize("is_compound", [False, True])
+def test_the_statements_are_the_admission_rule(shop: Shop, is_compound: bool) -> None:
     """Every mark, floor and fence of a small world."""
+    if is_compound:
+        shop.way.needs_mariadb("compound statements")
     numbers = (1, 2, 3, MAX_NUMBER)
     marks = [None, *(Mark(number, token, 4) for number in numbers for token in TOKENS)]
     fences = [Fence(RESOURCE, number, token) for number in numbers for token in TOKENS]
     statements = MySQLMarks()
     with shop.engine.connect() as connection:
+        bounds: Any = None
+        if is_compound:
+            statements.locate(connection)
+            bounds = SessionBounds(connection, 10.0, caller_block=True)
+            bounds._are_set = True  # the transaction has begun: set_mark begins it
 
         def read() -> Mark | None:
             return statements.read(connection, RESOURCE)
 
+        def admit(fence: Fence, claim: bool) -> Mark | None:
+            statements.admit(connection, [fence], 10.0, claim=claim, writes=int(not claim), bounds=bounds)
+            return read()
+
         for mark, mine, floor in itertools.product(marks, fences, (0, 2, MAX_NUMBER)):
             set_mark(connection, mark, floor)
-            claimed = outcome(
-                lambda m=mine: statements.claim(connection, [m]) and statements.read(connection, RESOURCE)
-            )
+            claimed = outcome(lambda m=mine: admit(m, True))
             assert claimed == outcome(admit_claim, mark, mine, floor), (mark, mine, floor)
             if isinstance(claimed, tuple):
                 assert read() == mark
             set_mark(connection, mark, floor)
-            checked = outcome(
-                lambda m=mine: statements.check(connection, [m]) and statements.read(connection, RESOURCE)
-            )
+            checked = outcome(lambda m=mine: admit(m, False))
             assert checked == outcome(admit_write, mark, mine), (mark, mine)
 
 
@@ -334,7 +346,7 @@ def test_a_claim_between_the_two_statements_of_a_check(shop: Shop) -> None:
     meant = [MINE]
 
     def claim(*arguments: Any) -> None:
-        if "fencing_marks SET" in arguments[2] and meant:
+        if arguments[2].startswith("UPDATE") and "fencing_marks" in arguments[2] and meant:
             shop.guard.claim(meant.pop())
 
     event.listen(engine, "after_cursor_execute", claim)
@@ -375,6 +387,144 @@ def test_a_table_without_transactions(shop: Shop, engine: str) -> None:
     assert shop.total == 0
 
 
+def has_made_a_filled_copy(engine: Engine) -> None:
+    """On the pool's connection, under the name of the mark table."""
+    with engine.connect() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE filled AS SELECT * FROM fencing_marks"))
+        connection.execute(text("ALTER TABLE filled RENAME TO fencing_marks"))
+        connection.commit()
+
+
+@pytest.mark.parametrize("is_in_use", [True, False], ids=["guard in use", "new guard"])
+def test_a_temporary_table_that_hides_the_marks(shop: Shop, is_in_use: bool) -> None:
+    """A late write was admitted by the copy, which no newer claim reaches."""
+    shop.guard.claim(MINE)
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    if is_in_use:
+        guard.write(MINE, ADD)
+    has_made_a_filled_copy(engine)
+    shop.guard.claim(NEWER)
+    shop.guard.write(NEWER, ADD)
+    before = shop.total
+
+    def advance() -> None:
+        with engine.connect() as connection:
+            guard.advance(connection, MINE)
+
+    def begin() -> None:
+        with guard.begin(MINE):
+            raise AssertionError("the block has run")
+
+    uses: list[Callable[[], Any]] = [
+        lambda: guard.write(MINE, ADD),
+        lambda: guard.write(MINE, text("CALL nothing()")),
+        begin,
+        advance,
+        lambda: guard.claim(MINE),
+        lambda: guard.claim(OTHER),
+        lambda: guard.mark("orders:1"),
+        lambda: guard.landed(OutcomeUnknown(fence=MINE, seq=1, recent_writes="x y")),
+        lambda: guard.prune(below=3),
+    ]
+    for use in uses:
+        with pytest.raises(GuardNotEnforceable, match="temporary table"):
+            use()
+    assert shop.total == before
+    with engine.connect() as connection:
+        connection.execute(text("DROP TEMPORARY TABLE fencing_marks"))
+    with pytest.raises(StaleFence):
+        guard.write(MINE, ADD)
+    assert guard.write(NEWER, ADD) == 1
+
+
+def test_a_table_of_an_earlier_version_works_without_its_partition(shop: Shop) -> None:
+    shop.way.spoil()
+    shop.sql("ALTER TABLE fencing_marks REMOVE PARTITIONING")
+    guard = SQLAlchemyGuard(shop.connect())
+    guard.create_tables()
+    guard.claim(MINE)
+    assert guard.write(MINE, ADD) == 1
+    with pytest.raises(GuardNotEnforceable, match="would hide the mark table"):
+        guard.verify()
+    shop.sql("ALTER TABLE fencing_marks PARTITION BY KEY (resource) (PARTITION fencing)")
+    guard.verify()
+    assert guard.write(MINE, ADD) == 1
+
+
+def test_a_prepared_check_that_vanishes(shop: Shop) -> None:
+    shop.way.needs_mariadb("compound statements")
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    guard.claim(MINE)
+    for _ in range(3):
+        assert guard.write(MINE, ADD) == 1
+        with engine.connect() as connection:
+            for name in [name for name in connection.info if str(name).startswith("fencing_")]:
+                connection.exec_driver_sql(f"DEALLOCATE PREPARE {name}")
+    assert shop.total == 3
+
+
+def test_a_server_that_prepares_nothing(shop: Shop) -> None:
+    shop.way.needs_mariadb("compound statements")
+    with start_mariadb(settings={"max-prepared-stmt-count": "0"}, local=True) as server:
+        engine = shop.connect(server.create_database())
+        guard = SQLAlchemyGuard(engine)
+        guard.create_tables()
+        for fence in (MINE, NEWER):
+            guard.claim(fence)
+            for _ in range(2):
+                assert guard.write(fence, text("UPDATE fencing_marks SET seq = seq WHERE resource = ''")) == 0
+        with pytest.raises(StaleFence):
+            guard.write(MINE, text("SELECT 1"))
+        mark = guard.mark(NEWER.resource)
+        assert mark is not None
+        assert mark.seq == 2
+        engine.dispose()
+
+
+@pytest.mark.parametrize("claim", [True, False])
+def test_a_first_claim_that_comes_after_the_compound_statement(shop: Shop, claim: bool) -> None:
+    """The compound statement met no mark, and the statements after it meet one."""
+    shop.way.needs_mariadb("compound statements")
+    guard = SQLAlchemyGuard(shop.connect())
+    guard.mark("orders:1")  # so that the table is found
+    change = SessionBounds.change
+
+    def claim_meanwhile(self: SessionBounds, *arguments: Any) -> Any:
+        patched.undo()
+        changed = change(self, *arguments)
+        assert changed is None
+        shop.guard.claim(Fence("orders:1", 1, "d" * 22) if claim else MINE)
+        return changed
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(SessionBounds, "change", claim_meanwhile)
+        assert guard.write(MINE, ADD, claim=claim) == 1
+    assert shop.total == 1
+
+
+@pytest.mark.parametrize("log_bin", [False, True])
+@pytest.mark.parametrize("engine", ["MyISAM", "Aria", "MEMORY"])
+def test_a_savepoint_shows_a_table_without_transactions(shop: Shop, engine: str, log_bin: bool) -> None:
+    """Without a look into information_schema, and also where the binary log makes a transaction of everything."""
+    shop.way.needs_mariadb("compound statements")
+    shop.way.spoil()
+    with ExitStack() as stack:
+        url = shop.url
+        if log_bin:
+            server = stack.enter_context(start_mariadb(settings={"log-bin": "bin", "server-id": "1"}, local=True))
+            url = server.create_database()
+        guard = SQLAlchemyGuard(shop.connect(url))
+        guard.create_tables()
+        guard.claim(MINE)
+        with guard._engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE fencing_marks ENGINE = {engine}"))
+        for use in (lambda: guard.claim(MINE), lambda: guard.write(MINE, text("SELECT 1")), lambda: guard.claim(NEWER)):
+            with pytest.raises(GuardNotEnforceable, match=f"has the engine {engine}"):
+                use()
+
+
 def test_the_columns_are_binary(shop: Shop) -> None:
     kinds = text(
         "SELECT column_name AS column_name, data_type AS data_type FROM information_schema.columns "
@@ -389,6 +539,58 @@ def test_the_columns_are_binary(shop: Shop) -> None:
 def test_the_table_refuses_impossible_numbers(shop: Shop, number: int) -> None:
     with pytest.raises(DBAPIError):
         shop.sql(f"INSERT INTO fencing_marks (resource, number, token, seq) VALUES ('r', {number}, 'a', 0)")
+
+
+# Requests
+
+
+def test_the_requests_of_a_write(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/internals/safety.md has the list, with the rule that needs each one."""
+    shop.way.needs_mariadb("compound statements")
+    guard = SQLAlchemyGuard(shop.connect(pool_size=1, max_overflow=0))
+    guard.claim(MINE)
+    guard.write(MINE, ADD)
+    sent: list[str] = []
+    execute: Any = PyMySQLConnection._execute_command  # type: ignore[attr-defined]
+
+    def note(self: Any, command: int, request: Any) -> Any:
+        text = request if isinstance(request, str) else bytes(request).decode()
+        sent.append(" ".join(text.split()[:4]))
+        return execute(self, command, request)
+
+    monkeypatch.setattr(PyMySQLConnection, "_execute_command", note)
+    guard.write(MINE, ADD)
+    assert [request.split(" ")[0] for request in sent] == ["EXECUTE", "UPDATE", "BEGIN", "ROLLBACK"]
+    assert sent[2] == "BEGIN NOT ATOMIC COMMIT;"
+    sent.clear()
+    guard.claim(MINE)
+    assert [request.split(" ")[0] for request in sent][-3:] == ["EXECUTE", "BEGIN", "ROLLBACK"]
+    sent.clear()
+    with guard.begin(MINE):
+        pass
+    assert [request.split(" ")[0] for request in sent] == ["BEGIN", "RELEASE", "BEGIN", "ROLLBACK"]
+
+
+def test_a_hook_and_a_log_see_the_commit(shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+    """Without them the guard commits past the engine, which then rolls back nothing."""
+    shop.guard.claim(MINE)
+    engine = shop.connect(pool_size=1, max_overflow=0)
+    guard = SQLAlchemyGuard(engine)
+    guard.write(MINE, ADD)
+    seen: list[str] = []
+    for name in ("commit", "rollback"):
+        event.listen(engine, name, lambda _, name=name: seen.append(name))
+    guard.write(MINE, ADD)
+    assert seen == ["commit"]
+    logged = shop.connect(echo=True)
+    guard = SQLAlchemyGuard(logged)
+    guard.write(MINE, ADD)
+    caplog.clear()
+    guard.write(MINE, ADD)
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("sqlalchemy.engine")]
+    assert "COMMIT" in messages
+    assert "ROLLBACK" not in messages
+    assert shop.total == 4
 
 
 # Bounds

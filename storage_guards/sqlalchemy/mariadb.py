@@ -1,0 +1,241 @@
+"""The check of a guarded transaction as one request, on MariaDB: its bounds, the statement, and the mark's answer.
+
+A compound statement is one request. MySQL has none outside stored procedures, so there each of these is a request.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import cache
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from zlib import crc32
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from fencing.kernel.fence import Fence
+from fencing.sql.client import LEAST_SECONDS
+from storage_guards.sql.outcome import new_id
+from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks, is_logged
+
+NO_SAVEPOINT = (1178, 1305)
+"""The errors of a savepoint in a table whose engine has none, and in autocommit, where it is gone at once."""
+
+_NOT_PREPARED = 1243
+_TOO_MANY_PREPARED = 1461
+
+KEEP = {"admitted": "@fencing_admitted := ", "seq": "@fencing_seq := ", "recent": "@fencing_recent := "}
+"""Assignments by which a change of a mark keeps what it has found and written. To read the row again takes longer."""
+
+# The change has its bound from SET STATEMENT, because inside a compound statement the session's new max_statement_time
+# is not applied. Where the session has one already, that one applies, and waits for locks are bounded by the others.
+#
+# A table without transactions would not be locked, and nothing would be rolled back. Its engine is not looked up, which
+# would take longer than all the rest. Instead a savepoint comes after the change, and is rolled back to at once, which
+# undoes nothing. Where the changed table has no transactions, either SAVEPOINT fails (Aria), or ROLLBACK TO gives a
+# warning (1196: MyISAM and others). So this tests the very table that was changed, each time.
+_COMPOUND = """BEGIN NOT ATOMIC {opening}
+SET STATEMENT max_statement_time = :exact FOR {change};
+SAVEPOINT {savepoint}; ROLLBACK TO SAVEPOINT {savepoint};
+SELECT IF(@fencing_admitted, CONVERT(
+    CONCAT_WS(' ', @@warning_count, @fencing_seq, @fencing_recent) USING utf8mb4), NULL); END"""
+
+# The same bounds as MySQL.bounded_waits, in a form that can be sent together with the check. When all old values are
+# restored, one of them is forgotten: a second restoration fails, and so never brings back those of another transaction.
+_WHOLE_SECONDS = (
+    "innodb_lock_wait_timeout",
+    "lock_wait_timeout",
+    "net_write_timeout",
+    "net_read_timeout",
+    "idle_transaction_timeout",
+)
+_NAMES = (*_WHOLE_SECONDS, "max_statement_time")
+_SET = "SET {};".format(
+    ", ".join(
+        [
+            *(f"@fencing_guard_{name} = @@SESSION.{name}" for name in _NAMES),
+            *(f"SESSION {name} = :whole" for name in _WHOLE_SECONDS),
+            "SESSION max_statement_time = :exact",
+            # Without SESSION it applies only to the next transaction.
+            "@@tx_isolation = IF(@@SESSION.tx_isolation = 'SERIALIZABLE', 'SERIALIZABLE', 'READ-COMMITTED')",
+            "@fencing_admitted = NULL",
+        ]
+    )
+)
+_RESET = "SET @fencing_admitted = NULL;"
+_RESTORE = "SET {}, @fencing_guard_{} = NULL".format(
+    ", ".join(f"SESSION {name} = @fencing_guard_{name}" for name in _NAMES), _NAMES[-1]
+)
+
+_VALUE = re.compile(r":(whole|exact|resource|number|token|writes|write)\b")
+_SAVEPOINT = "fencing"
+
+
+class Compound(NamedTuple):
+    """A change of a mark as a compound statement.
+
+    Each connection prepares the usual one, because parsing takes longer than the rest of it. PREPARE opens no table.
+
+    Args:
+        change: an UPDATE that keeps its answer (``KEEP``), with ``:name`` for each value.
+        name: of the prepared statement, which no other text has.
+        prepare: the PREPARE. Its statement also sets the bounds.
+        execute: the EXECUTE, with a field for each value.
+    """
+
+    change: str
+    name: str
+    prepare: str
+    execute: str
+
+    def text(self, opening: str, savepoint: str) -> str:
+        """Return the statement as it is, with a field for each value."""
+        statement = _COMPOUND.format(opening=opening, change=self.change, savepoint=savepoint)
+        return _VALUE.sub(r"{\1}", statement)
+
+
+@cache
+def compound(change: str) -> Compound:
+    """Return the change of a mark as a compound statement."""
+    statement = _COMPOUND.format(opening=_SET, change=change, savepoint=_SAVEPOINT)
+    name = f"fencing_{crc32(statement.encode()):08x}"
+    quoted = _VALUE.sub("?", statement).replace("'", "''")
+    values = ", ".join(f"{{{value}}}" for value in _VALUE.findall(statement))
+    return Compound(change, name, f"PREPARE {name} FROM '{quoted}'", f"EXECUTE {name} USING {values}")
+
+
+_COMMIT = f"BEGIN NOT ATOMIC COMMIT; {_RESTORE}; END"
+
+
+class Changed(NamedTuple):
+    """The answer to a change of a mark that the rule has admitted.
+
+    Args:
+        seq: of the mark, after the change.
+        recent_writes: likewise.
+        warnings: how many the savepoint gave. 0: the table has transactions.
+    """
+
+    seq: int
+    recent_writes: str
+    warnings: int
+
+
+def savepoint_of(write: str) -> str:
+    """Return the name of the savepoint of a caller's block. No other transaction has it."""
+    return f"`fencing {write}`"
+
+
+class SessionBounds:
+    """The bounds of a connection for one guarded transaction. Its first change of a mark sets them.
+
+    As a context manager it surrounds the transaction, BEGIN and COMMIT included. It restores the old bounds, unless
+    :meth:`commit` has. Where that fails it invalidates the connection.
+
+    Args:
+        connection: to a MariaDB, and idle.
+        seconds: the bound.
+        caller_block: the block is the caller's, so the transaction gets a savepoint by which it can be recognized.
+    """
+
+    def __init__(self, connection: Connection, seconds: float, caller_block: bool) -> None:
+        self._connection = connection
+        self._whole = str(max(1, math.ceil(seconds)))
+        self._exact = f"{max(seconds, LEAST_SECONDS):.6f}"
+        self._caller_block = caller_block
+        self._are_set = False
+        self.savepoints: set[str] = set()  # that were set for a caller's block
+
+    def __enter__(self) -> Self:
+        if has_hooks(self._connection, ("begin",)):
+            # A hook may execute a statement as the transaction begins: that one must be bounded, and see the right
+            # isolation level.
+            self._are_set = True
+            try:
+                fetch_directly(self._connection, self._fill(_SET))
+            except BaseException:
+                self._connection.invalidate()  # a cancelled statement may still run
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = self._connection
+        if self._are_set and not connection.closed and not connection.invalidated:
+            try:
+                fetch_directly(connection, _RESTORE)
+            except BaseException as failure:
+                connection.invalidate()  # a connection with changed settings must not return to the pool
+                if not isinstance(failure, DBAPIError):
+                    raise  # an interruption; a database's error must not hide the end of the block: it may be committed
+
+    def change(self, compound: Compound, fence: Fence, writes: int) -> Changed | None:
+        """Check or claim, in one request. The first one also sets the bounds. None: the rule refuses the fence."""
+        write = new_id()
+        values = {
+            "whole": self._whole,
+            "exact": self._exact,
+            "resource": f"'{fence.resource.encode().hex()}'",
+            "number": fence.number,
+            "token": f"'{fence.token}'",
+            "write": f"'{write}'",
+            "writes": writes,
+        }
+        if self._caller_block or self._are_set:
+            opening, self._are_set = _RESET if self._are_set else _SET, True
+            savepoint = savepoint_of(write) if self._caller_block else _SAVEPOINT
+            found = fetch_directly(self._connection, compound.text(opening, savepoint).format(**values))
+            self.savepoints.add(savepoint)
+        else:
+            found = self._execute(compound, values)
+        if found is None or found[0] is None:
+            return None
+        warnings, seq, recent_writes = found[0].split(" ", 2)
+        return Changed(int(seq), recent_writes, int(warnings))
+
+    def commit(self) -> bool:
+        """Commit and restore the bounds, in one request. The engine's transaction is rolled back after that, which has
+        nothing left to undo: as the connection is closed, and in place of the pool's own rollback.
+
+        Returns:
+            False: nothing was done, because a hook or the log would see a rollback instead of a commit.
+        """
+        connection = self._connection
+        if not self._are_set or is_logged(connection) or has_hooks(connection, ("commit", "rollback")):
+            return False
+        fetch_directly(connection, _COMMIT)
+        self._are_set = False
+        return True
+
+    def _execute(self, compound: Compound, values: dict[str, Any]) -> Any:
+        """Execute the prepared statement. It is prepared first where this connection has not done that."""
+        connection = self._connection
+        prepared = connection.info  # which lives as long as the driver's connection
+        execute = compound.execute.format(**values)
+        self._are_set = True
+        if compound.name in prepared:
+            try:
+                return fetch_directly(connection, execute)
+            except DBAPIError as error:
+                if _number_of(error) != _NOT_PREPARED:
+                    raise
+                # It has vanished: by DEALLOCATE PREPARE, or in a proxy that shares sessions. Nothing was executed.
+                del prepared[compound.name]
+        try:
+            fetch_directly(connection, compound.prepare)
+        except DBAPIError as error:
+            if _number_of(error) != _TOO_MANY_PREPARED:
+                raise
+            return fetch_directly(connection, compound.text(_SET, _SAVEPOINT).format(**values))
+        prepared[compound.name] = True
+        return fetch_directly(connection, execute)
+
+    def _fill(self, statement: str) -> str:
+        return _VALUE.sub(r"{\1}", statement).format(whole=self._whole, exact=self._exact)
+
+
+def _number_of(error: DBAPIError) -> object:
+    return error.orig.args[0] if error.orig is not None and error.orig.args else None
