@@ -13,6 +13,9 @@ from fencing.kernel.retry import Backoff
 
 _BACKOFF = Backoff(first=0.04, longest=0.5, least=0.0)
 
+LEAST_SHARE = 0.05
+"""The share of the time that an attempt must have left to begin: a shorter one would end by the guard's own limit."""
+
 
 def split_arguments(arguments: Sequence[Any]) -> tuple[tuple[Fence | HasFence, ...], Callable[..., Any]]:
     """Return the leases or fences, and the function, which comes last."""
@@ -39,6 +42,7 @@ class Retries:
         self._attempts = attempts
         self._begun = time.monotonic()
         self._deadline = self._begun + seconds
+        self._least = seconds * LEAST_SHARE
         self._failed = 0
 
     def left(self) -> float:
@@ -50,7 +54,7 @@ class Retries:
         none."""
         self._failed += 1
         pause = _BACKOFF.pause(self._failed)
-        if self._failed >= self._attempts or pause >= self.left():
+        if self._failed >= self._attempts or pause >= self.left() - self._least:
             names = ", ".join(repr(fence.resource) for fence in self._fences)
             took = time.monotonic() - self._begun
             raise GuardUnavailable(
