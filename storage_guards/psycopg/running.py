@@ -70,9 +70,7 @@ class GuardedBlock:
             if not is_idle(self._connection) and not self._connection.closed:
                 _wait_for_turn(self._connection, self._transaction.max_silence)
                 self._connection.rollback()
-            if not is_idle(self._connection):  # a pipeline is still open, and would stay open in the pool
-                hang_up(self._connection)
-            elif self._autocommit:
+            if self._autocommit and is_idle(self._connection):  # otherwise its source closes it: a pipeline is open
                 self._connection.autocommit = True
         except psycopg.Error:
             hang_up(self._connection)
@@ -126,9 +124,7 @@ class AsyncGuardedBlock:
             if not is_idle(self._connection) and not self._connection.closed:
                 await _wait_for_turn_async(self._connection, self._transaction.max_silence)
                 await self._connection.rollback()
-            if not is_idle(self._connection):  # see GuardedBlock
-                hang_up(self._connection)
-            elif self._autocommit:
+            if self._autocommit and is_idle(self._connection):  # see GuardedBlock
                 await self._connection.set_autocommit(True)
         except psycopg.Error:
             hang_up(self._connection)

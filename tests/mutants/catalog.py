@@ -277,9 +277,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-connection-in-a-pipeline-is-lent-again",
-        "storage_guards/psycopg/running.py",
-        "hang_up(self._connection)\n            elif self._autocommit:\n                self._connection.auto",
-        "pass\n            elif self._autocommit:\n                self._connection.auto",
+        "storage_guards/psycopg/sources.py",
+        "or not is_idle(connection):\n            hang_up(connection)",
+        "or not is_idle(connection):\n            pass",
         ("tests/psycopg/test_left_open.py::test_a_block_ends_and_its_connection_is_not_lent_again",),
     ),
     Mutant(
