@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,8 +31,17 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
     with _loop_lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="fencing-contract-loop", daemon=True).start()
+            threading.Thread(target=_run, args=(_loop,), name="fencing-contract-loop", daemon=True).start()
         return _loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop. A KeyboardInterrupt or SystemExit of one test ends it; it goes on, or all later tests would hang."""
+    while True:
+        try:
+            return loop.run_forever()
+        except BaseException:
+            threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), threading.current_thread()]))
 
 
 class Contract:

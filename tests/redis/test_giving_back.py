@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import redis
@@ -78,13 +77,24 @@ def test_an_acquire_that_is_stopped_in_the_back_off(
     side.call(side.call(coordinator.acquire, "warm").release)
     loss = through.drop_reply_when(lambda request: asks_for(ACQUIRE, request), times=1)
     stop: type[BaseException] = asyncio.CancelledError if side.asynchronous else KeyboardInterrupt
+    this_thread = threading.current_thread()
 
-    def raises(*_: Any) -> Any:
-        raise stop
+    # Only this test's own call is stopped. Threads and tasks of other tests may still give locks back, and an exception
+    # of this kind would end the event loop that all tests share.
+    def sleep(seconds: float) -> None:
+        if threading.current_thread() is this_thread:
+            raise stop
+        time.sleep(seconds)
 
-    with monkeypatch.context() as patch:  # for the plans alone: the loop has tasks of other tests
-        patch.setattr("fencing.kernel.effects.time", SimpleNamespace(sleep=raises))
-        patch.setattr("fencing.kernel.effects.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": raises}))
+    async def sleep_async(seconds: float) -> None:
+        task = asyncio.current_task()
+        if side.asynchronous and task is not None and not task.get_name().startswith("fencing-"):
+            raise stop
+        await asyncio.sleep(seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fencing.kernel.effects.time", SimpleNamespace(sleep=sleep))
+        patch.setattr("fencing.kernel.effects.asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": sleep_async}))
         with pytest.raises((stop, concurrent.futures.CancelledError)):
             side.call(coordinator.acquire, "r", timeout=10)
     assert loss.fired == 1
