@@ -62,8 +62,6 @@ class Dialect(ABC):
 
     names: ClassVar[tuple[str, ...]]
     """SQLAlchemy's names of it. The URL chooses between ``mysql`` and ``mariadb``; the server may be either."""
-    commits_implicitly = False
-    """Whether a statement without COMMIT in its text may commit."""
 
     def serves(self, connection: Connection) -> bool:
         """Return whether the connection is to this kind of database."""
@@ -179,7 +177,6 @@ class MySQL(Dialect):
     """MariaDB and MySQL, through PyMySQL or aiomysql."""
 
     names = ("mysql", "mariadb")
-    commits_implicitly = True  # by CREATE, for example, or in a procedure
 
     def bounded_waits(
         self, connection: Connection, seconds: float, *, begins: bool = True, read_committed: bool = False

@@ -36,11 +36,11 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop. A KeyboardInterrupt or SystemExit of one test ends it; it goes on, or all later tests would hang."""
+    """Run the loop. A KeyboardInterrupt of one test would end it, and all later tests would hang; so it goes on."""
     while True:
         try:
             return loop.run_forever()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 - it is reported as an unhandled exception of the thread
             threading.excepthook(threading.ExceptHookArgs([*sys.exc_info(), threading.current_thread()]))
 
 
