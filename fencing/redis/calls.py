@@ -89,6 +89,11 @@ def acquire_call(
     return _new(Call, (ACQUIRE, keys, (token, *args), timeout, (resource, token, listener), last, packed))
 
 
+def decline_call(resource: str, token: str, listener: str, *, timeout: float) -> Call:
+    """Return the call that declines an offer to the token, and leaves the queue. It frees no lock that was granted."""
+    return Call(RELEASE, _release_form(resource).keys, (token, listener, "offer"), timeout)
+
+
 def release_call(resource: str, token: str, listener: str = "", *, timeout: float = 0.0) -> Call:
     """Return the call that frees the lock if the token holds it; with a listener, it also removes the queue entry."""
     keys, _, head, tail = _release_form(resource)

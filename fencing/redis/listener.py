@@ -23,7 +23,7 @@ from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import DaemonThread, Turns, Wake
 from fencing.locks.timer import timer
 from fencing.redis import quirks
-from fencing.redis.calls import Call, release_call
+from fencing.redis.calls import Call, decline_call
 from fencing.redis.client import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_connect_error
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
@@ -235,7 +235,7 @@ class Listener:
             declined = self._waiters.on_message(text)
         if declined is not None:
             try:
-                self._perform(release_call(*declined, self._waiters.name, timeout=DECLINE_SECONDS))
+                self._perform(decline_call(*declined, self._waiters.name, timeout=DECLINE_SECONDS))
             except (FencingError, NoReply, RuntimeError):
                 pass  # the offer expires by itself
 

@@ -16,7 +16,7 @@ from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.redis import quirks
-from fencing.redis.calls import Call, release_call
+from fencing.redis.calls import Call, decline_call
 from fencing.redis.client_async import ReplyProtocol
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
@@ -214,7 +214,7 @@ class _LoopListener:
 
     async def _decline(self, resource: str, token: str) -> None:
         try:
-            await self._perform(release_call(resource, token, self.waiters.name, timeout=DECLINE_SECONDS))
+            await self._perform(decline_call(resource, token, self.waiters.name, timeout=DECLINE_SECONDS))
         except (FencingError, NoReply, RuntimeError):
             pass  # the offer expires by itself
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 LONGEST_RECHECK_SECONDS = 10.0
-"""A recheck is repeated after this long if no request followed it, because its waiter was leaving."""
+"""A recheck is repeated after this long if no request followed it, because its waiter was interrupted."""
 
 SLACK_SECONDS = 0.005
 """How long after the believed end of a lease the recheck comes. A reply names the moment to the millisecond."""
@@ -32,13 +32,14 @@ class Waiter:
     Threads and asyncio each have a subclass with a ``wait`` method.
     """
 
-    __slots__ = ("__weakref__", "has_waited", "listener", "resource", "token")
+    __slots__ = ("__weakref__", "has_waited", "listener", "must_recheck", "resource", "token")
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
         self.listener = listener
         self.resource = resource
         self.token = token
         self.has_waited = False
+        self.must_recheck = False  # a recheck has woken it, and it has not asked since
 
     def wake(self) -> None:
         """Wake the waiter: it must ask again at once, or once more if a request is already under way."""
@@ -120,6 +121,7 @@ class Waiters:
             recheck: seconds from now.
         """
         waiter.has_waited = True
+        waiter.must_recheck = False
         planned = self._rechecks.get(waiter.resource)
         if planned is None or self._first(waiter.resource) is waiter:
             self._recheck_at(waiter.resource, min(self._clock() + recheck, planned or math.inf))
@@ -143,6 +145,8 @@ class Waiters:
         if not waiters:
             del self._waiters[waiter.resource]
             self._rechecks.pop(waiter.resource, None)
+        elif waiter.must_recheck and free_at is None:  # it gave up instead: the next one must ask
+            self._recheck_first(waiter.resource)
         elif free_at is not None:
             self._recheck_at(waiter.resource, min(free_at + SLACK_SECONDS, self._clock() + LONGEST_RECHECK_SECONDS))
 
@@ -196,5 +200,11 @@ class Waiters:
         elif recheck > self._clock():
             self._recheck_at(resource, recheck)
         else:
+            self._recheck_first(resource)
+
+    def _recheck_first(self, resource: str) -> None:
+        first = self._first(resource)
+        if first is not None:
             self._recheck_at(resource, self._clock() + LONGEST_RECHECK_SECONDS)
+            first.must_recheck = True
             first.wake()

@@ -76,6 +76,8 @@ class Batch:
         ended, _ = await asyncio.wait(self._running, timeout=2 * self._seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in ended:
             del self._running[task]
+            if task.cancelled():  # before its first step: it has no reply, and could not say so
+                self._fail(Lost("a request was cancelled before it began"))
         if not ended:
             raise Lost(f"no request of several ended for {2 * self._seconds:.3g} s")
 

@@ -255,7 +255,8 @@ class SimulatedRedis:
         if ticket == b"":
             queue = self.sorted_set(keys[3])
             ticket = _text_of(max(float(self.clock_us), (queue[-1][0] if queue else 0) + 1))
-        self._join_queue(keys[3], keys[4], listener, own_entry, ticket)
+        if self._join_queue(keys[3], keys[4], listener, own_entry, ticket) and args[6] != b"":
+            self.publish(listener, b"passed * %b" % keys[0].encode())
 
     def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         holder = self.get(keys[0])
@@ -311,6 +312,8 @@ class SimulatedRedis:
             self._leave_queue(keys[2], keys[3], args[1], args[1] + b" " + args[0])
         if self.get(keys[0]) != args[0]:
             return 0
+        if len(args) > 2 and not (self.get(keys[1]) or b"").startswith(b"offer "):
+            return 0
         return 1 if self._hand_over(keys[0], keys[1], keys[2], keys[3], None) is None else 3
 
     def _holder(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
@@ -331,20 +334,23 @@ class SimulatedRedis:
             self.hdel(listeners_key, listener)
         return left
 
-    def _join_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes, ticket: bytes) -> None:
-        if self.zadd_nx(queue_key, ticket, entry) == 1:
+    def _join_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes, ticket: bytes) -> bool:
+        is_first = listener not in self.hash(listeners_key)
+        is_new = self.zadd_nx(queue_key, ticket, entry) == 1
+        if is_new or is_first:
             self.hincrby(listeners_key, listener, 1)
         self.pexpire(queue_key, QUEUE_MS)
         self.pexpire(listeners_key, QUEUE_MS)
+        return is_new and is_first
 
     def _leave_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes) -> None:
         if self.zrem(queue_key, entry) == 1:
             self._count_down(listeners_key, listener)
 
-    def _drop(self, queue_key: str, listeners_key: str, listener: bytes, left: int) -> None:
+    def _drop(self, queue_key: str, listeners_key: str, listener: bytes) -> None:
         found = [entry for _, entry in self.sorted_set(queue_key) if entry.startswith(listener + b" ")]
         if found:
-            self.zrem(queue_key, *found[:left])
+            self.zrem(queue_key, *found)
         self.hdel(listeners_key, listener)
 
     def _drop_silent(
@@ -359,10 +365,10 @@ class SimulatedRedis:
             return
         left = self.hash(listeners_key).get(silent, 0)
         if left > 0:
-            self._drop(queue_key, listeners_key, silent, left)
+            self._drop(queue_key, listeners_key, silent)
         self.publish(silent, b"passed * %b" % lock_key.encode())
 
-    def _send_rechecks(self, lock_key: str, listeners_key: str, grantee: bytes) -> None:
+    def _send_rechecks(self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes) -> None:
         """As long as there are at most DRAWN listeners, all are drawn."""
         after = ACCEPT_MS + 2
         drawn = sorted(self.hash(listeners_key))
@@ -371,7 +377,7 @@ class SimulatedRedis:
             if listener != grantee:
                 receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
                 if receivers == 0:
-                    self.hdel(listeners_key, listener)
+                    self._drop(queue_key, listeners_key, listener)
                 if receivers > 0:
                     if after > ACCEPT_MS + 2:
                         return
@@ -380,6 +386,7 @@ class SimulatedRedis:
     def _hand_over(
         self, lock_key: str, holder_key: str, queue_key: str, listeners_key: str, own_entry: bytes | None
     ) -> bytes | None:
+        self.hash(listeners_key)  # raises for another type
         for _ in range(MAX_PASSED):
             queue = self.sorted_set(queue_key)
             if not queue:
@@ -395,10 +402,10 @@ class SimulatedRedis:
                 self.set(lock_key, token, px=ACCEPT_MS)
                 if self.publish(listener, b"grant %b %b" % (token, lock_key.encode())) > 0:
                     self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
-                    self._send_rechecks(lock_key, listeners_key, listener)
+                    self._send_rechecks(lock_key, queue_key, listeners_key, listener)
                     return first
-                if left > 0:
-                    self._drop(queue_key, listeners_key, listener, left)
+                if left != 0:
+                    self._drop(queue_key, listeners_key, listener)
         self.delete(lock_key, holder_key)
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencing.redis.calls import Call, release_call
+from fencing.redis.calls import Call, decline_call
 from fencing.redis.waiters import Wait
 from tests.explorer import clients
 from tests.explorer.clients import Program, Woken
@@ -161,5 +161,5 @@ class Waiting:
             return self._wake(state, client)
         if kind != "grant":
             return state
-        declined = Hanging(client, (release_call(RESOURCE, what, NAMES[client]),))
+        declined = Hanging(client, (decline_call(RESOURCE, what, NAMES[client], timeout=1.0),))
         return state._replace(hanging=(*state.hanging, declined))

@@ -14,7 +14,7 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
 from fencing.redis import listener, listener_async
-from fencing.redis.calls import release_call
+from fencing.redis.calls import decline_call
 from fencing.redis.listener import Heartbeat
 from fencing.redis.scripts import ACQUIRE
 from tests.support import wait_until
@@ -277,9 +277,9 @@ def test_an_offer_without_a_waiter_is_declined(
 
     def noted(resource: str, token: str, *args: Any, **options: Any) -> Any:
         declined.append(token)
-        return release_call(resource, token, *args, **options)
+        return decline_call(resource, token, *args, **options)
 
-    monkeypatch.setattr(listener_async if side.asynchronous else listener, "release_call", noted)
+    monkeypatch.setattr(listener_async if side.asynchronous else listener, "decline_call", noted)
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
     holder = side.call(coordinator.acquire, "r")
     waiting = Waiter(side, coordinator)

@@ -29,7 +29,9 @@ local function enqueue()
     local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
     ticket = text_of(math.max(server_clock_us(), (tonumber(last) or 0) + 1))
   end
-  join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket)
+  local has_returned = join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket) and ARGV[7] ~= ''
+  -- The queue was lost, or the listener was removed from it. Its other waiters must come back, too.
+  if has_returned then publish(listener, 'passed * ' .. KEYS[1]) end
 end
 
 if not holder then

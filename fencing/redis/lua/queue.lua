@@ -35,22 +35,25 @@ local function count_down(listeners_key, listener)
   return left
 end
 
+-- Returns whether the entry was not in the queue, and is its listener's first one.
 local function join_queue(queue_key, listeners_key, listener, entry, ticket)
-  if redis.call('ZADD', queue_key, 'NX', ticket, entry) == 1 then redis.call('HINCRBY', listeners_key, listener, 1) end
+  local is_first = redis.call('HEXISTS', listeners_key, listener) == 0 -- before the first write: it fails for other types
+  local is_new = redis.call('ZADD', queue_key, 'NX', ticket, entry) == 1
+  if is_new or is_first then redis.call('HINCRBY', listeners_key, listener, 1) end
   redis.call('PEXPIRE', queue_key, QUEUE_MS)
   redis.call('PEXPIRE', listeners_key, QUEUE_MS)
+  return is_new and is_first
 end
 
 local function leave_queue(queue_key, listeners_key, listener, entry)
   if redis.call('ZREM', queue_key, entry) == 1 then count_down(listeners_key, listener) end
 end
 
--- Removes all entries of a listener, `left` in number.
-local function drop(queue_key, listeners_key, listener, left)
+-- Removes all entries of a listener, and its count with them: a listener without a count is not drawn for rechecks.
+local function drop(queue_key, listeners_key, listener)
   local prefix = listener .. ' '
   local found = {}
   for _, entry in ipairs(redis.call('ZRANGE', queue_key, 0, MAX_SEARCHED - 1)) do
-    if #found >= left then break end
     if string.sub(entry, 1, #prefix) == prefix then found[#found + 1] = entry end
   end
   for first = 1, #found, 1000 do -- unpack has a limit
@@ -66,12 +69,12 @@ local function drop_silent(lock_key, holder_key, queue_key, listeners_key, own_l
   redis.call('DEL', holder_key)
   if silent == own_listener then return end
   local left = tonumber(redis.call('HGET', listeners_key, silent) or '0')
-  if left > 0 then drop(queue_key, listeners_key, silent, left) end
+  if left > 0 then drop(queue_key, listeners_key, silent) end
   publish(silent, 'passed * ' .. lock_key)
 end
 
 -- Sends a recheck to two other listeners, so that an offer that is never accepted is noticed.
-local function send_rechecks(lock_key, listeners_key, grantee)
+local function send_rechecks(lock_key, queue_key, listeners_key, grantee)
   local seen = {[grantee] = true}
   local after = ACCEPT_MS + 2
   for _ = 1, MAX_DRAWS do
@@ -81,7 +84,7 @@ local function send_rechecks(lock_key, listeners_key, grantee)
       if not seen[listener] then
         seen[listener] = true
         local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
-        if receivers == 0 then redis.call('HDEL', listeners_key, listener) end -- dead
+        if receivers == 0 then drop(queue_key, listeners_key, listener) end -- dead
         if (receivers or 0) > 0 then
           if after > ACCEPT_MS + 2 then return end
           after = after + SPREAD_MS
@@ -95,6 +98,7 @@ end
 -- Offers the lock to the first entry of the queue whose listener is subscribed, and returns that entry. Returns `own_entry`,
 -- and offers nothing, where that is the first one. Returns nil where there is no such entry: the lock is then free.
 local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry)
+  redis.call('HLEN', listeners_key) -- before the first write: it fails for other types
   for _ = 1, MAX_PASSED do
     local first, ticket = unpack(redis.call('ZPOPMIN', queue_key))
     if not first then break end
@@ -110,10 +114,10 @@ local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_ent
       end
       if receivers > 0 then
         redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
-        send_rechecks(lock_key, listeners_key, listener)
+        send_rechecks(lock_key, queue_key, listeners_key, listener)
         return first
       end
-      if left > 0 then drop(queue_key, listeners_key, listener, left) end -- dead
+      if left ~= 0 then drop(queue_key, listeners_key, listener) end -- dead
     end
   end
   redis.call('DEL', lock_key, holder_key)
