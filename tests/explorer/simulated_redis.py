@@ -199,6 +199,8 @@ class SimulatedRedis:
         if holder == token or queued == 0:
             if listener != b"":
                 self._leave_queue(keys[3], keys[4], listener, own_entry)
+            if holder is None and len(args) > 6 and args[6] != b"":
+                self.publish(listener, b"passed * %b" % keys[0].encode())
             return self._mint(keys, args)
         if holder is None:
             following, refused = self._check_mint(keys[2], *_floors(args), float(self.clock_us))

@@ -435,3 +435,20 @@ def test_requests_that_break_their_bound_are_not_waited_for_without_end() -> Non
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(run())
+
+
+def test_a_request_that_was_cancelled_before_it_began_has_failed() -> None:
+    """Code that ends a program may cancel all tasks but its own."""
+
+    async def story() -> None:
+        async def perform(request: Any) -> None:
+            raise AssertionError("it began")
+
+        batch = Batch(5.0, perform)
+        await batch.add(Put("fencing/x", b"1", None, 5.0))
+        for task in batch._running:
+            task.cancel()
+        with pytest.raises(Lost, match="cancelled before it began"):
+            await batch.finish()
+
+    asyncio.run(story())

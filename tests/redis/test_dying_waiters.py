@@ -40,6 +40,20 @@ def _nothing_is_left_behind(any_redis: RedisServer) -> Iterator[None]:
     wait_until(lambda: Queue(any_redis).vanishes(OFFERED_SECONDS), 10)
 
 
+def test_a_listener_without_a_connection_loses_its_entries_with_its_count(side: Side, any_redis: RedisServer) -> None:
+    """It is drawn for a recheck. Were only its count removed, nobody would skip its entries, and it was never drawn."""
+    queue = Queue(any_redis)
+    holder = side.call(side.coordinator(any_redis.url, ttl=30).acquire, "r")
+    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30))
+    queue.has(1)
+    queue.client.zadd(KEYS.queue, {b"gone " + b"%d" % number * 22: 1e17 + number for number in range(3)})
+    queue.client.hset(KEYS.listeners, "gone", 3)
+    side.call(holder.release)
+    assert waiter.join().error is None
+    assert queue.entries() == []
+    assert queue.client.hgetall(KEYS.listeners) == {}
+
+
 def test_a_killed_process_is_offered_nothing(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=30)
     holder = side.call(coordinator.acquire, "r")

@@ -154,3 +154,15 @@ def test_all_waiters_ask_when_the_connection_breaks(book: Book) -> None:
     waiters = [book.add("a", recheck=10), book.add("b"), book.add("a", "other", recheck=10)]
     book.waiters.wake_all()
     assert [waiter.wakes for waiter in waiters] == [1, 1, 1]
+
+
+def test_a_waiter_that_gives_up_at_its_recheck_leaves_it_to_the_next(book: Book) -> None:
+    first, second = book.add("a", recheck=1), book.add("b", recheck=1)
+    book.pass_time(1.1)
+    assert (first.wakes, second.wakes) == (1, 0)
+    book.waiters.remove(first, None)
+    assert second.wakes == 1
+    book.waiters.schedule_recheck(second, 5)  # it has asked
+    third = book.add("c", recheck=5)
+    book.waiters.remove(second, None)
+    assert third.wakes == 0, "no recheck was left undone"

@@ -293,6 +293,47 @@ def test_an_offer_without_a_waiter_is_declined(
     assert declined == ["g" * 22]
 
 
+def test_a_late_message_of_an_offer_frees_no_lock(side: Side, any_redis: RedisServer) -> None:
+    """The waiter has rechecked, and so accepted the offer by itself, before the message arrives."""
+    queue, permitted = Queue(any_redis), threading.Event()
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=60), hold=permitted)
+    queue.has(1)
+    [entry] = queue.entries()
+    listener_name, token = entry.decode().split()
+    side.call(holder.release)
+    wait_until(lambda: waiter.lease is not None)
+    asked = commands(any_redis, "evalsha") + commands(any_redis, "eval")
+    assert queue.client.publish(f"fencing:1:wake:{listener_name}", f"grant {token} r") == 1
+    wait_until(lambda: commands(any_redis, "evalsha") + commands(any_redis, "eval") > asked)  # it was declined
+    assert queue.client.get("r") == token.encode()
+    permitted.set()
+    waiter.join()
+    assert not queue.left_behind()
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["free", "held by another"])
+def test_when_the_queue_is_lost_all_waiters_come_back_with_the_first(
+    side: Side, any_redis: RedisServer, held: bool
+) -> None:
+    queue = Queue(any_redis)
+    holder = side.call(side.coordinator(any_redis.url).acquire, "r")
+    waiters = [Waiter(side, coordinator) for coordinator in [side.coordinator(any_redis.url, ttl=60)] * 4]
+    queue.has(4)
+    listener_name = queue.entries()[0].split()[0].decode()
+    queue.client.delete(KEYS.lock, KEYS.holder, KEYS.queue, KEYS.listeners)  # as a FLUSHALL
+    if held:
+        queue.client.set("r", "another", px=200)
+    lost_at = time.monotonic()
+    queue.client.publish(
+        f"fencing:1:wake:{listener_name}", "recheck 0 r"
+    )  # the first waiter asks; the others hear of it
+    assert [waiter.join().error for waiter in waiters] == [None] * 4
+    assert max(waiter.granted_at for waiter in waiters) - lost_at < PROMPT
+    assert side.call(holder.release) is False
+    assert not queue.left_behind()
+
+
 def test_a_forced_release_hands_the_lock_on(side: Side, any_redis: RedisServer) -> None:
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, ttl=60)
     holder = side.call(coordinator.acquire, "r")

@@ -18,8 +18,12 @@ if holder == token then
   local number = granted_before(KEYS[1], KEYS[2], token, ARGV[2])
   if number then return number end
 end
+-- The queue was lost, or the listener was removed from it. Its other waiters must come back, too.
+local function call_others_back() publish(listener, 'passed * ' .. KEYS[1]) end
+
 if holder == token or queued == 0 then
   if listener ~= '' then leave_queue(KEYS[4], KEYS[5], listener, own_entry) end
+  if not holder and (ARGV[7] or '') ~= '' then call_others_back() end -- it waited, and is not in the queue
   return mint()
 end
 
@@ -29,9 +33,7 @@ local function enqueue()
     local last = redis.call('ZREVRANGE', KEYS[4], 0, 0, 'WITHSCORES')[2]
     ticket = text_of(math.max(server_clock_us(), (tonumber(last) or 0) + 1))
   end
-  local has_returned = join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket) and ARGV[7] ~= ''
-  -- The queue was lost, or the listener was removed from it. Its other waiters must come back, too.
-  if has_returned then publish(listener, 'passed * ' .. KEYS[1]) end
+  if join_queue(KEYS[4], KEYS[5], listener, own_entry, ticket) and ARGV[7] ~= '' then call_others_back() end
 end
 
 if not holder then
