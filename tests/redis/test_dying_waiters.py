@@ -42,16 +42,16 @@ def _nothing_is_left_behind(any_redis: RedisServer) -> Iterator[None]:
 
 def test_a_listener_without_a_connection_loses_its_entries_with_its_count(side: Side, any_redis: RedisServer) -> None:
     """It is drawn for a recheck. Were only its count removed, nobody would skip its entries, and it was never drawn."""
-    queue = Queue(any_redis)
+    queue, permitted = Queue(any_redis), threading.Event()
     holder = side.call(side.coordinator(any_redis.url, ttl=30).acquire, "r")
-    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30))
+    waiter = Waiter(side, side.coordinator(any_redis.url, ttl=30), hold=permitted)
     queue.has(1)
     queue.client.zadd(KEYS.queue, {b"gone " + b"%d" % number * 22: 1e17 + number for number in range(3)})
     queue.client.hset(KEYS.listeners, "gone", 3)
     side.call(holder.release)
+    assert (queue.entries(), queue.client.hgetall(KEYS.listeners)) == ([], {})
+    permitted.set()
     assert waiter.join().error is None
-    assert queue.entries() == []
-    assert queue.client.hgetall(KEYS.listeners) == {}
 
 
 def test_a_killed_process_is_offered_nothing(side: Side, any_redis: RedisServer) -> None:
