@@ -154,6 +154,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis/test_contract.py::TestRedisCoordinator::test_acquire_is_idempotent_for_its_token",),
     ),
     Mutant(
+        "a-late-offer-frees-the-lock-that-was-accepted",
+        "fencing/redis/lua/release.lua",
+        "~= 'offer ' then return 0 end",
+        "~= 'offer ' then redis.call('TIME') end",
+        ("tests/redis/test_waiting.py::test_a_late_message_of_an_offer_frees_no_lock",),
+    ),
+    Mutant(
         "a-repeated-release-says-that-the-lock-was-lost",
         "fencing/redis/plans.py",
         "freed = reply != GONE or answer.repeated",
