@@ -182,7 +182,7 @@ def _log_out(coordinator: Any) -> Any:
 NEEDED = (
     *("evalsha", "eval", "get", "set", "del", "incrby", "pttl", "pexpire", "time"),
     *("zcard", "zadd", "zrem", "zrange", "zrevrange", "zrank", "zscore", "zpopmin"),
-    *("hincrby", "hget", "hdel", "hrandfield", "exists", "incr", "decr"),
+    *("hincrby", "hexists", "hlen", "hget", "hdel", "hrandfield", "exists", "incr", "decr"),
     *("publish", "subscribe", "ping"),
 )
 
