@@ -24,6 +24,7 @@ from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
 from tests.explorer.state import (
     CLAIM_BACK,
     LOST_UPDATE,
+    OVERLAP,
     REPAIR,
     SAME_FENCE,
     STUCK,
@@ -160,6 +161,13 @@ class LastingOffers(SimulatedRedis):
 
     def set(self, key: str, value: Any, px: bytes | int | None = None) -> None:
         super().set(key, value, 10_000 if px == ACCEPT_MS else px)
+
+
+class DecliningReleases(SimulatedRedis):
+    """A decline that also frees a lock that was granted."""
+
+    def _release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        return super()._release(keys, args[:2])
 
 
 def _scenario(*programs: Program, backend: MemoryBackend | None = None, **bounds: int) -> Scenario:
@@ -310,6 +318,12 @@ RULES = [
         Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=OfferToOneOnly),
         UNNOTICED,
         9,
+    ),
+    Rule(
+        "a decline frees no lock that was granted",
+        Scenario("", (QUEUER,) * 3, Bounds(early=1), redis=DecliningReleases),
+        OVERLAP,
+        12,
     ),
     Rule(
         "an offer is short",

@@ -16,6 +16,8 @@ __all__ = ["DEEP", "SAFE", "NoLock", "explored"]
 class NoLock(SimulatedRedis):
     """Everybody is granted at once: safety is the guard's, so it must hold without any lock."""
 
+    excludes = False
+
     def _acquire(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         return self._mint(keys, args)
 
@@ -66,6 +68,7 @@ _QUICK = [
     Scenario("3 clients, crashes", (HOLDER,) * 3, Bounds(expiries=1, crashes=1, slow=1)),
     Scenario("2 that queue, lost and late", (QUEUER,) * 2, Bounds(lost=1, late=1, crashes=1)),
     Scenario("3 that queue", (QUEUER,) * 3, Bounds(crashes=1, freezes=1, cuts=1)),
+    Scenario("3 that queue, early rechecks", (QUEUER,) * 3, Bounds(early=1, cuts=1)),
     Scenario(
         "3 that queue, with a timeout",
         (Program(plans=Queues, timeout=5.0),) * 3,

@@ -63,6 +63,9 @@ class ScriptError(Exception):
 class SimulatedRedis:
     """Redis as far as the scripts know it. Time passes only where the caller moves ``clock_us``."""
 
+    excludes = True
+    """Whether at most one client holds the lock at a time."""
+
     def __init__(self, snapshot: Snapshot = EMPTY) -> None:
         self.clock_us = snapshot.clock_us
         self.listening = snapshot.listening

@@ -41,6 +41,7 @@ LOST_UPDATE = "an acknowledged update is lost"
 STALE_READ = "a write is accepted that builds on a value no longer current"
 SUPERSEDED = "a write of a superseded claim is accepted"
 CLAIM_BACK = "a claim is admitted that is older than one admitted before"
+OVERLAP = "two hold the lock, and nothing has expired"
 SAME_FENCE = "two grants have the same number and token"
 STUCK = "the lock is held by nobody, and all wait"
 UNNOTICED = "for long nobody can notice that the lock is free"
@@ -54,7 +55,8 @@ class Faults(NamedTuple):
     time or never; ``late_writes``: the same of writes. ``slow``: claims whose answer outlasts the lease. ``gave_up``:
     acquirers whose time is up. ``polls``: acquirers told that the lock is taken; the others just wait. ``takeovers``
     are counted, and have no bound here. ``freezes``: clients that stop for ever, while their listener
-    goes on; ``cuts``: connections of listeners that break, with what was under way.
+    goes on; ``cuts``: connections of listeners that break, with what was under way; ``early``: rechecks of waiters that
+    come before the messages that are under way.
     """
 
     expiries: int = 0
@@ -72,6 +74,7 @@ class Faults(NamedTuple):
     marks_pruned: int = 0
     freezes: int = 0
     cuts: int = 0
+    early: int = 0
 
 
 Bounds = Faults

@@ -93,6 +93,13 @@ class Waiting:
                     after = self._wake(broken, client) if self.programs[client].wakes else broken
                     yield Step(f"{NAMES[client]}'s connection breaks", counted(after, "cuts"))
 
+    def rechecks_early(self, state: State) -> Iterator[Step]:
+        """A waiter rechecks before the messages arrive that are under way."""
+        if state.inbox and allowed(self.scenario, state, "early"):
+            for client in range(len(self.programs)):
+                if self._waits(state, client):
+                    yield Step(f"{NAMES[client]} rechecks early", counted(self._wake(state, client), "early"))
+
     def gives_up(self, state: State, client: int) -> Iterator[Step]:
         timeout = self.programs[client].timeout
         if allowed(self.scenario, state, "gave_up") and timeout < float("inf"):

@@ -17,6 +17,7 @@ from tests.explorer.state import (
     KEYS,
     LOST_UPDATE,
     NAMES,
+    OVERLAP,
     REPAIR,
     SAME_FENCE,
     STALE_READ,
@@ -89,6 +90,7 @@ class World:
         for step in self.waiting.steps(state):
             moved = True
             yield step
+        yield from self.waiting.rechecks_early(state)
         yield from self._crashes(state)
         yield from faults.redis_faults(self.scenario, state)
         yield from faults.mark_faults(self.scenario, state)
@@ -139,7 +141,7 @@ class World:
             state = counted(state, "takeovers")
         done = self.waiting.notified(state._replace(redis=redis), published)
         after = answer(done, answer=Answered(reply))
-        yield Step(said, after, self._same_fences(state, after, client))
+        yield Step(said, after, self._same_fences(state, after, client) + self._overlap(state, call, reply, client))
         if allowed(self.scenario, state, "lost"):
             withdrawn = ""
             if call.last_attempt and call.compensation is not None:
@@ -315,6 +317,17 @@ class World:
             return ()
         others = [local.fence for index, local in enumerate(after.clients) if index != client]
         return (SAME_FENCE,) if fence in others else ()
+
+    def _overlap(self, state: State, call: Call, reply: Reply, client: int) -> tuple[str, ...]:
+        """A grant while another client has one that it has not begun to release, and that cannot have expired."""
+        faults = state.faults
+        if call.script.name != "acquire" or not isinstance(reply, bytes) or not self.scenario.redis.excludes:
+            return ()
+        if faults.expiries or faults.resets or faults.takeovers or faults.slow or faults.freezes:
+            return ()
+        holding = ("read", "write", "apply")
+        others = [local.phase for index, local in enumerate(state.clients) if index != client]
+        return (OVERLAP,) if any(phase in holding for phase in others) else ()
 
     def _redis(self, snapshot: Snapshot, call: Call) -> Done:
         key = (snapshot, call)
