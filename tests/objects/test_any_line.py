@@ -104,6 +104,7 @@ def way_of(world: World) -> Any:
     return world.way.write(world.guard)
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # it was not sent
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("error", [SoftTimeLimitExceeded, KeyboardInterrupt])

@@ -121,6 +121,7 @@ class World:
         self.beside.publish(MINE, {"x": b"again"}, claim=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "late_first"),
     [("", False), ("late", False), ("late", True), ("reply lost", False), ("refused though done", False)],

@@ -48,6 +48,7 @@ def test_an_operation_that_is_gone_has_no_turn(postgres_url: str) -> None:
 
 
 # Python warns where an interruption has dropped what was just made.
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize("source", ["connection", "pool"])
 @pytest.mark.parametrize("operation", ["mark", "write"])

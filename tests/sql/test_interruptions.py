@@ -140,6 +140,7 @@ def psycopg_scene(request: pytest.FixtureRequest, postgres_url: str) -> Iterator
             reopened.connection.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SoftTimeLimit])
 @pytest.mark.parametrize("way", ["write", "begin", "session"])
 def test_sqlalchemy(sqlite: Scene, way: str, kind: type[BaseException]) -> None:
@@ -147,6 +148,7 @@ def test_sqlalchemy(sqlite: Scene, way: str, kind: type[BaseException]) -> None:
         sqlite.check(way, line, kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SoftTimeLimit])
 def test_psycopg(psycopg_scene: Scene, kind: type[BaseException]) -> None:
     for line in psycopg_scene.lines_of("begin", 13):

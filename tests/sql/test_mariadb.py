@@ -504,6 +504,7 @@ def test_a_first_claim_that_comes_after_the_compound_statement(shop: Shop, claim
     assert shop.total == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("log_bin", [False, True])
 @pytest.mark.parametrize("engine", ["MyISAM", "Aria", "MEMORY"])
 def test_a_savepoint_shows_a_table_without_transactions(shop: Shop, engine: str, log_bin: bool) -> None:
