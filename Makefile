@@ -27,6 +27,8 @@ PIP = $(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet install
 ARGS =
 # Over several processes; ARGS="-n 0" keeps everything in one.
 SPREAD = -n auto --dist worksteal
+# Each process of a run reads the bytecode of the first, whatever the environment says.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 
 # Up to 3.13 there is a real Redis as a wheel, so those come first; a later python3 will do too.
 PYTHON =
@@ -46,10 +48,10 @@ demo-object-upload: .venv/.demo-objects
 	@$(BIN)/python -m examples.object_upload $(ARGS)
 
 test: .venv/.dev
-	@$(BIN)/python -m pytest $(SPREAD) --durations=25 --durations-min=1 $(ARGS)
+	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 $(ARGS)
 
 thorough: .venv/.dev
-	@$(BIN)/python -m pytest $(SPREAD) --thorough $(ARGS)
+	@$(PYTEST) $(SPREAD) --thorough $(ARGS)
 
 stress: .venv/.dev
 	@$(BIN)/python -m tests.stress $(ARGS)

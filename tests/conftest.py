@@ -69,15 +69,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run the tests marked thorough alone, or all others."""
     thorough = config.getoption("--thorough")
-    chosen = [item for item in items if (item.get_closest_marker("thorough") is not None) is thorough]
-    if len(chosen) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+    chosen: list[pytest.Item] = []
+    others: list[pytest.Item] = []
+    for item in items:
+        (chosen if (item.get_closest_marker("thorough") is not None) is thorough else others).append(item)
+    if others:
+        config.hook.pytest_deselected(items=others)
         items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and the thousands of tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_xdist_auto_num_workers() -> int:
     """Most tests wait more than they compute, so more processes than there are processors."""
-    return 0 if os.environ.get("FENCING_REDIS_URL") else min(5 * (os.cpu_count() or 1) // 2, 6)
+    return 0 if os.environ.get("FENCING_REDIS_URL") else min(3 * (os.cpu_count() or 1), 6)
 
 
 @pytest.fixture(autouse=True)
