@@ -6,11 +6,14 @@ Names are loaded at their first use (PEP 562). So a storage service that imports
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
+__version__: str
+
 if TYPE_CHECKING:
-    from fencing.coordinator import AsyncCoordinator as AsyncCoordinator
     from fencing.coordinator import Coordinator as Coordinator
+    from fencing.coordinator_async import AsyncCoordinator as AsyncCoordinator
     from fencing.kernel.errors import CoordinatorUnavailable as CoordinatorUnavailable
     from fencing.kernel.errors import FencingError as FencingError
     from fencing.kernel.errors import GuardNotEnforceable as GuardNotEnforceable
@@ -53,7 +56,8 @@ _HOME = {
         "UnclaimedFence",
     ),
     "kernel.fence": ("Fence", "Mark"),
-    "coordinator": ("AsyncCoordinator", "Coordinator"),
+    "coordinator": ("Coordinator",),
+    "coordinator_async": ("AsyncCoordinator",),
     "locks.backend": ("ForcedRelease", "Holder"),
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
@@ -68,6 +72,8 @@ __all__ = [*sorted(_MODULE_OF)]  # noqa: PLE0604 - pyright: ignore[reportUnsuppo
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.metadata.version("fencing")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(importlib.import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
@@ -76,4 +82,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

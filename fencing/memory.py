@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
-from fencing.coordinator import AsyncCoordinator, Coordinator
+from fencing.coordinator import Coordinator
+from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken, next_number, owner_label
 from fencing.locks.holding import Grant
+from fencing.locks.listing import Pattern
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
 
 
@@ -104,11 +106,15 @@ class LockTable:
         remaining = None if held.expires_at == math.inf else held.expires_at - now
         return Holder(held.owner, held.number, now - held.granted_at, remaining)
 
+    def _holders(self, now: float, pattern: Pattern) -> list[tuple[str, Holder]]:
+        found = [(resource, self._holder(now, resource)) for resource in self._held if pattern.matches(resource)]
+        return [(resource, holder) for resource, holder in found if holder is not None]
+
 
 class _Request(NamedTuple):
     """The effect: perform one request at the table."""
 
-    operation: Literal["acquire", "remint", "mint", "renew", "release", "holder"]
+    operation: Literal["acquire", "remint", "mint", "renew", "release", "holder", "holders"]
     arguments: tuple[Any, ...]
 
 
@@ -116,6 +122,7 @@ class MemoryPlans(Backend):
     """The plans of a table. No reply is ever lost, so there are no retries."""
 
     service = "this process' memory"
+    address = "memory"
     max_renewals: int = 1000
     ttl_per_lock: ClassVar[Literal[True]] = True
     holds_without_ttl: ClassVar[Literal[True]] = True
@@ -143,7 +150,7 @@ class MemoryPlans(Backend):
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
-        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/backend.py``."""
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         until = settings.deadline(self.clock())
         names = [(grant.fence.resource, grant.fence.token) for grant in grants]
         renewed = yield _Request("renew", (_seconds(settings), names))
@@ -156,6 +163,13 @@ class MemoryPlans(Backend):
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         holder: Holder | None = yield _Request("holder", (resource,))
         return holder
+
+    def plan_holders(
+        self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
+    ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
+        """Return all holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
+        found: list[tuple[str, Holder]] = yield _Request("holders", (pattern,))
+        return found, ""
 
 
 def _seconds(settings: Settings) -> float:

@@ -1,13 +1,11 @@
-"""The interface of backends: their plans, the values that plans return, and capabilities.
+"""The interface of backends: their plans, and the values that plans return.
 
 A backend decides without I/O. Each ``plan_…`` is a generator. It yields an effect (data of the backend's own, or one of
 ``kernel/effects.py``), is sent the result or thrown the error, and returns a value of this module. The class that a
 user makes adds ``perform``, which performs one effect: see ``fencing/coordinator.py``. ``fencing/memory.py`` is the
 smallest complete backend.
 
-Not every service can do everything. A capability is a protocol in this module; a backend has it if it has the
-protocol's members. Locks and the contract suite check for it. A request for a missing capability raises TypeError when
-the lock is made.
+Not every service can do everything: see ``fencing/locks/capabilities.py``.
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from __future__ import annotations
 import math
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan
@@ -112,6 +110,9 @@ class Backend(ABC):
     address: str = "its address"
     """The address of the service in error messages."""
 
+    location: str = ""
+    """The address with what it does not say, such as the database; for ``repr``."""
+
     settings: Settings
     """The settings of its locks, unless a lock has its own."""
 
@@ -165,6 +166,22 @@ class Backend(ABC):
     @abstractmethod
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         """Return a description of the lock's holder; None: the lock is free."""
+
+    def __repr__(self) -> str:
+        settings = self.settings
+        options = ["no ttl" if settings.ttl is None else f"ttl {settings.ttl:g} s"]
+        if not settings.renew:
+            options.append("renew=False")
+        if settings.guards:
+            options.append(f"guards {list(settings.guards)!r}")
+        return f"<{type(self).__name__} at {self.location or self.address}, {', '.join(options)}>"
+
+    def __dir__(self) -> list[str]:
+        """Return what users need, without what only locks and backends call."""
+        return [name for name in super().__dir__() if name not in _INTERNAL and not name.startswith("plan_")]
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError("a coordinator has connections, and is neither pickled nor copied; make one in each process")
 
     def plan_until_answered(
         self,
@@ -237,102 +254,11 @@ class Backend(ABC):
         return self.clock() + min(settings.request_seconds, GIVE_BACK_SECONDS)
 
 
-# Capabilities
-
-
-@runtime_checkable
-class RenewsGrants(Protocol):
-    """The capability to give grants their full ttl again, many grants in one request."""
-
-    max_renewals: int
-    """The maximum number of grants in one request."""
-
-    @property
-    def clock(self) -> Callable[[], float]: ...
-
-    def plan_renew(
-        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[float | None]]:
-        """Give each grant's lock its full ttl again, in one request. Never take a lock that is gone.
-
-        Returns:
-            The new deadline of each grant; None: its fence no longer holds the lock.
-        """
-
-
-@runtime_checkable
-class RenewsSession(Protocol):
-    """The capability of a session that holds all grants. The backend keeps it alive, so ``renew=False`` is refused."""
-
-    session_seconds: float
-    """How long the session outlives its process. It is the ttl of every lock."""
-
-
-@runtime_checkable
-class TtlPerLock(Protocol):
-    """The capability of different ttls for the locks of one coordinator."""
-
-    ttl_per_lock: ClassVar[Literal[True]]
-
-
-@runtime_checkable
-class HoldsWithoutTtl(Protocol):
-    """The capability of grants without a ttl, which last until they are released. For compatibility layers."""
-
-    holds_without_ttl: ClassVar[Literal[True]]
-
-
-@runtime_checkable
-class OneOfManyWins(Protocol):
-    """The capability that exactly one of many callers that try a free lock at once gets it. Without it, at most one."""
-
-    one_of_many_wins: ClassVar[Literal[True]]
-
-
-@runtime_checkable
-class Queues(Protocol):
-    """The capability of a queue, in which each waiter has a place and is woken. Without it, waiters poll."""
-
-    def is_waited_for(self, resource: str) -> bool:
-        """Return whether this process or event loop has waiters for the resource, or had one a moment ago.
-
-        A new waiter then queues at once, without a try.
-        """
-
-    def plan_queue(
-        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any
-    ) -> Plan[Grant | Taken]:
-        """Do the same as ``plan_acquire`` for a caller that waits. ``Taken`` then has a place in the queue.
-
-        Args:
-            place: the place that the caller already has with this token; None: it has none.
-        """
-
-
-def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
-    """Return the settings if the backend has the capabilities that they need.
-
-    Args:
-        backend: the coordinator.
-        settings: the coordinator's or a lock's.
-        own_ttl: the coordinator's ttl.
-
-    Raises:
-        TypeError: a capability is missing. Change the options as the message says.
-    """
-    kind = type(backend).__name__
-    session = isinstance(backend, RenewsSession)
-    if settings.ttl is None and not isinstance(backend, HoldsWithoutTtl):
-        raise TypeError(f"{kind} has no locks without a ttl; pass a ttl in seconds")
-    if settings.ttl != own_ttl and not isinstance(backend, TtlPerLock):
-        raise TypeError(
-            f"{kind} has one ttl for all its locks, {own_ttl} s; pass the ttl to the coordinator, not to the lock"
-        )
-    if settings.renew and not session and not isinstance(backend, RenewsGrants):
-        raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")
-    if not settings.renew and session:
-        raise TypeError(f"{kind} always renews the session of all its locks; remove renew=False")
-    return settings
+_INTERNAL = (
+    {"give_back_deadline", "give_back_later", "perform", "service", "settings", "track"}
+    | {"clock", "holds_without_ttl", "is_waited_for", "location"}
+    | {"max_renewals", "one_of_many_wins", "session_seconds", "ttl_per_lock"}
+)  # names that ``dir`` does not list
 
 
 def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:

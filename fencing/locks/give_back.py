@@ -6,6 +6,7 @@ The requests were interrupted, or got no answer. They may still run: a frozen se
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import threading
 import time
@@ -21,6 +22,8 @@ from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks.backend import Backend
 from fencing.locks.settings import Settings
 
+logger = logging.getLogger("fencing")
+
 LEAST_SECONDS = 60.0
 MOST_SECONDS = 3600.0
 """For how long a lock is tried to be given back: its ttl, within these limits."""
@@ -32,6 +35,17 @@ ANSWERS = 2
 """How many releases must be answered. A late request may run beside the first one, but not after the second."""
 
 PAUSES = Backoff(first=0.1, longest=5.0)
+
+
+def log_unreleased(resources: list[str]) -> None:
+    """Log the locks that a coordinator held when it was closed, and could not release."""
+    if resources:
+        logger.warning(
+            "a coordinator was closed while %d locks were held that could not be released, such as %r; "
+            "each frees itself when its ttl is over",
+            len(resources),
+            resources[0],
+        )
 
 
 class _Pending:

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from fencing.kernel import process
 from fencing.kernel.effects import run
@@ -143,6 +143,12 @@ class LeaseBase:
     def __repr__(self) -> str:
         state = self._loss() or f"{self.remaining():.3g} s left"
         return f"<{type(self).__name__} of {self.fence.resource!r}, fence {self.fence.number}, {state}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a lease belongs to this process, and is neither pickled nor copied; for another process send "
+            "str(lease.detach()), and adopt it there"
+        )
 
     def __del__(self) -> None:
         if self._freed is not None or getattr(self, "_pid", None) != process.pid():

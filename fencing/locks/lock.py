@@ -10,13 +10,19 @@ from fencing.kernel.effects import run, run_async
 from fencing.kernel.errors import NotAcquired
 from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
-from fencing.locks.backend import Backend, ForcedRelease, Holder, check_capabilities
+from fencing.locks.backend import Backend, ForcedRelease, Holder
+from fencing.locks.capabilities import check_capabilities
 from fencing.locks.clients import coordinator_of
 from fencing.locks.hold import AsyncHold, Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings, check_timeout
+
+_NOT_PICKLED = (
+    "a lock has connections, and is neither pickled nor copied; "
+    "for another process send the name, and make the lock there"
+)
 
 
 def _settings(backend: Backend, options: Mapping[str, Any], *, asynchronous: bool) -> Settings:
@@ -166,6 +172,9 @@ class FencedLock:
     def __repr__(self) -> str:
         return f"<FencedLock of {self.resource!r}>"
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(_NOT_PICKLED)
+
 
 class AsyncFencedLock:
     """A lock on one resource for asyncio, whose grants carry fences. Reusable; it has no state of any holder.
@@ -299,3 +308,6 @@ class AsyncFencedLock:
 
     def __repr__(self) -> str:
         return f"<AsyncFencedLock of {self.resource!r}>"
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(_NOT_PICKLED)

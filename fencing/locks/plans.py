@@ -24,7 +24,8 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
-from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Queues, RenewsGrants, Taken
+from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken
+from fencing.locks.capabilities import Queues, RenewsGrants
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import TRY_SECONDS, Settings
 

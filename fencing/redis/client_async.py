@@ -60,7 +60,7 @@ class AsyncConnections:
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
         self._factory = ConnectionFactory(client)
-        self.address = self._factory.address
+        self.address, self.location = self._factory.address, self._factory.location
         self.closed = False
         self._user_timeout = self._factory.limit_seconds(math.inf)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}

@@ -53,6 +53,7 @@ class ConnectionFactory:
 
     Attributes:
         address: the server's address, for messages.
+        location: the address and the database.
         options: the arguments of each connection.
     """
 
@@ -82,6 +83,7 @@ class ConnectionFactory:
         self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
         if service := quirks.sentinel_service(pool):
             self.address = f"the Sentinel service {service!r}"
+        self.location = f"{self.address}, database {options.get('db') or 0}"
 
     def make(self) -> Any:
         """Make a connection that is not open yet."""

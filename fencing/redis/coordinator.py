@@ -7,7 +7,8 @@ from typing import Any, Unpack
 import redis
 import redis.asyncio
 
-from fencing.coordinator import AsyncCoordinator, Coordinator
+from fencing.coordinator import Coordinator
+from fencing.coordinator_async import AsyncCoordinator
 from fencing.locks.settings import AsyncLockOptions, LockOptions, check_flag
 from fencing.redis.calls import Call
 from fencing.redis.client import Connections
@@ -42,7 +43,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
         super().__init__(**options)
         self._connections = Connections(client)
         self._listener = Listener(client, self._connections.perform, self.clock)
-        self.address = self._connections.address
+        self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
         return self._listener.is_waited_for(resource)
@@ -90,7 +91,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         super().__init__(**options)
         self._connections = AsyncConnections(client)
         self._listener = AsyncListener(client, self._connections.perform, self.clock)
-        self.address = self._connections.address
+        self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
         return self._listener.is_waited_for(resource)

@@ -8,6 +8,7 @@ distribution, hash tags).
 
 from __future__ import annotations
 
+import re
 from binascii import crc_hqx
 from functools import lru_cache
 from typing import NamedTuple
@@ -65,6 +66,15 @@ _tags = _Tags()
 def tag_of(resource: str) -> str:
     """Return the hash tag that puts a key into the slot of ``resource``."""
     return _tags[slot_of(resource.encode())]
+
+
+def holder_pattern(pattern: str) -> str:
+    """Return SCAN's pattern for the holder records of the matching resources, and perhaps of some more.
+
+    Args:
+        pattern: ``*`` stands for any characters, ``?`` for one. A character may be several bytes at Redis.
+    """
+    return "fencing:1:{*}:holder:" + re.sub(r"([\[\]\\])", r"\\\1", pattern).replace("?", "*")
 
 
 @lru_cache(maxsize=8192)  # names in use: renewals need the same ones every few seconds

@@ -12,12 +12,16 @@ from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
+from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call, acquire_call, release_call
-from fencing.redis.keys import Keys, keys_of
+from fencing.redis.keys import Keys, holder_pattern, keys_of
 from fencing.redis.resp import bulk, bulks, script_call
-from fencing.redis.scripts import FORCE_RELEASE, HOLDER, REMINT, RENEW, Script
+from fencing.redis.scripts import FORCE_RELEASE, HOLDER, HOLDERS, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
+
+KEYS_PER_PAGE = 500
+"""How many keys the server looks at in one request of a listing. It takes well under half a millisecond."""
 
 RENEWED = ord("r")
 """The character for a lock that was renewed: see lua/renew.lua."""
@@ -71,7 +75,7 @@ class RedisPlans(Backend):
     """Whether the server's clock is a floor for numbers."""
 
     def is_waited_for(self, resource: str) -> bool:
-        """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/backend.py``."""
+        """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         return False
 
     def plan_acquire(
@@ -98,7 +102,7 @@ class RedisPlans(Backend):
         deadline: float,
         place: _Place | None = None,
     ) -> Plan[Grant | Taken]:
-        """Do the same as ``plan_acquire`` for a caller that waits: see ``Queues`` in ``fencing/locks/backend.py``."""
+        """Do what ``plan_acquire`` does for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
             seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
@@ -144,7 +148,7 @@ class RedisPlans(Backend):
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
-        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/backend.py``."""
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         for grant in grants:
             if grant.packed is None:
                 grant.packed = Packed.of(grant.fence)
@@ -189,6 +193,22 @@ class RedisPlans(Backend):
             held_for=_number(reply, 2) / 1000 if ours else None,
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
         )
+
+    def plan_holders(
+        self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
+    ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
+        """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
+        call = Call(HOLDERS, (), (page or "0", holder_pattern(pattern.text), KEYS_PER_PAGE))
+        reply = (yield from self._plan_call(call, pattern.text, settings, deadline)).value
+        found = []
+        for i in range(1, len(reply), 5):
+            resource = _text(reply, i)
+            remaining = _number(reply, i + 1) / 1000 if _number(reply, i + 1) >= 0 else None
+            held_for, number, owner = _number(reply, i + 2) / 1000, _number(reply, i + 3), _text(reply, i + 4)
+            if pattern.matches(resource):
+                found.append((resource, Holder(owner, number, held_for, remaining)))
+        following = _text(reply, 0)
+        return found, "" if following == "0" else following
 
     def _acquire_call(
         self,

@@ -14,10 +14,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence
 from fencing.locks import plans
-from fencing.locks.backend import (
-    OneOfManyWins,
-    RenewsGrants,
-)
+from fencing.locks.capabilities import ListsHolders, OneOfManyWins, RenewsGrants
 from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
 
@@ -173,3 +170,34 @@ class Grants(CoordinatorTests):
         self.expect(LeaseLost, lease.renew)
         assert self.call(coordinator.lock(name).holder) is None
         assert not lease.held
+
+    def test_holders_are_listed(self) -> None:
+        """The holders that match the pattern, each with its resource, owner and number; none that has released."""
+        coordinator, other = self._make(owner="one"), self._make(owner="two")
+        if not has_capability(coordinator, ListsHolders):
+            self.expect(TypeError, coordinator.holders, "*")
+            return
+        name = self._name()
+        leases = [
+            self.call(each.acquire, f"{name}:{end}", timeout=5)
+            for each, end in ((coordinator, "a"), (other, "bb"), (other, "[x]"), (other, "\\*"), (other, "ü"))
+        ]
+        found = {resource: (each.number, each.owner) for resource, each in self._holders(coordinator, f"{name}:*")}
+        owners = ["one", "two", "two", "two", "two"]
+        expected = {lease.fence.resource: (lease.fence.number, o) for lease, o in zip(leases, owners, strict=True)}
+        assert found == expected
+        ends = {"?": ["a", "ü"], "??": ["bb", "\\*"], "[x]": ["[x]"], "\\*": ["\\*"], "ü": ["ü"], "b": []}
+        for pattern, matching in ends.items():
+            names = {resource for resource, _ in self._holders(coordinator, f"{name}:{pattern}")}
+            assert names == {f"{name}:{end}" for end in matching}, pattern
+        for lease in leases:
+            self.call(lease.release)
+        assert self._holders(coordinator, f"{name}:*") == []
+
+    def _holders(self, coordinator: Any, pattern: str) -> list[Any]:
+        async def collect() -> list[Any]:
+            return [each async for each in coordinator.holders(pattern)]
+
+        if hasattr(coordinator.holders(pattern), "__anext__"):
+            return list(self.call(collect))
+        return list(coordinator.holders(pattern))

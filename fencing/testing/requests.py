@@ -17,12 +17,8 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import MAX_NUMBER
 from fencing.locks import plans
-from fencing.locks.backend import (
-    HoldsWithoutTtl,
-    Taken,
-    TtlPerLock,
-    check_capabilities,
-)
+from fencing.locks.backend import Taken
+from fencing.locks.capabilities import HoldsWithoutTtl, TtlPerLock, check_capabilities
 from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
 

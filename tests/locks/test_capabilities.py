@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fencing import Coordinator, FencedLock, LockTable, MemoryCoordinator
-from fencing.locks.backend import (
-    Backend,
+from fencing.locks.backend import Backend
+from fencing.locks.capabilities import (
     HoldsWithoutTtl,
     OneOfManyWins,
     Queues,

@@ -29,7 +29,7 @@ class Room(NamedTuple):
 
 KERNEL = "fencing.kernel"
 LOCKS = "fencing.locks"
-BACKEND = (KERNEL, LOCKS, "fencing.coordinator")
+BACKEND = (KERNEL, LOCKS, "fencing.coordinator", "fencing.coordinator_async")
 REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
 REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
 SHARED = ("storage_guards.bounds", "storage_guards.continuity")  # what all guards share
@@ -40,6 +40,7 @@ ROOMS = {
     "fencing.kernel": Room(),
     "fencing.locks": Room((KERNEL,)),
     "fencing.coordinator": Room((KERNEL, LOCKS)),
+    "fencing.coordinator_async": Room((KERNEL, LOCKS)),
     "fencing.memory": Room(BACKEND),
     "fencing.redis": Room(BACKEND, ("redis",)),
     "fencing.redis.resp": Room((), ("redis", "hiredis")),

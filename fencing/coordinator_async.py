@@ -1,0 +1,258 @@
+"""The base class of async coordinators, which mint fences. The twin of ``fencing/coordinator.py``."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+from fencing.kernel.effects import run_async
+from fencing.kernel.errors import FencingError
+from fencing.kernel.fence import Fence
+from fencing.locks.backend import Backend, ForcedRelease, Holder
+from fencing.locks.capabilities import check_capabilities
+from fencing.locks.give_back import AsyncGiveBack, log_unreleased
+from fencing.locks.holding import Grant, Holding
+from fencing.locks.lease_async import AsyncLease
+from fencing.locks.listing import Pattern, check_listing, plan_page
+from fencing.locks.lock import AsyncFencedLock, check_adoptable
+from fencing.locks.locked import AsyncDecorator, locked_async
+from fencing.locks.renewal import AsyncRenewal
+from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
+
+
+class AsyncCoordinator(Backend):
+    """The base of all async coordinators, which take locks and mint fences.
+
+    Make one per process and service.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    the service loses data. The guards make data safe: they refuse every holder but the newest.
+
+    Args:
+        options: the options of its locks: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``
+            as in :class:`Coordinator`.
+
+    Raises:
+        TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
+    """
+
+    def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
+        settings = Settings().changed(options, asynchronous=True, coordinator=type(self))
+        self.settings = check_capabilities(self, settings, settings.ttl)
+        self._renewal = AsyncRenewal(self)
+        self._give_back = AsyncGiveBack(self)
+
+    @abstractmethod
+    async def perform(self, effect: Any) -> Any:
+        """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
+
+    def lock(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncFencedLock:
+        """Return the lock of a resource. It is cheap, so make one whenever you need it.
+
+        Args:
+            resource: the name of what is protected, such as ``"orders:42"``.
+            options: the same as the coordinator's; an option that is not given is the coordinator's.
+
+        Raises:
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        return AsyncFencedLock(self, resource, **options)
+
+    async def acquire(
+        self, resource: str, timeout: float | None = None, **options: Unpack[AsyncLockOptions]
+    ) -> AsyncLease:
+        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+
+        Only data that is read after this was awaited is protected. If the task is cancelled, the lock is given back
+        first.
+
+        Args:
+            resource: the name of what is protected.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            options: as of :meth:`lock`.
+
+        Raises:
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
+        return await self.lock(resource, **options).acquire(timeout)
+
+    async def try_acquire(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncLease | None:
+        """Try once to take the lock, and claim its fence at every guard.
+
+        If the task is cancelled, the lock is given back first.
+
+        Args:
+            resource: the name of what is protected.
+            options: as of :meth:`lock`.
+
+        Returns:
+            The lease; None: the lock was not acquired.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
+        return await self.lock(resource, **options).try_acquire()
+
+    def hold(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AbstractAsyncContextManager[AsyncLease]:
+        """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
+
+        An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
+
+        Args:
+            resource: the name of what is protected.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
+            options: as of :meth:`lock`.
+
+        Raises:
+            LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Writes that guards
+                acknowledged count, so do not simply repeat the block.
+            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
+            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
+            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        """
+        return self.lock(resource, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
+
+    def locked(
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        cancel_on_loss: bool = False,
+        **options: Unpack[AsyncLockOptions],
+    ) -> AsyncDecorator:
+        """Decorate a coroutine function: each call holds the lock that its arguments name, as :meth:`hold` does.
+
+        A parameter named ``lease`` is passed the lease, and callers leave it out::
+
+            @coordinator.locked("orders:{order_id}", timeout=5)
+            async def ship(lease: AsyncLease, order_id: int) -> None: ...
+
+        Args:
+            resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
+                ``str.format``.
+            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            cancel_on_loss: cancel the function as soon as the lease is known to be lost, and raise LeaseLost.
+            options: as of :meth:`lock`.
+
+        Raises:
+            TypeError: the function is sync, a generator or no function, or has no such parameter. Change it as the
+                message says. Each call raises what ``hold`` and the function raise.
+        """
+        self.lock("checked now", **options)
+        check_timeout(timeout)
+
+        def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
+            return self.lock(name, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
+
+        return partial(locked_async, hold, resource)
+
+    async def holder(self, resource: str) -> Holder | None:
+        """Describe the holder of the lock, for people; None: the lock is free.
+
+        It may change at once, so it is no basis for a decision.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Retry.
+        """
+        return await self.lock(resource).holder()
+
+    def holders(self, pattern: str = "*") -> AsyncIterator[tuple[str, Holder]]:
+        """Describe the holders of all locks whose resources match, for people: pairs of resource and holder.
+
+        It asks page by page. A lock that is held all the time comes at least once; one that changes hands may come
+        twice. Holders that use another library are not listed. It reads through all keys of the service, so do not
+        call it for every request of yours.
+
+        Args:
+            pattern: ``*`` stands for any characters, ``?`` for one, such as ``"orders:*"``.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Retry.
+            TypeError: the coordinator cannot list holders. Ask :meth:`holder` for each.
+        """
+        return self._holders(check_listing(self, pattern))
+
+    async def _holders(self, pattern: Pattern) -> AsyncIterator[tuple[str, Holder]]:
+        page: str | None = None
+        while page != "":
+            found, page = await run_async(plan_page(self, pattern, page or ""), self.perform)
+            for each in found:
+                yield each
+
+    async def adopt(self, fence: Fence) -> AsyncLease:
+        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
+
+        The new lease has a fence of its own, claimed at every guard. Read again: data that was read under the old
+        fence is not protected.
+
+        Args:
+            fence: the fence that ``detach()`` returned.
+
+        Raises:
+            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
+            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
+        """
+        return await self.lock(check_adoptable(fence).resource).adopt(fence)
+
+    async def force_release(self, resource: str) -> ForcedRelease:
+        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
+
+        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder can still write
+        until a newer one claims.
+
+        Raises:
+            CoordinatorUnavailable: no answer. Repeat it.
+            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
+                free, but the holder may not be shut out. Repeat it.
+        """
+        return await self.lock(resource).force_release()
+
+    def track(self, grant: Grant, settings: Settings) -> Holding:
+        """Watch a grant, and renew it, until it ends."""
+        return self._renewal.track(grant, settings)
+
+    def give_back_later(self, fence: Fence, settings: Settings) -> None:
+        """Release a grant that will not be used in the background, for at most an hour."""
+        self._give_back.later(fence, settings)
+
+    async def close(self) -> None:
+        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
+        self.closed = True
+        self._renewal.close()
+        unreleased, closed_at = [], self.give_back_deadline(self.settings)
+        for holding in self._renewal.held():
+            lease = holding.lease()
+            if isinstance(lease, AsyncLease):  # without one it is being claimed; its plan notices, and gives it back
+                try:
+                    await lease.release_until(closed_at)
+                except FencingError:
+                    unreleased.append(holding.fence.resource)
+        log_unreleased(unreleased)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,130 @@
+"""What not every service can do. Locks and the contract suite check for it.
+
+A capability is a protocol. A backend has the capability if it has the protocol's members. A request for a missing one
+raises TypeError when the lock is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
+
+from fencing.kernel.effects import Plan
+from fencing.locks.backend import Backend, Holder, Taken
+from fencing.locks.holding import Grant
+from fencing.locks.settings import Settings
+
+
+@runtime_checkable
+class RenewsGrants(Protocol):
+    """The capability to give grants their full ttl again, many grants in one request."""
+
+    max_renewals: int
+    """The maximum number of grants in one request."""
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again, in one request. Never take a lock that is gone.
+
+        Returns:
+            The new deadline of each grant; None: its fence no longer holds the lock.
+        """
+
+
+@runtime_checkable
+class RenewsSession(Protocol):
+    """The capability of a session that holds all grants. The backend keeps it alive, so ``renew=False`` is refused."""
+
+    session_seconds: float
+    """How long the session outlives its process. It is the ttl of every lock."""
+
+
+@runtime_checkable
+class TtlPerLock(Protocol):
+    """The capability of different ttls for the locks of one coordinator."""
+
+    ttl_per_lock: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class HoldsWithoutTtl(Protocol):
+    """The capability of grants without a ttl, which last until they are released. For compatibility layers."""
+
+    holds_without_ttl: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class OneOfManyWins(Protocol):
+    """The capability that exactly one of many callers that try a free lock at once gets it. Without it, at most one."""
+
+    one_of_many_wins: ClassVar[Literal[True]]
+
+
+@runtime_checkable
+class Queues(Protocol):
+    """The capability of a queue, in which each waiter has a place and is woken. Without it, waiters poll."""
+
+    def is_waited_for(self, resource: str) -> bool:
+        """Return whether this process or event loop has waiters for the resource, or had one a moment ago.
+
+        A new waiter then queues at once, without a try.
+        """
+
+    def plan_queue(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any
+    ) -> Plan[Grant | Taken]:
+        """Do the same as ``plan_acquire`` for a caller that waits. ``Taken`` then has a place in the queue.
+
+        Args:
+            place: the place that the caller already has with this token; None: it has none.
+        """
+
+
+@runtime_checkable
+class ListsHolders(Protocol):
+    """The capability to list the holders of all locks, page by page."""
+
+    def plan_holders(
+        self, pattern: Any, page: str, settings: Settings, *, deadline: float
+    ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
+        """Return the holders of a page, with their resources.
+
+        Every lock that is held during the whole listing is on a page. One that changes hands may be on two.
+
+        Args:
+            pattern: a :class:`fencing.locks.listing.Pattern` that the resources match.
+            page: empty: the first page; or what the page before returned.
+
+        Returns:
+            The holders, and the next page; empty: this was the last page.
+        """
+
+
+def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
+    """Return the settings if the backend has the capabilities that they need.
+
+    Args:
+        backend: the coordinator.
+        settings: the coordinator's or a lock's.
+        own_ttl: the coordinator's ttl.
+
+    Raises:
+        TypeError: a capability is missing. Change the options as the message says.
+    """
+    kind = type(backend).__name__
+    session = isinstance(backend, RenewsSession)
+    if settings.ttl is None and not isinstance(backend, HoldsWithoutTtl):
+        raise TypeError(f"{kind} has no locks without a ttl; pass a ttl in seconds")
+    if settings.ttl != own_ttl and not isinstance(backend, TtlPerLock):
+        raise TypeError(
+            f"{kind} has one ttl for all its locks, {own_ttl} s; pass the ttl to the coordinator, not to the lock"
+        )
+    if settings.renew and not session and not isinstance(backend, RenewsGrants):
+        raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")
+    if not settings.renew and session:
+        raise TypeError(f"{kind} always renews the session of all its locks; remove renew=False")
+    return settings

@@ -1,0 +1,168 @@
+"""The decorator ``locked``: it holds a lock for each call of a function, and names the lock by the call's arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from string import Formatter
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from fencing.locks.lease import Lease
+from fencing.locks.lease_async import AsyncLease
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Owner = TypeVar("Owner")
+
+
+class Decorator(Protocol):
+    """The decorator that :meth:`fencing.Coordinator.locked` returns."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Lease, P], R]) -> Callable[P, R]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[Owner, Lease, P], R]) -> Callable[Concatenate[Owner, P], R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]: ...
+
+
+class AsyncDecorator(Protocol):
+    """The decorator that :meth:`fencing.AsyncCoordinator.locked` returns."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[AsyncLease, P], Awaitable[R]]
+    ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Owner, AsyncLease, P], Awaitable[R]]
+    ) -> Callable[Concatenate[Owner, P], Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
+
+
+LEASE = "lease"
+"""The parameter that gets the lease."""
+
+_NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class _Decorated:
+    """What the decorator knows of a function: where the lease goes, and which arguments name the resource."""
+
+    def __init__(self, function: Callable[..., Any], template: str) -> None:
+        self._template = template
+        parameters = dict(inspect.signature(function).parameters)
+        lease = parameters.pop(LEASE, None)
+        self._takes_lease = lease is not None
+        self._lease_index: int | None = None  # None: it is passed by name
+        if lease is not None:
+            if lease.kind not in _NAMED:
+                raise TypeError(f"{_name(function)} cannot be given a lease by *{LEASE}; make it a plain parameter")
+            if lease.kind is not inspect.Parameter.KEYWORD_ONLY:
+                self._lease_index = list(inspect.signature(function).parameters).index(LEASE)
+        self.signature = inspect.signature(function).replace(parameters=list(parameters.values()))
+        self._fields = _fields_of(template, function, parameters)
+
+    def resource(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """Return the resource of a call."""
+        values: dict[str, Any] = {}
+        for name, index, default in self._fields:
+            if index is not None and index < len(args):
+                values[name] = args[index]
+            elif name in kwargs:
+                values[name] = kwargs[name]
+            elif default is not inspect.Parameter.empty:
+                values[name] = default
+            else:
+                self.signature.bind(*args, **kwargs)  # raises the usual TypeError: the argument is missing
+        return self._template.format(**values)
+
+    def with_lease(
+        self, lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments with the lease among them, if the function takes it."""
+        if not self._takes_lease:
+            return args, kwargs
+        if LEASE in kwargs:
+            raise TypeError(f"the decorator passes the {LEASE}; call the function without it")
+        index = self._lease_index
+        if index is not None and index <= len(args):
+            return (*args[:index], lease, *args[index:]), kwargs
+        return args, {**kwargs, LEASE: lease}
+
+
+def _fields_of(
+    template: str, function: Callable[..., Any], parameters: dict[str, inspect.Parameter]
+) -> list[tuple[str, int | None, Any]]:
+    """Return the template's parameters: name, position (None: by name only), default."""
+    if not isinstance(template, str):
+        raise TypeError(f'locked takes a resource such as "orders:{{order_id}}", not {type(template).__name__}')
+    fields: dict[str, tuple[str, int | None, Any]] = {}
+    names = list(parameters)
+    for _, field, _, _ in Formatter().parse(template):
+        if field is None:
+            continue
+        name = field.partition(".")[0].partition("[")[0]
+        parameter = parameters.get(name)
+        if parameter is None or parameter.kind not in _NAMED:
+            raise TypeError(
+                f"{template!r} names {{{name}}}, which is no parameter of {_name(function)}; its parameters are "
+                f"{', '.join(names) or 'none'}"
+            )
+        index = None if parameter.kind is inspect.Parameter.KEYWORD_ONLY else names.index(name)
+        fields[name] = (name, index, parameter.default)
+    return list(fields.values())
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
+
+
+def _check_function(function: object, *, asynchronous: bool) -> None:
+    if isinstance(function, (classmethod, staticmethod)):
+        kind = type(function).__name__
+        raise TypeError(f"write @{kind} above @locked(...): the decorator takes the function itself, not a {kind}")
+    if isinstance(function, type) or not callable(function):
+        raise TypeError(f"locked decorates a function, not {function!r:.100}; call locked(...) with the resource first")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"{_name(function)} is a generator; use hold() inside it, so that the lock is held while it runs"
+        )
+    if inspect.iscoroutinefunction(function) is not asynchronous:
+        kind, coordinator = ("sync", "a sync") if asynchronous else ("async", "an async")
+        raise TypeError(f"{_name(function)} is {kind}: decorate it with {coordinator} coordinator's locked()")
+
+
+def locked(hold: Callable[[str], AbstractContextManager[Any]], template: str, function: Callable[..., Any]) -> Any:
+    """Return ``function`` under the lock that ``hold`` returns for the resource of each call."""
+    _check_function(function, asynchronous=False)
+    decorated = _Decorated(function, template)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with hold(decorated.resource(args, kwargs)) as lease:
+            args, kwargs = decorated.with_lease(lease, args, kwargs)
+            return function(*args, **kwargs)
+
+    call.__signature__ = decorated.signature  # type: ignore[attr-defined]
+    return call
+
+
+def locked_async(
+    hold: Callable[[str], AbstractAsyncContextManager[Any]], template: str, function: Callable[..., Any]
+) -> Any:
+    """Return the coroutine function under the lock that ``hold`` returns for the resource of each call."""
+    _check_function(function, asynchronous=True)
+    decorated = _Decorated(function, template)
+
+    @functools.wraps(function)
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        async with hold(decorated.resource(args, kwargs)) as lease:
+            args, kwargs = decorated.with_lease(lease, args, kwargs)
+            return await function(*args, **kwargs)
+
+    call.__signature__ = decorated.signature  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,200 @@
+"""The decorator ``locked``: which lock a call holds, where the lease goes, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from fencing import NotAcquired
+from tests.support.memory_side import MemorySide
+
+
+@dataclass
+class Order:
+    id: int
+
+
+def adapt(side: MemorySide, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function, or a coroutine function that does the same, with the same parameters."""
+    if not side.asynchronous:
+        return function
+
+    async def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    return call
+
+
+def decorated(side: MemorySide, template: str, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    coordinator = side.coordinator(owner="the decorator")
+    wrapped: Callable[..., Any] = coordinator.locked(template, **options)(adapt(side, function))
+    return wrapped
+
+
+CALLS = [
+    ("orders:{order_id}", (7,), {}, "orders:7"),
+    ("orders:{order_id}", (), {"order_id": 7}, "orders:7"),
+    ("orders:{order_id}:{part}", (7,), {}, "orders:7:all"),
+    ("orders:{order_id}:{part}", (7, "half"), {}, "orders:7:half"),
+    ("orders:{order_id}:{part}", (7,), {"part": "half"}, "orders:7:half"),
+    ("orders:{order_id:05d}", (7,), {}, "orders:00007"),
+    ("orders:{order_id.id}", (Order(7),), {}, "orders:7"),
+    ("orders:{order_id[0]}", ([7],), {}, "orders:7"),
+    ("urgent:{urgent}", (7,), {"urgent": True}, "urgent:True"),
+    ("orders", (7,), {}, "orders"),
+    ("{{orders}}", (7,), {}, "{orders}"),
+]
+
+
+@pytest.mark.parametrize(("template", "args", "kwargs", "resource"), CALLS)
+def test_a_call_holds_the_lock_that_its_arguments_name(
+    side: MemorySide, template: str, args: tuple[Any, ...], kwargs: dict[str, Any], resource: str
+) -> None:
+    held = []
+
+    def ship(order_id: Any, part: str = "all", *, urgent: bool = False) -> str:
+        held.append(side.holder(resource))
+        return f"{order_id}, {part}, {urgent}"
+
+    shipped = side.call(decorated(side, template, ship), *args, **kwargs)
+    assert shipped == ship(*args, **kwargs)
+    assert held[0].owner == "the decorator"
+    assert side.holder(resource) is None
+
+
+def first(lease: Any, order_id: int, part: str = "all") -> Any:
+    return lease, order_id, part
+
+
+def between(order_id: int, lease: Any, part: str = "all") -> Any:
+    return lease, order_id, part
+
+
+def last(order_id: int, part: str = "all", lease: Any = None) -> Any:
+    return lease, order_id, part
+
+
+def named(order_id: int, part: str = "all", *, lease: Any) -> Any:
+    return lease, order_id, part
+
+
+def with_more(order_id: int, part: str = "all", *, lease: Any, **more: Any) -> Any:
+    return lease, order_id, part
+
+
+@pytest.mark.parametrize("function", [first, between, last, named, with_more])
+def test_the_lease_goes_to_the_parameter_of_that_name(side: MemorySide, function: Callable[..., Any]) -> None:
+    ship = decorated(side, "orders:{order_id}", function)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    calls = [((7, "x"), {}), ((7,), {"part": "x"}), ((), {"order_id": 7, "part": "x"}), ((7,), {})]
+    for args, kwargs in calls:
+        lease, order_id, part = side.call(ship, *args, **kwargs)
+        assert lease.fence.resource == "orders:7"
+        assert (order_id, part) == (7, "x" if "x" in (*args, *kwargs.values()) else "all")
+    assert "lease" not in inspect.signature(ship).parameters
+    with pytest.raises(TypeError, match="without it"):
+        side.call(ship, 7, lease="mine")
+    assert side.holder("orders:7") is None
+
+
+def test_methods(side: MemorySide) -> None:
+    class Shop:
+        name = "north"
+
+    def ship(self: Any, lease: Any, order_id: int) -> str:
+        return f"{self.name} {order_id} {lease.fence.resource}"
+
+    Shop.ship = decorated(side, "{self.name}:{order_id}", ship)  # type: ignore[attr-defined]
+    shop: Any = Shop()
+    assert side.call(shop.ship, 7) == "north 7 north:7"
+
+
+def test_options_and_errors_are_those_of_hold(side: MemorySide) -> None:
+    calls = []
+
+    def fails(order_id: int, lease: Any) -> None:
+        calls.append(lease.remaining())
+        raise KeyError(order_id)
+
+    failing = decorated(side, "orders:{order_id}", fails, timeout=0, ttl=30)
+    with pytest.raises(KeyError):
+        side.call(failing, 7)
+    assert 25 < calls[0] <= 30
+    assert side.holder("orders:7") is None
+    blocking = side.coordinator()
+    lease = side.call(blocking.acquire, "orders:7")
+    with pytest.raises(NotAcquired):
+        side.call(failing, 7)
+    side.call(lease.release)
+    assert len(calls) == 1
+
+
+def test_bad_calls_take_no_lock(side: MemorySide) -> None:
+    ship = decorated(side, "orders:{order_id}", lambda order_id: order_id)
+    with pytest.raises(TypeError, match="order_id"):
+        side.call(ship)
+    with pytest.raises(ValueError, match="512"):
+        side.call(ship, "x" * 600)
+
+
+def generator(order_id: int) -> Any:
+    yield order_id
+
+
+async def async_generator(order_id: int) -> Any:
+    yield order_id
+
+
+def takes_any(*args: Any, **kwargs: Any) -> None: ...
+
+
+def takes_leases(*lease: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("template", "function", "says"),
+    [
+        ("orders:{number}", first, "{number}, which is no parameter of first; its parameters are order_id, part"),
+        ("orders:{}", first, "{}, which is no parameter"),
+        ("orders:{lease}", first, "{lease}, which is no parameter"),
+        ("orders:{kwargs}", takes_any, "{kwargs}, which is no parameter"),
+        ("orders", takes_leases, "cannot be given a lease by *lease"),
+        ("orders:{order_id}", generator, "is a generator; use hold() inside it"),
+        ("orders:{order_id}", async_generator, "is a generator; use hold() inside it"),
+        ("orders", staticmethod(first), "write @staticmethod above @locked(...)"),
+        ("orders", classmethod(first), "write @classmethod above @locked(...)"),
+        ("orders", Order, "locked decorates a function"),
+        ("orders", 7, "locked decorates a function"),
+        (None, first, "locked takes a resource such as"),
+        (first, first, "locked takes a resource such as"),
+    ],
+)
+def test_what_is_refused(side: MemorySide, template: Any, function: Any, says: str) -> None:
+    plain = inspect.isfunction(function) and function not in (generator, async_generator)
+    with pytest.raises(TypeError) as caught:
+        side.coordinator().locked(template)(adapt(side, function) if plain else function)
+    assert says in str(caught.value).replace("adapt.<locals>.call", function.__name__ if plain else "")
+
+
+def test_a_function_of_the_other_kind_is_refused(side: MemorySide) -> None:
+    async def asynchronous() -> None: ...
+
+    def synchronous() -> None: ...
+
+    function: Any = synchronous if side.asynchronous else asynchronous
+    with pytest.raises(TypeError, match=f"decorate it with an? {'sync' if side.asynchronous else 'async'} coordinator"):
+        side.coordinator().locked("orders")(function)
+
+
+def test_wrong_options_are_refused_where_it_is_written(side: MemorySide) -> None:
+    with pytest.raises(ValueError, match="ttl must be"):
+        side.coordinator().locked("orders", ttl=-1)
+    with pytest.raises(TypeError, match="did you mean 'ttl'"):
+        side.coordinator().locked("orders", tll=1)
+    with pytest.raises(ValueError, match="timeout must not be negative"):
+        side.coordinator().locked("orders", timeout=-1)
