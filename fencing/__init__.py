@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fencing.locks.lock import FencedLock as FencedLock
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
     from fencing.locks.settings import LockOptions as LockOptions
+    from fencing.locks.several import hold_all as hold_all
     from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
     from fencing.memory import LockTable as LockTable
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
@@ -62,6 +63,7 @@ _HOME = {
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
     "locks.lock": ("AsyncFencedLock", "FencedLock"),
+    "locks.several": ("hold_all",),
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),

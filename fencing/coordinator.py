@@ -6,7 +6,7 @@ A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and d
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -25,6 +25,7 @@ from fencing.locks.lock import FencedLock, check_adoptable
 from fencing.locks.locked import Decorator, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import LockOptions, Settings, check_timeout
+from fencing.locks.several import HoldAll, check_names, hold_all
 
 
 class Coordinator(Backend):
@@ -122,6 +123,26 @@ class Coordinator(Backend):
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
         return self.lock(resource, **options).hold(timeout)
+
+    def hold_all(
+        self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[LockOptions]
+    ) -> HoldAll:
+        """Hold several locks for a block: all of them or none. See :func:`fencing.hold_all`.
+
+        Args:
+            resources: the names of 1 to 100 locks, in any order; each once.
+            timeout: seconds to wait for all of them together, claims included; None waits for ever, 0 tries each once.
+            options: as of :meth:`lock`, for each of them.
+
+        Returns:
+            A context manager. Its value is a tuple of the leases, in the order of ``resources``.
+
+        Raises:
+            LeaseLost, NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as
+                :func:`fencing.hold_all`.
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        return hold_all([self.lock(each, **options) for each in check_names(resources)], timeout)
 
     def locked(self, resource: str, timeout: float | None = None, **options: Unpack[LockOptions]) -> Decorator:
         """Decorate a function: each call holds the lock that its arguments name, as :meth:`hold` does.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
@@ -22,6 +22,7 @@ from fencing.locks.lock import AsyncFencedLock, check_adoptable
 from fencing.locks.locked import AsyncDecorator, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
+from fencing.locks.several import AsyncHoldAll, check_names, hold_all
 
 
 class AsyncCoordinator(Backend):
@@ -126,6 +127,26 @@ class AsyncCoordinator(Backend):
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
         return self.lock(resource, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
+
+    def hold_all(
+        self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[AsyncLockOptions]
+    ) -> AsyncHoldAll:
+        """Hold several locks for a block: all of them or none. See :func:`fencing.hold_all`.
+
+        Args:
+            resources: the names of 1 to 100 locks, in any order; each once.
+            timeout: seconds to wait for all of them together, claims included; None waits for ever, 0 tries each once.
+            options: as of :meth:`lock`, for each of them.
+
+        Returns:
+            A context manager. Its value is a tuple of the leases, in the order of ``resources``.
+
+        Raises:
+            LeaseLost, NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as
+                :func:`fencing.hold_all`.
+            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        """
+        return hold_all([self.lock(each, **options) for each in check_names(resources)], timeout)
 
     def locked(
         self,

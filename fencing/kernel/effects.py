@@ -32,10 +32,10 @@ class Sleep(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """The effect: claim the fence at a guard, within this many seconds."""
+    """The effect: claim the fences at a guard, all or none, within this many seconds."""
 
     guard: Guard | AsyncGuard
-    fence: Fence
+    fences: tuple[Fence, ...]
     timeout: float
 
 
@@ -89,7 +89,7 @@ def _perform(effect: Sleep | Claim | GiveWay | Shielded, perform: Callable[[Any]
         return time.sleep(effect.seconds)
     if isinstance(effect, Shielded):
         return run(effect.plan, perform)
-    claimed: Any = effect.guard.claim(effect.fence, timeout=effect.timeout)
+    claimed: Any = effect.guard.claim(*effect.fences, timeout=effect.timeout)
     if inspect.iscoroutine(claimed):
         claimed.close()
         raise TypeError(f"{type(effect.guard).__name__} is an async guard, but this is a sync lock; use a sync guard")
@@ -114,7 +114,7 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             elif isinstance(effect, GiveWay):
                 await asyncio.sleep(0)
             elif isinstance(effect, Claim):
-                await effect.guard.claim(effect.fence, timeout=effect.timeout)  # type: ignore[misc]
+                await effect.guard.claim(*effect.fences, timeout=effect.timeout)  # type: ignore[misc]
             else:
                 result = await finish(run_async(effect.plan, perform))
         except GeneratorExit:  # this coroutine is being closed: nothing can be awaited any more

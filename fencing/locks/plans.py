@@ -65,7 +65,7 @@ class Superseded(NamedTuple):
     floor: int
 
 
-class _Taking:
+class Taking:
     """What a plan may have taken, and must give back unless it ends with a lease."""
 
     __slots__ = ("_pid", "fence", "holding", "token")
@@ -138,7 +138,7 @@ def acquire(
     queues = queue is not None and cast(Queues, backend).is_waited_for(resource)
     owner: str | None = None
     place: Place | None = None
-    taking = _Taking()
+    taking = Taking()
     try:
         while True:
             if backend.closed:
@@ -192,7 +192,7 @@ def acquire(
         if place is not None and taking.fence is None:
             yield Shielded(_leave(backend, place, resource, token, settings))
         elif taking.may_hold:
-            yield Shielded(_give_back(backend, resource, taking, settings))
+            yield Shielded(give_back(backend, resource, taking, settings))
         raise
 
 
@@ -221,7 +221,7 @@ def _claim(
     requests: Settings,
     caller_deadline: float | None,
     started: float,
-    taking: _Taking,
+    taking: Taking,
     lease: Callable[[Holding], T],
 ) -> Plan[T | Superseded]:
     """Claim the fence at every guard. If a guard has admitted a newer one, mint a fence above it and claim again.
@@ -248,9 +248,16 @@ def _claim(
     else:
         waited = backend.clock() - started
         raise NotAcquired(resource=fence.resource, reason="superseded", waited=waited)
-    yield Shielded(_give_back(backend, fence.resource, taking, settings))
+    yield Shielded(give_back(backend, fence.resource, taking, settings))
     taking.over()
     return Superseded(fence.number)
+
+
+def number_to_exceed(stale: StaleFence) -> int:
+    """Return the number that the next fence must exceed, so that the guard admits it."""
+    if stale.mark is not None:
+        return stale.mark.number
+    return stale.floor or stale.fence.number
 
 
 def _claim_once(
@@ -265,15 +272,14 @@ def _claim_once(
         if not settings.renew:
             claim_deadline = min(claim_deadline, holding.deadline)
         try:
-            yield Claim(guard, holding.fence, timeout=max(claim_deadline - backend.clock(), 0.001))
+            yield Claim(guard, (holding.fence,), timeout=max(claim_deadline - backend.clock(), 0.001))
         except StaleFence as stale:
-            if stale.mark is not None:
-                return stale.mark.number
-            return stale.floor or holding.fence.number
+            return number_to_exceed(stale)
     return None
 
 
-def _give_back(backend: Backend, resource: str, taking: _Taking, settings: Settings) -> Plan[None]:
+def give_back(backend: Backend, resource: str, taking: Taking, settings: Settings) -> Plan[None]:
+    """Release what a plan may have taken."""
     for fence in taking.end(resource):
         yield from backend.plan_give_back(fence, settings)
 
@@ -335,7 +341,7 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
 
     The new token prevents a second adoption of the same fence.
     """
-    taking = _Taking()
+    taking = Taking()
     try:
         deadline = _deadline(backend, settings)
         taking.token = new_token()
@@ -357,7 +363,7 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
         raise
     except BaseException:
         if taking.may_hold:
-            yield Shielded(_give_back(backend, fence.resource, taking, settings))
+            yield Shielded(give_back(backend, fence.resource, taking, settings))
         raise
 
 
@@ -369,7 +375,7 @@ def holder(backend: Backend, resource: str, settings: Settings) -> Plan[Holder |
 
 def force_release(backend: Backend, resource: str, settings: Settings) -> Plan[ForcedRelease]:
     """Take the lock from its holder, shut the holder out at every guard, and free the lock."""
-    taking = _Taking()
+    taking = Taking()
     try:
         former = yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings))
         taking.token = new_token()
@@ -391,5 +397,5 @@ def force_release(backend: Backend, resource: str, settings: Settings) -> Plan[F
         raise
     except BaseException:
         if taking.may_hold:
-            yield Shielded(_give_back(backend, resource, taking, settings))
+            yield Shielded(give_back(backend, resource, taking, settings))
         raise

@@ -258,7 +258,7 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
 def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException | None]:
     if isinstance(effect, Claim):
         if isinstance(answer, Refused):
-            return None, StaleFence(fence=effect.fence, mark=answer.mark, floor=answer.floor)
+            return None, StaleFence(fence=effect.fences[0], mark=answer.mark, floor=answer.floor)
         return None, GuardUnavailable("no reply") if isinstance(answer, Lost) else None
     if isinstance(effect, Wait):
         return None, None

@@ -110,7 +110,7 @@ class World:
         elif isinstance(effect, Wait):
             yield from self.waiting.gives_up(state, client)
         elif isinstance(effect, Claim):
-            yield from self._claim(state, client, name, ClaimOperation(effect.fence))
+            yield from self._claim(state, client, name, ClaimOperation(effect.fences[0]))
         elif local.phase == "read":
             yield self._read(state, client, name)
         elif local.phase == "write":

@@ -29,6 +29,7 @@ from fencing.kernel.fence import HasFence
 from fencing.locks import lease as leases
 from fencing.locks.holding import Holding
 from fencing.memory import LockTable
+from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support import wait_until
 
 FOLDER = str(sys.modules["fencing"].__file__).removesuffix("__init__.py")
@@ -93,12 +94,13 @@ def is_idle(coordinator: Any) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_every_step_in_memory() -> None:
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_every_step_in_memory(several: bool) -> None:
     table = LockTable()
-    coordinator = MemoryCoordinator(table, ttl=60)
+    coordinator = MemoryCoordinator(table, ttl=60, guards=[MemoryGuard()] if several else [])
 
     def work() -> None:
-        with coordinator.hold("r", timeout=0):
+        with coordinator.hold_all(["r", "s"], timeout=0) if several else coordinator.hold("r", timeout=0):
             pass
 
     def check() -> None:
@@ -109,12 +111,13 @@ def test_every_step_in_memory() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-def test_every_step_in_memory_for_asyncio() -> None:
+@pytest.mark.parametrize("several", [False, True], ids=["one", "several"])
+def test_every_step_in_memory_for_asyncio(several: bool) -> None:
     table = LockTable()
-    coordinator = AsyncMemoryCoordinator(table, ttl=60)
+    coordinator = AsyncMemoryCoordinator(table, ttl=60, guards=[AsyncMemoryGuard()] if several else [])
 
     async def work() -> None:
-        async with coordinator.hold("r", timeout=0):
+        async with coordinator.hold_all(["r", "s"], timeout=0) if several else coordinator.hold("r", timeout=0):
             pass
 
     async def main() -> None:

@@ -154,7 +154,7 @@ def test_an_async_guard_in_disguise() -> None:
             return AsyncMemoryGuard().claim(*holders, timeout=timeout)
 
     def plan() -> Any:
-        yield Claim(Disguised(), Fence("r", 1, "a" * 22), 1.0)  # type: ignore[arg-type]
+        yield Claim(Disguised(), (Fence("r", 1, "a" * 22),), 1.0)  # type: ignore[arg-type]
 
     assert_refused(TypeError, "is an async guard, but this is a sync lock", run, plan(), None)
 

@@ -221,7 +221,7 @@ def test_claims_come_after_the_grant_and_before_anything_else(steps: Stepper) ->
     grant = steps.run(plans.acquire(steps.redis, "r", settings(GUARD, other), 5.0), GRANTED, None, None)
     assert steps.asked() == ["acquire", "Claim", "Claim"]
     assert [effect.guard for effect in steps.effects[1:]] == [GUARD, other]
-    assert {effect.fence for effect in steps.effects[1:]} == {grant.fence}
+    assert {effect.fences for effect in steps.effects[1:]} == {(grant.fence,)}
 
 
 @pytest.mark.parametrize(
