@@ -7,6 +7,7 @@ the others. No guard needs the lock side of the library.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _NEEDED_BY = {"objects": "obstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
+_LEAST_SQLALCHEMY = 2
 _EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
 
 
@@ -66,9 +68,19 @@ def __getattr__(name: str) -> Any:
             name=error.name,
             path=error.path,
         ) from error
+    except ImportError as error:
+        needed = _NEEDED_BY.get(_MODULE_OF[name].partition(".")[0], "")
+        if needed != "sqlalchemy" or _major_version(needed) >= _LEAST_SQLALCHEMY:
+            raise
+        installed = importlib.metadata.version(needed)
+        raise ImportError(f"{name} needs SQLAlchemy 2.0 or later; {installed} is installed", name=needed) from error
     value = getattr(module, name)
     globals()[name] = value
     return value
+
+
+def _major_version(package: str) -> int:
+    return int(importlib.metadata.version(package).partition(".")[0])
 
 
 def __dir__() -> list[str]:

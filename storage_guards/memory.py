@@ -25,6 +25,9 @@ class _Memory:
         self._marks: dict[str, Mark] = {}
         self._data: dict[Any, Any] = {}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, timeout {self._timeout:g} s>"
+
     @property
     def data(self) -> Mapping[Any, Any]:
         """The committed data, read-only.

@@ -9,7 +9,7 @@ import importlib
 import inspect
 import threading
 import weakref
-from typing import Any
+from typing import Any, Protocol
 
 from fencing.kernel import process
 from fencing.locks.backend import Backend
@@ -20,6 +20,12 @@ _COORDINATORS = {
 """From the package of a client's class to the module of its coordinators, and the name of the sync one."""
 
 _HINTS = {"str": "; write redis.Redis.from_url(...)", "Sentinel": "; pass what sentinel.master_for(...) returns"}
+
+
+class Client(Protocol):
+    """The part of a client that tells it from a URL, for type checkers. Each of redis-py's clients has it."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
 class _Shared:

@@ -12,7 +12,7 @@ from fencing.kernel.fence import Fence, check_resource
 from fencing.locks import plans
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
-from fencing.locks.clients import coordinator_of
+from fencing.locks.clients import Client, coordinator_of
 from fencing.locks.hold import AsyncHold, Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
@@ -67,7 +67,7 @@ class FencedLock:
             says.
     """
 
-    def __init__(self, client_or_coordinator: Any, resource: str, **options: Unpack[LockOptions]) -> None:
+    def __init__(self, client_or_coordinator: Client | Backend, resource: str, **options: Unpack[LockOptions]) -> None:
         self.resource = check_resource(resource)
         self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
         self._settings = _settings(self.coordinator, options, asynchronous=False)
@@ -195,7 +195,9 @@ class AsyncFencedLock:
             says.
     """
 
-    def __init__(self, client_or_coordinator: Any, resource: str, **options: Unpack[AsyncLockOptions]) -> None:
+    def __init__(
+        self, client_or_coordinator: Client | Backend, resource: str, **options: Unpack[AsyncLockOptions]
+    ) -> None:
         self.resource = check_resource(resource)
         self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
         self._settings = _settings(self.coordinator, options, asynchronous=True)

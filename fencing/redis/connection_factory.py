@@ -137,7 +137,13 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         return CoordinatorUnavailable(
             f"Redis at {address} refused to run a script: {error}; nothing was changed{hint}", address=address
         )
-    return NoReply(error, may_have_run=True)
+    return NoReply(_without_objects(error), may_have_run=True)
+
+
+def _without_objects(error: RedisError | OSError) -> RedisError | OSError:
+    """Return the error without the long text of redis-py's own objects, such as each Sentinel's pool."""
+    text, _, objects = str(error).partition(" : <")
+    return redis.ConnectionError(text) if objects else error
 
 
 def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
@@ -151,7 +157,7 @@ def map_connect_error(error: RedisError | OSError, address: str) -> NoReply | Co
             f"such as its database number (db)",
             address=address,
         )
-    return NoReply(error, may_have_run=False)
+    return NoReply(_without_objects(error), may_have_run=False)
 
 
 def not_of_a_script(reply: object) -> RedisError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,6 +51,10 @@ class ObjectGuard:
         self._report: ProbeReport | None = None
         self._continuity = Continuity(store, prefix)
         self._stored = StoredPointers()
+
+    def __repr__(self) -> str:
+        store = re.sub(" object at 0x[0-9a-f]+|^<|>$", "", repr(self._io.store))
+        return f"<{type(self).__name__} on {store}, prefix {self._layout.prefix!r}, timeout {self._timeout:g} s>"
 
     def _scope(self, resource: str, seconds: float | None = None) -> Scope:
         check_resource(resource)

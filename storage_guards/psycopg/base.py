@@ -13,6 +13,7 @@ from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.psycopg import plans
 from storage_guards.psycopg.errors import PsycopgErrors
+from storage_guards.psycopg.sources import address_of
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.transaction import PsycopgTransaction
 from storage_guards.sql.errors import NOTHING_WRITTEN
@@ -32,6 +33,10 @@ class PsycopgBase(OperationsBase):
         super().__init__(timeout, schema)
         self._access = MarkAccess(Choice(self._schema))
         self._continuity = Continuity(source, self._schema)
+        self._source = source
+
+    def _where(self) -> str:
+        return address_of(self._source)
 
     def _transaction(
         self,

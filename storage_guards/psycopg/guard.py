@@ -15,7 +15,7 @@ from psycopg.abc import Params
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
 from storage_guards.psycopg.running import GuardedBlock, run, run_alone
-from storage_guards.psycopg.sources import Source, connection_source
+from storage_guards.psycopg.sources import Source, connection_source, django_hint
 from storage_guards.sql.operations import Operation, Operations
 
 
@@ -174,7 +174,8 @@ class PsycopgGuard(PsycopgBase, Operations):
             StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
         """
         if not isinstance(connection, Connection):
-            raise TypeError(f"advance takes a psycopg Connection, not {type(connection).__name__}")
+            kind = type(connection).__name__
+            raise TypeError(f"advance takes a psycopg Connection, not {kind}{django_hint(connection)}")
         transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
             run(connection, transaction.plan_advance(connection), transaction.max_silence)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import psycopg
 from psycopg import AsyncConnection, Connection
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencing.kernel.errors import GuardUnavailable
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
@@ -22,6 +22,9 @@ from storage_guards.psycopg.wire import hang_up, is_idle
 
 ENDS_THE_BLOCK = ("commit", "rollback", "close")
 """The methods that a guarded block refuses, by attributes of the connection."""
+
+_ADDRESS = ("host", "hostaddr", "port", "dbname", "user")
+"""The parts of a connection string that say where it leads."""
 
 _EXPECTED = "a psycopg_pool pool, a psycopg connection, a connection string, or a function that connects is needed"
 
@@ -404,6 +407,27 @@ def _busy(seconds: float) -> GuardUnavailable:
     )
 
 
+def address_of(source: object) -> str:
+    """Return the address that a source connects to, without secrets; or what the source is."""
+    conninfo = source if isinstance(source, str) else getattr(source, "conninfo", None)
+    if isinstance(source, (Connection, AsyncConnection)):
+        conninfo = source.info.dsn  # without the password
+    if not isinstance(conninfo, str):
+        return getattr(source, "__qualname__", type(source).__name__)
+    parts = conninfo_to_dict(conninfo)
+    return make_conninfo("", **{name: parts[name] for name in _ADDRESS if parts.get(name) is not None})
+
+
+def django_hint(connection: object) -> str:
+    """Return what to do with Django's connection; empty: it is none."""
+    if type(connection).__module__.partition(".")[0] != "django":
+        return ""
+    return (
+        "; with Django, give the guard a connection string, and call guard.advance(connection.connection, lease) first "
+        "in transaction.atomic()"
+    )
+
+
 def _check_source(source: Any, *, asynchronous: bool) -> Any:
     kind = type(source).__name__
     ours, theirs = ("AsyncPsycopgGuard", "PsycopgGuard") if asynchronous else ("PsycopgGuard", "AsyncPsycopgGuard")
@@ -425,6 +449,7 @@ def _check_source(source: Any, *, asynchronous: bool) -> Any:
     if isinstance(source, type) or not callable(connect):
         raise TypeError(
             f"{_EXPECTED}, not {kind}{' (SQLAlchemyGuard takes engines)' if kind.endswith('Engine') else ''}"
+            f"{django_hint(source)}"
         )
     is_coroutine = inspect.iscoroutinefunction(connect)
     if is_coroutine and not asynchronous:

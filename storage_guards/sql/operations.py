@@ -46,6 +46,14 @@ class OperationsBase(ABC):
         self._timeout = check_timeout(timeout)
         self._schema = check_schema(schema)
 
+    def __repr__(self) -> str:
+        schema = f", schema {self._schema!r}" if self._schema else ""
+        return f"<{type(self).__name__} on {self._where()}{schema}, timeout {self._timeout:g} s>"
+
+    @abstractmethod
+    def _where(self) -> str:
+        """Return the address of the database, without secrets."""
+
     def enforcement_sql(self, table: str, *, resource: str, role: str) -> str:
         """Return the statement that ``enforce`` executes, for use in a migration.
 

@@ -53,6 +53,9 @@ class SQLAlchemyBase(OperationsBase):
         self._given_schema, self._schema = schema, self._marks.schema
         self._continuity = Continuity(engine.dialect, schema)  # which an engine with other options shares
 
+    def _where(self) -> str:
+        return self._sync_engine.url.render_as_string(hide_password=True)
+
     @property
     def metadata(self) -> MetaData:
         """The mark table's metadata, for Alembic: ``target_metadata = [my_metadata, guard.metadata]``."""

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, Executable
-from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencing.kernel.fence import Fence, HasFence
@@ -58,7 +57,7 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     """
 
     def __init__(self, engine: Engine, *, timeout: float = 10.0, schema: str | None = None) -> None:
-        if isinstance(engine, AsyncEngine):
+        if hasattr(engine, "sync_engine"):
             raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
         if not isinstance(engine, Engine):
             raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")

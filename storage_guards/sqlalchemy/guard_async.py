@@ -21,8 +21,10 @@ from fencing.kernel.fence import Fence, HasFence
 from storage_guards.sql.operations import AsyncOperations, Operation
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
-from storage_guards.sqlalchemy.session import async_session_on, check_factory
-from storage_guards.sqlalchemy.transaction import AsyncGuardedBlock, SQLAlchemyTransaction, in_greenlet
+from storage_guards.sqlalchemy.session import check_factory
+from storage_guards.sqlalchemy.session_async import MAKERS, async_session_on
+from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
+from storage_guards.sqlalchemy.transaction_async import AsyncGuardedBlock, in_greenlet
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AsyncSession)
@@ -168,7 +170,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 itself.
             Exception: every error of :meth:`begin`.
         """
-        check_factory(factory, self._engine.sync_engine, asynchronous=True)
+        check_factory(factory, self._engine.sync_engine, MAKERS)
         transaction = self._transaction(holders, claim=claim, caller_block=True)
         try:
             with transaction:

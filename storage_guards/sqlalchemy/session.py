@@ -8,19 +8,12 @@ its block ends: with its events and flushes, through :meth:`Session.commit` itse
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn
 
 from sqlalchemy import Connection, Engine, event, inspect
-from sqlalchemy.ext.asyncio import (
-    AsyncConnection,
-    AsyncEngine,
-    AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
-)
 from sqlalchemy.orm import InstanceState, Session, scoped_session, sessionmaker
 
 from fencing.kernel.errors import GuardNotEnforceable
@@ -43,26 +36,28 @@ _FLUSHES = 100
 """After so many flushes SQLAlchemy, too, assumes that a hook always leaves something to flush."""
 
 
-def check_factory(factory: Any, engine: Engine, *, asynchronous: bool = False) -> None:
-    """Raise TypeError or ValueError unless ``factory`` is None or makes this engine's sessions."""
-    makers, theirs = (sessionmaker, scoped_session), (async_sessionmaker, async_scoped_session)
-    if asynchronous:
-        makers, theirs = theirs, makers  # type: ignore[assignment]
+def check_factory(factory: Any, engine: Engine, makers: tuple[Any, ...] = (sessionmaker, scoped_session)) -> None:
+    """Raise TypeError or ValueError unless ``factory`` is None or makes this engine's sessions.
+
+    Args:
+        makers: the classes of factories that the guard takes.
+    """
     if factory is not None and not isinstance(factory, makers):
         hint = ""
-        if isinstance(factory, theirs):
-            hint = f"; this is {'an async' if asynchronous else 'a sync'} guard"
+        if type(factory).__name__.removeprefix("async_") in ("sessionmaker", "scoped_session"):
+            hint = f"; this is {'a sync' if sessionmaker in makers else 'an async'} guard"
         names = " or ".join(maker.__name__ for maker in makers)
         raise TypeError(f"factory is a {names}, not {type(factory).__name__}{hint}")
-    if isinstance(factory, (scoped_session, async_scoped_session)):
-        if factory.registry.has():
+    registry = getattr(factory, "registry", None)
+    if registry is not None:
+        if registry.has():
             raise ValueError(
                 "this scope has a session already, whose objects may be older than the claim; call its remove() before "
                 "the guarded block"
             )
-        factory = factory.session_factory
+        factory = getattr(factory, "session_factory", None)
     bind = getattr(factory, "kw", {}).get("bind")
-    bind = bind.sync_engine if isinstance(bind, AsyncEngine) else bind
+    bind = getattr(bind, "sync_engine", bind)
     if bind is not None and bind is not engine:
         raise ValueError(
             f"the factory makes sessions on {bind!r}, but this guard's marks are in {engine!r}; use one engine for both"
@@ -80,7 +75,7 @@ def session_on(connection: Connection, transaction: SQLAlchemyTransaction, facto
     """
     session: Session = (factory or sessionmaker())(bind=connection, join_transaction_mode="control_fully")
     try:
-        work = _UnitOfWork(session, connection, transaction)
+        work = UnitOfWork(session, connection, transaction)
         try:
             yield session
         finally:
@@ -89,32 +84,10 @@ def session_on(connection: Connection, transaction: SQLAlchemyTransaction, facto
         try:
             session.close()
         finally:
-            _leave_scope(factory, session)
+            leave_scope(factory, session)
 
 
-@asynccontextmanager
-async def async_session_on(
-    connection: AsyncConnection, transaction: SQLAlchemyTransaction, factory: Any
-) -> AsyncIterator[Any]:
-    """Make an async session, as :func:`session_on` does."""
-    session: AsyncSession = (factory or async_sessionmaker())(bind=connection, join_transaction_mode="control_fully")
-    plain = connection.sync_connection
-    if plain is None:
-        raise AssertionError("a connection that was not begun")
-    try:
-        work = _UnitOfWork(session.sync_session, plain, transaction)
-        try:
-            yield session
-        finally:
-            work.allow_all()
-    finally:
-        try:
-            await session.close()  # without I/O, because its transaction is over; so it cannot be cancelled
-        finally:
-            _leave_scope(factory, session)
-
-
-class _UnitOfWork:
+class UnitOfWork:
     """A session's part in its guarded transaction: its forbidden methods, and the commit at the end."""
 
     def __init__(self, session: Session, connection: Connection, transaction: SQLAlchemyTransaction) -> None:
@@ -267,8 +240,8 @@ def _refuse(*_: object, **__: object) -> NoReturn:
     raise GuardNotEnforceable(_LEAVE_THE_END)
 
 
-def _leave_scope(factory: Any, session: object) -> None:
-    if isinstance(factory, (scoped_session, async_scoped_session)):
-        registry = factory.registry
-        if registry.has() and registry() is session:
-            registry.clear()
+def leave_scope(factory: Any, session: object) -> None:
+    """Drop the session from its scope, if the factory has scopes."""
+    registry = getattr(factory, "registry", None)
+    if registry is not None and registry.has() and registry() is session:
+        registry.clear()

@@ -6,19 +6,14 @@ It is written once, for a plain :class:`~sqlalchemy.Connection`. An async guard 
 
 from __future__ import annotations
 
-import asyncio
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from types import TracebackType
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
-from storage_guards.sql.shield import finish_within
 from storage_guards.sql.transaction import GuardedTransaction
 from storage_guards.sqlalchemy.errors import DATABASE_ERRORS, commit_was_refused, lost_race, transaction_is_gone
 from storage_guards.sqlalchemy.marks import Marks
@@ -173,56 +168,3 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
 
     def _commit_was_refused(self, error: BaseException) -> bool:
         return commit_was_refused(error) and not self.commit_is_over
-
-
-class AsyncGuardedBlock:
-    """The run of ``transaction.on`` for the asyncio connection that wraps a plain one.
-
-    Its end, the COMMIT or the ROLLBACK, runs until it has an answer, whatever is cancelled: see ``sql/shield.py``.
-    """
-
-    def __init__(self, connection: AsyncConnection, transaction: SQLAlchemyTransaction) -> None:
-        self._connection = connection
-        self._transaction = transaction
-
-    async def __aenter__(self) -> None:
-        self._manager = await in_greenlet(self._connection, self._enter)
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        def leave(_: Connection) -> None:
-            self._manager.__exit__(kind, error, trace)
-
-        end = self._connection.run_sync(leave)
-        interruption, failure = await finish_within(end, self._transaction.seconds, self._hang_up)
-        if isinstance(error, asyncio.CancelledError):
-            _drop_cursors(error)
-        self._transaction.raise_outcome(interruption, failure, error)
-
-    def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
-        manager = self._transaction.on(connection)
-        manager.__enter__()
-        return manager
-
-    def _hang_up(self) -> None:
-        self._transaction.hang_up(self._connection.sync_connection)
-
-
-async def in_greenlet(connection: AsyncConnection, function: Callable[[Connection], T]) -> T:
-    """Run the function as ``connection.run_sync`` does. A cancellation leaves nothing locked."""
-    try:
-        return await connection.run_sync(function)
-    except asyncio.CancelledError as error:
-        _drop_cursors(error)
-        raise
-
-
-def _drop_cursors(cancelled: asyncio.CancelledError) -> None:
-    """Drop the cursors that the frames of a cancelled statement keep alive.
-
-    SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, with its write lock, lives
-    until its last unfinished statement is gone (https://www.sqlite.org/c3ref/close.html). Without this call that would
-    be at the next full run of the garbage collector.
-    """
-    traceback.clear_frames(cancelled.__traceback__)

@@ -42,7 +42,7 @@ MISTAKES: list[Callable[[], Any]] = [
     lambda: MemoryCoordinator(renew=URL),  # type: ignore[arg-type]
     lambda: MemoryCoordinator(owner=URL + "\n"),
     lambda: MemoryCoordinator(ttl=URL),  # type: ignore[arg-type]
-    lambda: FencedLock(URL, "r"),
+    lambda: FencedLock(URL, "r"),  # type: ignore[arg-type]
     lambda: RedisCoordinator(URL),  # type: ignore[arg-type]
     lambda: RedisCoordinator(redis.Redis(password=SECRET), clock_floor=URL),  # type: ignore[arg-type]
     lambda: Fence("r", URL, "t" * 22),  # type: ignore[arg-type]

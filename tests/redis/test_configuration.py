@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis.asyncio.sentinel
+import redis.sentinel
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable
@@ -78,3 +80,13 @@ def test_the_policy_costs_no_round_trip_of_an_open_connection(side: Side, any_re
     for _ in range(5):
         side.call(side.call(coordinator.acquire, "r").release)
     assert int(admin.info("commandstats")["cmdstat_info"]["calls"]) == before + 1  # the line above
+
+
+def test_sentinels_that_are_away_are_named_in_short(side: Side) -> None:
+    sentinels: Any = (redis.asyncio.sentinel if side.asynchronous else redis.sentinel).Sentinel(
+        [("127.0.0.1", 1), ("127.0.0.1", 2)], socket_timeout=0.2
+    )
+    coordinator = side.coordinator(sentinels.master_for("orders"))
+    with pytest.raises(CoordinatorUnavailable, match="the Sentinel service 'orders'.*No master found") as caught:
+        side.call(coordinator.acquire, "r", timeout=0)
+    assert len(str(caught.value)) < 300

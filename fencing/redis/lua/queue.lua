@@ -78,7 +78,7 @@ local function send_rechecks(lock_key, queue_key, listeners_key, grantee)
   local seen = {[grantee] = true}
   local after = ACCEPT_MS + 2
   for _ = 1, MAX_DRAWS do
-    local drawn = redis.call('HRANDFIELD', listeners_key, DRAWN)
+    local drawn = redis.call('HRANDFIELD', listeners_key, DRAWN) or {} -- an emulator of Redis has no answer where there is none
     table.sort(drawn)
     for _, listener in ipairs(drawn) do
       if not seen[listener] then
