@@ -249,7 +249,7 @@ def test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark(steps: Steppe
     assert remint.args[3] == 500
     assert remint.args[-1] == acquire.args[0], "only while the lock still holds my token"
     assert remint.args[0] != acquire.args[0], "under a new token: the same one would get the same number"
-    assert claim.fence == grant.fence == Fence("r", 501, remint.args[0])
+    assert claim.fences[0] == grant.fence == Fence("r", 501, remint.args[0])
 
 
 def test_a_late_waiter_waits_on_for_a_number_above_the_mark(steps: Stepper) -> None:

@@ -87,6 +87,6 @@ def test_sentinels_that_are_away_are_named_in_short(side: Side) -> None:
         [("127.0.0.1", 1), ("127.0.0.1", 2)], socket_timeout=0.2
     )
     coordinator = side.coordinator(sentinels.master_for("orders"))
-    with pytest.raises(CoordinatorUnavailable, match="the Sentinel service 'orders'.*No master found") as caught:
+    with pytest.raises(CoordinatorUnavailable, match="the Sentinel service 'orders'") as caught:
         side.call(coordinator.acquire, "r", timeout=0)
     assert len(str(caught.value)) < 300
