@@ -31,6 +31,7 @@ from fencing import (
     RedisCoordinator,
     StaleFence,
     StaleRead,
+    hold_all,
 )
 from storage_guards import (
     AsyncMemoryGuard,
@@ -108,7 +109,27 @@ def work() -> int:
             with Session(engine) as session:
                 guard.advance(session, lease)
                 session.commit()
+        with coordinator.hold("r", timeout=5, ttl=60, owner="this call") as lease:
+            assert_type(lease, Lease)
+        with coordinator.hold_all(["r", "s"], timeout=5) as leases:
+            assert_type(leases, tuple[Lease, ...])
+        for resource, holder in coordinator.holders("orders:*"):
+            assert_type(resource, str)
+            assert_type(holder, Holder)
+
+        @coordinator.locked("orders:{number}", timeout=5)
+        def ship(lease: Lease, number: int, urgent: bool = False) -> str:
+            return f"{lease.fence} {number} {urgent}"
+
+        @coordinator.locked("all orders")
+        def count_orders(urgent: bool) -> int:
+            return int(urgent)
+
+        assert_type(ship(42, urgent=True), str)
+        assert_type(count_orders(True), int)
     lock = FencedLock(redis.Redis(), "r", ttl=3, guards=[guard], renew=False)
+    with hold_all([lock, FencedLock(redis.Redis(), "s")]) as leases:
+        assert_type(leases, tuple[Lease, ...])
     try:
         lease = lock.acquire(timeout=0)
     except NotAcquired as error:
@@ -187,9 +208,21 @@ async def work_async() -> None:
                 assert_type(connection, AsyncConnection)
             assert_type(await guard.write(lease, text("UPDATE t SET a = 1")), int)
             assert_type(await guard.run(lease, lease.fence, async_count, attempts=3), int)
+        async with coordinator.hold_all(["r", "s"], timeout=5, ttl=60) as leases:
+            assert_type(leases, tuple[AsyncLease, ...])
+        async for resource, holder in coordinator.holders("orders:*"):
+            assert_type((resource, holder), tuple[str, Holder])
+
+        @coordinator.locked("orders:{number}", timeout=5, cancel_on_loss=True)
+        async def ship(lease: AsyncLease, number: int) -> str:
+            return f"{lease.fence} {number}"
+
+        assert_type(await ship(42), str)
         lock = AsyncFencedLock(client, "r")
         async with lock.hold() as lease:
             await lease.renew()
+        async with hold_all([lock, AsyncFencedLock(client, "s")]) as leases:
+            assert_type(leases, tuple[AsyncLease, ...])
         assert_type(await lock.try_acquire(), AsyncLease | None)
 
 
