@@ -1,0 +1,262 @@
+"""The part that the sync and the async lock of redis-py's interface share: state, settings, plans and errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import LockError, LockNotOwnedError
+
+from fencing.kernel import process
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable, LeaseLost, LossReason
+from fencing.kernel.fence import Fence, check_resource, granted_fence
+from fencing.kernel.guard import check_guards
+from fencing.locks import plans
+from fencing.locks.backend import Backend
+from fencing.locks.holding import Holding
+from fencing.locks.lease import Lease
+from fencing.locks.lease_async import AsyncLease
+from fencing.locks.settings import MAX_TTL, MIN_TTL, Settings, check_flag, check_timeout
+
+logger = logging.getLogger("fencing")
+
+QUEUE_SLEEP = 0.1
+"""The default of ``sleep``. With another one the lock polls, as redis-py's does."""
+
+NOT_HELD = "Cannot release a lock that's not owned or is already unlocked."
+
+
+class LockLost(LeaseLost, LockNotOwnedError):
+    """A lock that is no longer its holder's, as an error of both libraries."""
+
+    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False) -> None:
+        super().__init__(fence=fence, reason=reason, completed=completed)
+        self.lock_name = fence.resource
+
+
+class LockUnavailable(CoordinatorUnavailable, RedisConnectionError):
+    """A Redis that did not answer, as an error of both libraries."""
+
+
+class FromLease(bytes):
+    """The token that redis-py's polling passes on, in the place of the lease's own. See ``do_acquire``."""
+
+
+FROM_LEASE = FromLease(b"of the lease")
+
+
+class _Local(threading.local):
+    token: bytes | None = None
+    lease: Any = None
+
+
+class _Held(NamedTuple):
+    """What a lock object holds. Without a lease, the token is the caller's own."""
+
+    token: Any
+    lease: Any
+
+
+class _Droppable:
+    """A lease that may be dropped without a release, as a lock of redis-py, unless it is renewed."""
+
+    _holding: Holding
+    _pid: int
+
+    def __del__(self) -> None:
+        if not self._holding.settings.renew and self._pid == process.pid():
+            self._holding.end("abandoned")
+        super().__del__()  # type: ignore[misc]
+
+
+class DroppableLease(_Droppable, Lease):
+    pass
+
+
+class DroppableAsyncLease(_Droppable, AsyncLease):
+    pass
+
+
+class RedisPyLockBase:
+    """The part of both classes that needs no I/O."""
+
+    redis: Any
+    name: Any
+    timeout: Any
+    sleep: Any
+    blocking: Any
+    blocking_timeout: Any
+    thread_local: bool
+    raise_on_release_error: bool
+    local: Any
+    coordinator: Backend
+    _lease_class: type[Lease] | type[AsyncLease]
+
+    def _prepare(self, guards: Iterable[Any], renew: bool, raise_on_release_error: bool) -> None:
+        asynchronous = issubclass(self._lease_class, AsyncLease)
+        self.raise_on_release_error = raise_on_release_error
+        self.local = _Local() if self.thread_local else SimpleNamespace(token=None, lease=None)
+        self._resource = check_resource(_text_of(self._encode(self.name), "the name of a lock"))
+        self._settings = Settings(
+            _seconds(self.timeout), check_guards(guards, asynchronous=asynchronous), check_flag(renew, "renew")
+        )
+
+    @property
+    def lease(self) -> Any:
+        """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
+        local = self.local
+        return None if local.token is None else local.lease
+
+    @property
+    def fence(self) -> Fence:
+        """The fence of this lock while it is held.
+
+        Raises:
+            LockError: the lock is not held, or with a token of the caller's own. It is a ValueError. Acquire the lock
+                without ``token``.
+        """
+        lease = self.lease
+        if lease is None:
+            reason = "is not held" if self.local.token is None else "has a token of your own; acquire it without one"
+            raise _named(LockError(f"there is no fence: the lock {reason}"), self._resource)
+        fence: Fence = lease.fence
+        return fence
+
+    def _encode(self, value: Any) -> Any:
+        encode = self.redis.connection_pool.get_encoder().encode
+        return encode(value)
+
+    def _current_settings(self) -> Settings:
+        seconds = _seconds(self.timeout)  # redis-py reads the attribute at each acquire, too
+        if self._settings.ttl != seconds:
+            self._settings = Settings(seconds, self._settings.guards, self._settings.renew)
+        return self._settings
+
+    def _check_token(self, token: Any) -> None:
+        if self._settings.guards or self._settings.renew:
+            raise ValueError(
+                "a token of your own makes no fence, because it may be used twice; leave out token, or guards and renew"
+            )
+        _text_of(self._encode(token), "a token")
+
+    def _wait_seconds(self, blocking: bool | None, blocking_timeout: float | None) -> float:
+        if not (self.blocking if blocking is None else blocking):
+            return 0.0
+        seconds = self.blocking_timeout if blocking_timeout is None else blocking_timeout
+        return check_timeout(None if seconds is None else max(seconds, 0))
+
+    def _plan_acquire(self, seconds: float) -> Plan[Any]:
+        return plans.acquire(self.coordinator, self._resource, self._current_settings(), seconds, self._granted)
+
+    def _granted(self, holding: Holding) -> Any:
+        """Make the lease of a grant. Called inside the plan, so that no interruption comes between."""
+        lease = self._lease_class(self.coordinator, holding)
+        local = self.local
+        local.lease, local.token = lease, holding.fence.token.encode()
+        return lease
+
+    def _take_out(self) -> _Held:
+        """Return what is held, and forget it: another thread or task may acquire as soon as the lock is free."""
+        local = self.local
+        held = _Held(local.token, local.lease)
+        if held.token is None:
+            raise _named(LockError(NOT_HELD), self._resource)
+        local.token = local.lease = None
+        return held
+
+    def _put_back(self, held: _Held) -> None:
+        """Restore what is held, because its release was not confirmed."""
+        if self.local.token is None:
+            self.local.lease, self.local.token = held.lease, held.token
+
+    def _plan_release_token(self, token: Any) -> Plan[bool]:
+        text = token if isinstance(token, str) else _text_of(token, "a token")
+        # Any number: a release is by the token alone.
+        return plans.release(self.coordinator, granted_fence(self._resource, 1, text), self._settings)
+
+    def _check_released(self, held: _Held, freed: bool) -> None:
+        if freed:
+            return
+        if held.lease is None:
+            raise _named(LockNotOwnedError("Cannot release a lock that's no longer owned"), self._resource)
+        raise LockLost(fence=held.lease.fence, reason=_loss_of(held.lease))
+
+    def _plan_extend(self, lease: Any, seconds: float, replace: bool) -> Plan[Literal[True]]:
+        """Set the ttl. Reading it comes first, so that both requests can be repeated after a lost reply."""
+        holding: Holding = lease._holding
+        settings = holding.settings
+        milliseconds = _extension(seconds, replace)
+        if holding.lost is not None or lease.ended is not None:
+            raise LockLost(fence=holding.fence, reason=_loss_of(lease))
+        try:
+            if not settings.renew:  # or else the next renewal sets the full ttl anyway
+                if not replace:
+                    holder = yield from plans.holder(self.coordinator, self._resource, settings)
+                    if holder is None or holder.remaining is None:
+                        raise LeaseLost(fence=holding.fence, reason="gone")
+                    milliseconds += round(holder.remaining * 1000)
+                settings = Settings(ttl=(milliseconds - 0.5) / 1000, renew=False)  # Settings rounds up
+            deadline = yield from plans.renew(self.coordinator, holding.fence, settings)
+        except LeaseLost as lost:
+            holding.lose("gone")
+            raise LockLost(fence=lost.fence, reason="gone") from None
+        holding.renewed(deadline, self.coordinator.clock())
+        holding.deadline = deadline  # it may be earlier than before
+        return True
+
+    def _at_exit(self, failure: Exception, error: BaseException | None) -> None:
+        """Raise or log the failure of a release at the end of a block. It never masks the error of the block."""
+        lost = isinstance(failure, (LockError, LeaseLost))
+        if error is None and (not lost or self.raise_on_release_error):
+            if isinstance(failure, LeaseLost) and not isinstance(failure, LockLost):
+                raise LockLost(fence=failure.fence, reason=failure.reason, completed=True) from None
+            raise failure
+        logger.warning("the lock on %r was not released at the end of its block: %s", self._resource, failure)
+
+
+def _seconds(timeout: Any) -> float | None:
+    """Return the ttl of a redis-py time-out; 0 means none there, too."""
+    if not timeout:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, or None, not {type(timeout).__name__}")
+    if not MIN_TTL <= timeout <= MAX_TTL:
+        raise ValueError(f"timeout must be None, or between {MIN_TTL} seconds and a year, not {timeout}")
+    return float(timeout)
+
+
+def _extension(seconds: Any, replace: bool) -> int:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"additional_time must be a number of seconds, not {type(seconds).__name__}")
+    if not (MIN_TTL if replace else 0) <= seconds <= MAX_TTL:
+        least = f"at least {MIN_TTL}" if replace else "0 or more"
+        raise ValueError(f"additional_time must be {least} seconds, and at most a year, not {seconds}")
+    return int(seconds * 1000)
+
+
+def _text_of(encoded: Any, subject: str) -> str:
+    try:
+        return bytes(encoded).decode()
+    except UnicodeDecodeError:
+        raise ValueError(f"{subject} must be UTF-8 text, not {bytes(encoded)!r:.80}") from None
+
+
+def _named(error: LockError, resource: str) -> LockError:
+    error.lock_name = resource  # older versions of redis-py do not take it
+    return error
+
+
+def _loss_of(lease: Any) -> LossReason:
+    if lease.ended == "forked":
+        return "forked"
+    reason: LossReason = lease._holding.lost or ("expired" if lease.remaining() <= 0 else "gone")
+    return reason
+
+
+def raise_unavailable(error: CoordinatorUnavailable) -> NoReturn:
+    raise LockUnavailable(str(error), resource=error.resource, address=error.address) from error
