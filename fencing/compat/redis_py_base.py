@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -102,9 +103,9 @@ class RedisPyLockBase:
         self.raise_on_release_error = raise_on_release_error
         self.local = _Local() if self.thread_local else SimpleNamespace(token=None, lease=None)
         self._resource = check_resource(_text_of(self._encode(self.name), "the name of a lock"))
-        self._settings = Settings(
-            _seconds(self.timeout), check_guards(guards, asynchronous=asynchronous), check_flag(renew, "renew")
-        )
+        self._guards = check_guards(guards, asynchronous=asynchronous)
+        self._renew = check_flag(renew, "renew")
+        self._timeout, self._settings = self.timeout, self._settings_of(self.timeout)
 
     @property
     def lease(self) -> Any:
@@ -131,14 +132,18 @@ class RedisPyLockBase:
         encode = self.redis.connection_pool.get_encoder().encode
         return encode(value)
 
+    def _settings_of(self, timeout: Any) -> Settings:
+        if self._guards:
+            return Settings(_seconds(timeout), self._guards, self._renew)
+        return _unguarded(timeout, self._renew)
+
     def _current_settings(self) -> Settings:
-        seconds = _seconds(self.timeout)  # redis-py reads the attribute at each acquire, too
-        if self._settings.ttl != seconds:
-            self._settings = Settings(seconds, self._settings.guards, self._settings.renew)
+        if self._timeout != self.timeout:  # redis-py reads the attribute at each acquire, too
+            self._settings, self._timeout = self._settings_of(self.timeout), self.timeout
         return self._settings
 
     def _check_token(self, token: Any) -> None:
-        if self._settings.guards or self._settings.renew:
+        if self._guards or self._renew:
             raise ValueError(
                 "a token of your own makes no fence, because it may be used twice; leave out token, or guards and renew"
             )
@@ -228,6 +233,11 @@ def _seconds(timeout: Any) -> float | None:
     if not MIN_TTL <= timeout <= MAX_TTL:
         raise ValueError(f"timeout must be None, or between {MIN_TTL} seconds and a year, not {timeout}")
     return float(timeout)
+
+
+@lru_cache(maxsize=64, typed=True)
+def _unguarded(timeout: Any, renew: bool) -> Settings:
+    return Settings(_seconds(timeout), renew=renew)
 
 
 def _extension(seconds: Any, replace: bool) -> int:
