@@ -20,6 +20,7 @@ from fencing.kernel.effects import run
 from fencing.kernel.errors import CoordinatorUnavailable, NotAcquired
 from fencing.kernel.guard import Guard
 from fencing.locks.clients import coordinator_of
+from fencing.locks.lease import Lease
 
 
 class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
@@ -68,6 +69,12 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self._prepare(guards, renew, raise_on_release_error)
 
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
+        lease: Lease | None = self._held().lease
+        return lease
+
     def acquire(
         self,
         sleep: float | None = None,
@@ -106,10 +113,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
         """Try once to take the lock. redis-py's polling calls this."""
         if isinstance(token, FromLease):
             return self._acquire(0.0)
-        taken = bool(super().do_acquire(token))
-        if taken:
-            self.local.lease = None
-        return taken
+        return bool(super().do_acquire(token))
 
     def _acquire(self, seconds: float) -> bool:
         try:

@@ -20,6 +20,7 @@ from fencing.kernel.effects import run_async
 from fencing.kernel.errors import CoordinatorUnavailable, NotAcquired
 from fencing.kernel.guard import AsyncGuard
 from fencing.locks.clients import coordinator_of
+from fencing.locks.lease_async import AsyncLease
 
 
 class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
@@ -64,6 +65,12 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         super().__init__(redis, name, timeout, sleep, blocking, blocking_timeout, thread_local)
         self._prepare(guards, renew, raise_on_release_error)
 
+    @property
+    def lease(self) -> AsyncLease | None:
+        """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
+        lease: AsyncLease | None = self._held().lease
+        return lease
+
     async def acquire(
         self, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None
     ) -> bool:
@@ -99,10 +106,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         """Try once to take the lock. redis-py's polling calls this."""
         if isinstance(token, FromLease):
             return await self._acquire(0.0)
-        taken = bool(await super().do_acquire(token))
-        if taken:
-            self.local.lease = None
-        return taken
+        return bool(await super().do_acquire(token))
 
     async def _acquire(self, seconds: float) -> bool:
         try:

@@ -108,12 +108,6 @@ class RedisPyLockBase:
         self._timeout, self._settings = self.timeout, self._settings_of(self.timeout)
 
     @property
-    def lease(self) -> Any:
-        """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
-        local = self.local
-        return None if local.token is None else local.lease
-
-    @property
     def fence(self) -> Fence:
         """The fence of this lock while it is held.
 
@@ -121,9 +115,9 @@ class RedisPyLockBase:
             LockError: the lock is not held, or with a token of the caller's own. It is a ValueError. Acquire the lock
                 without ``token``.
         """
-        lease = self.lease
+        token, lease = self._held()
         if lease is None:
-            reason = "is not held" if self.local.token is None else "has a token of your own; acquire it without one"
+            reason = "is not held" if token is None else "has a token of your own; acquire it without one"
             raise _named(LockError(f"there is no fence: the lock {reason}"), self._resource)
         fence: Fence = lease.fence
         return fence
@@ -165,13 +159,20 @@ class RedisPyLockBase:
         local.lease, local.token = lease, holding.fence.token.encode()
         return lease
 
+    def _held(self) -> _Held:
+        """Return what is held. Programs may set ``local.token`` themselves; then it is not the lease's."""
+        local = self.local
+        token, lease = local.token, local.lease
+        if lease is not None and token != lease.fence.token.encode():
+            lease = None
+        return _Held(token, lease)
+
     def _take_out(self) -> _Held:
         """Return what is held, and forget it: another thread or task may acquire as soon as the lock is free."""
-        local = self.local
-        held = _Held(local.token, local.lease)
+        held = self._held()
         if held.token is None:
             raise _named(LockError(NOT_HELD), self._resource)
-        local.token = local.lease = None
+        self.local.token = self.local.lease = None
         return held
 
     def _put_back(self, held: _Held) -> None:
@@ -197,7 +198,7 @@ class RedisPyLockBase:
         settings = holding.settings
         milliseconds = _extension(seconds, replace)
         if holding.lost is not None or lease.ended is not None:
-            raise LockLost(fence=holding.fence, reason=_loss_of(lease))
+            raise LockLost(fence=holding.fence, reason=lease._loss() or "gone")
         try:
             if not settings.renew:  # or else the next renewal sets the full ttl anyway
                 if not replace:

@@ -57,6 +57,7 @@ ROOMS = {
         (*REDIS_LISTENER, "fencing.redis.client_async", "fencing.redis.listener"), ("redis",)
     ),
     "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters")),
+    "fencing.compat": Room((KERNEL, LOCKS), ("redis",)),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
     "fencing.sql.errors": Room(),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
@@ -171,6 +172,7 @@ def run(code: str) -> str:
         ("from fencing import MemoryCoordinator, FencedLock", {"redis"}),
         ("import fencing.testing, storage_guards.testing", {"redis"}),
         ("import fencing, storage_guards", {"asyncio"}),
+        ("import fencing.compat", {"redis", "asyncio"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

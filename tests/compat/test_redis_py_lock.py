@@ -1,0 +1,331 @@
+"""The locks of ``fencing.compat``: what they have beyond redis-py's, and where the two differ.
+
+That they do what redis-py's do is for redis-py's own tests: see test_redis_py_suite.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+import redis.asyncio.lock
+import redis.lock
+from redis.exceptions import LockError, LockNotOwnedError
+
+from examples.servers import RedisServer
+from fencing import CoordinatorUnavailable, Fence, LeaseLost
+from fencing.compat import AsyncRedisPyLock, RedisPyLock
+from fencing.compat.redis_py_base import LockLost, LockUnavailable
+from fencing.redis.keys import keys_of
+from tests.support.compat_locks import Locks
+from tests.support.forks import in_child
+from tests.support.sides import Side
+
+KEYS = keys_of("r")
+
+
+def test_waiters_stand_in_the_queue(locks: Locks, any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    holder = locks.make(timeout=60, thread_local=False)
+    locks.call(holder.acquire)
+    waiters = [locks.make(timeout=60, thread_local=False) for _ in range(3)]
+    threads = []
+    for number, waiter in enumerate(waiters):
+        threads.append(threading.Thread(target=locks.call, args=(waiter.acquire,), daemon=True))
+        threads[-1].start()
+        locks.side.wait_until(lambda: client.zcard(KEYS.queue) == number + 1)  # noqa: B023 - called here
+    numbers = []
+    for lock, thread in zip([holder, *waiters], [*threads, None], strict=True):
+        numbers.append(lock.fence.number)
+        locks.call(lock.release)
+        if thread is not None:
+            thread.join(5)
+            assert not thread.is_alive(), "without a message it takes 10 s"
+    assert numbers == sorted(numbers)
+
+
+def test_another_sleep_polls(locks: Locks, any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    client.set("r", "foreign")
+    lock = locks.make(timeout=60, sleep=0.005, thread_local=False)
+    thread = threading.Thread(target=locks.call, args=(lock.acquire,), daemon=True)
+    tries = client.info("stats")["total_commands_processed"]
+    thread.start()
+    locks.side.wait_until(lambda: client.info("stats")["total_commands_processed"] > tries + 50)
+    assert client.zcard(KEYS.queue) == 0
+    client.delete("r")
+    thread.join(5)
+    assert lock.fence.number > 0
+    locks.call(lock.release)
+
+
+def test_times_to_wait(locks: Locks) -> None:
+    locks.call(locks.make(timeout=60).acquire)
+    started = time.monotonic()
+    assert locks.call(locks.make(blocking=False).acquire) is False
+    assert locks.call(locks.make().acquire, blocking_timeout=0) is False
+    assert locks.call(locks.make(blocking_timeout=-1).acquire) is False
+    assert time.monotonic() - started < 5
+    started = time.monotonic()
+    assert locks.call(locks.make().acquire, blocking_timeout=0.05) is False
+    assert time.monotonic() - started >= 0.05
+    with pytest.raises(LockError) as caught:
+        locks.block(locks.make(blocking_timeout=0.01), lambda: None)
+    assert not isinstance(caught.value, LockNotOwnedError)
+
+
+def test_a_lost_reply_does_not_lose_the_lock(
+    locks: Locks, any_redis: RedisServer, proxy: Callable[[RedisServer], Any]
+) -> None:
+    through = proxy(any_redis)
+    client = locks.connect(through.url(any_redis.url))
+    lock = locks.make(client=client, timeout=10)
+    loss = through.drop_reply_when(lambda request: b"EVAL" in request)
+    assert locks.call(lock.acquire, blocking=False) is True
+    assert loss.fired == 1
+    loss = through.drop_reply_when(lambda request: b"EVAL" in request and b"PTTL" not in request, times=2)
+    locks.call(lock.extend, 10)
+    assert loss.fired == 2
+    assert any_redis.client().pttl("r") <= 20_000, "it was added once"
+    loss = through.drop_reply_when(lambda request: b"EVAL" in request)
+    locks.call(lock.release)
+    assert loss.fired == 1
+    assert any_redis.client().get("r") is None
+
+
+def test_a_release_without_an_answer_can_be_repeated(
+    locks: Locks, any_redis: RedisServer, proxy: Callable[[RedisServer], Any]
+) -> None:
+    through = proxy(any_redis)
+    client = locks.connect(through.url(any_redis.url))
+    own, leased = locks.make("own", client=client, timeout=0.6), locks.make(client=client, timeout=0.6)
+    locks.call(own.acquire, token="t")
+    held = locks.make("held", client=client, timeout=0.9)
+    for lock in (leased, held):
+        locks.call(lock.acquire)
+    for name in ("r", "own", "held"):
+        any_redis.client().persist(name)
+    through.refuse()
+    for lock in (own, leased):
+        token = locks.token(lock)
+        assert isinstance(locks.expect(CoordinatorUnavailable, lock.release), redis.ConnectionError)
+        assert locks.token(lock) == token
+    error = locks.expect(redis.ConnectionError, locks.make("x", client=client, timeout=0.3).acquire)
+    assert isinstance(error, CoordinatorUnavailable)
+    locks.expect(redis.ConnectionError, held.extend, 1)
+    locks.expect(LeaseLost, leased.extend, 1)
+    through.restore()
+    for lock in (own, leased, held):
+        locks.call(lock.release)
+        locks.expect(LockError, lock.release)
+    assert any_redis.client().keys("[roh]*") == []
+
+
+def test_leaving_a_block_masks_no_error(locks: Locks, any_redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        any_redis.client().delete("r")
+        raise KeyError("of the block")
+
+    with pytest.raises(KeyError):
+        locks.block(locks.make(timeout=10), fail)
+    own = locks.make("own", timeout=10)
+
+    def fail_under_own_token() -> None:
+        own.local.token = b"another"
+        raise KeyError("of the block")
+
+    with pytest.raises(KeyError):
+        locks.block(own, fail_under_own_token)
+    assert "was not released at the end of its block" in caplog.text
+
+
+def test_a_loss_is_raised_at_the_end_of_a_block_or_logged(
+    locks: Locks, any_redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = locks.make(timeout=10)
+    with pytest.raises(LockNotOwnedError) as caught:
+        locks.block(lock, lambda: any_redis.client().delete("r"))
+    error: Any = caught.value
+    assert isinstance(error, LeaseLost)
+    assert (error.completed, error.fence.resource, caught.value.lock_name) == (True, "r", "r")
+    assert locks.token(lock) is None
+    assert caplog.text == ""
+    quiet = locks.make(timeout=10, raise_on_release_error=False)
+    locks.block(quiet, lambda: any_redis.client().delete("r"))
+    assert "was not released" in caplog.text
+
+
+def test_without_a_timeout_there_is_no_ttl(locks: Locks, any_redis: RedisServer) -> None:
+    for timeout in (None, 0):
+        lock = locks.make(timeout=timeout, renew=True)
+        assert locks.block(lock, lambda: any_redis.client().pttl("r")) == -1
+    lock.timeout = 30  # redis-py reads it at each acquire
+    assert 29_000 < locks.block(lock, lambda: any_redis.client().pttl("r")) <= 30_000
+
+
+@pytest.mark.parametrize("timeout", [0.001, -1, float("nan"), float("inf"), True, "10"])
+def test_a_wrong_timeout_is_refused(locks: Locks, timeout: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match="timeout must be"):
+        locks.make(timeout=timeout)
+
+
+@pytest.mark.parametrize("name", [b"\xff", "", "fencing:1", "n" * 513])
+def test_a_name_that_is_no_resource_is_refused(locks: Locks, name: Any) -> None:
+    with pytest.raises(ValueError, match="name"):
+        locks.make(name)
+
+
+def test_the_key_is_that_of_redis_py_for_every_name(locks: Locks, any_redis: RedisServer) -> None:
+    for name in ("naïve", b"bytes", memoryview(b"view"), 42):
+        lock = locks.make(name)
+        assert locks.call(lock.acquire)
+        assert locks.call(lock.owned)
+        locks.call(lock.release)
+    latin = locks.connect(any_redis.url, encoding="latin-1", decode_responses=True)
+    with pytest.raises(ValueError, match="UTF-8"):
+        locks.make("naïve", client=latin)
+    lock = locks.make("ascii", client=latin)
+    assert locks.call(lock.acquire)
+    assert locks.call(lock.owned)
+    locks.call(lock.release)
+
+
+def test_an_extension_moves_the_deadline_of_the_lease(locks: Locks, any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    lock = locks.make(timeout=10)
+    locks.call(lock.acquire)
+    locks.call(lock.extend, 20)
+    assert 29_000 < client.pttl("r") <= 30_000
+    assert client.pttl(KEYS.holder) > 29_000
+    assert 28 < locks.lease(lock).remaining() < 30
+    locks.call(lock.extend, 5, replace_ttl=True)
+    assert 4_000 < client.pttl("r") <= 5_000
+    assert locks.lease(lock).remaining() < 5
+    locks.call(lock.reacquire)
+    assert 9_000 < client.pttl("r") <= 10_000
+    locks.call(lock.extend, 0)
+    for wrong, options in ((-1, {}), (-1, {"replace_ttl": True}), (0, {"replace_ttl": True}), (float("nan"), {})):
+        assert not isinstance(locks.expect(ValueError, lock.extend, wrong, **options), LockError)
+    locks.expect(TypeError, lock.extend, "1")
+    assert client.pttl("r") > 9_000, "a wrong call changed nothing"
+    client.set("r", "another")
+    error = locks.expect(LockNotOwnedError, lock.extend, 1)
+    assert isinstance(error, LeaseLost)
+    assert locks.lease(lock).held is False
+    locks.expect(LockNotOwnedError, lock.reacquire)
+    locks.expect(LockNotOwnedError, lock.release)
+
+
+def test_renewal_only_where_it_is_asked_for(locks: Locks, any_redis: RedisServer) -> None:
+    client = any_redis.client()
+    renewed, left = locks.make("renewed", timeout=0.6, renew=True), locks.make("left", timeout=0.6)
+    locks.call(renewed.acquire)
+    locks.call(left.acquire)
+    locks.side.wait_until(lambda: client.get("left") is None)
+    assert locks.call(renewed.owned) is True
+    locks.call(renewed.extend, 60)
+    assert client.pttl("renewed") <= 600, "the next renewal would set this anyway"
+    locks.call(renewed.release)
+    locks.expect(LockNotOwnedError, left.release)
+
+
+def test_a_lock_that_is_dropped_stays_until_its_ttl(locks: Locks, any_redis: RedisServer) -> None:
+    """Some programs acquire and never release: at most one run in ten seconds. That is no mistake."""
+    lock = locks.make(timeout=10)
+    locks.call(lock.acquire)
+    locks.run(lambda: drop(lock))  # a warning would fail the test
+    assert any_redis.client().pttl("r") > 9_000
+    renewed = locks.make("renewed", timeout=10, renew=True)
+    locks.call(renewed.acquire)
+    with pytest.warns(ResourceWarning, match="never released"):
+        locks.run(lambda: drop(renewed))
+
+
+def drop(lock: Any) -> None:
+    lock.local.__dict__.clear()
+    gc.collect()
+
+
+def test_holders_that_share_a_lock_object(locks: Locks, any_redis: RedisServer) -> None:
+    """The next one may have the lock before the release of the last one returns."""
+    lock = locks.make(timeout=60, thread_local=False)
+    client = any_redis.client()
+
+    def work() -> None:
+        for _ in range(5):
+            assert locks.call(lock.acquire) is True
+            value = int(client.get("counter") or 0)
+            client.set("counter", value + 1)
+            locks.call(lock.release)
+
+    locks.side.race([work] * 6)
+    assert client.get("counter") == b"30"
+    assert client.get("r") is None
+
+
+def test_a_thread_sees_only_its_own_lock(any_redis: RedisServer) -> None:
+    side = Side(False)
+    locks = Locks(side, any_redis.url)
+    lock = locks.make(timeout=10)
+    lock.acquire()
+
+    def other() -> tuple[Any, bool]:
+        return side.expect(LockError, lock.release), lock.owned()
+
+    [(error, owned)] = side.race([other])
+    assert not isinstance(error, LockNotOwnedError)
+    assert owned is False
+    lock.release()
+    locks.close()
+
+
+def test_what_is_no_client_is_refused(side: Side, any_redis: RedisServer) -> None:
+    kind: Any = AsyncRedisPyLock if side.asynchronous else RedisPyLock
+    for wrong in (any_redis.url, None, Side(not side.asynchronous).client(any_redis.url)):
+        with pytest.raises(TypeError):
+            kind(wrong, "r")
+    with pytest.raises(TypeError, match="guards"):
+        kind(side.client(any_redis.url), "r", guards=object())
+    with pytest.raises(TypeError, match="renew"):
+        kind(side.client(any_redis.url), "r", renew=1)
+
+
+def test_errors_can_be_pickled_and_locks_cannot(locks: Locks) -> None:
+    lost = LockLost(fence=Fence("r", 1, "t" * 22), reason="gone")
+    away = LockUnavailable("no answer", resource="r", address="here:1")
+    for error in (lost, away):
+        copied = pickle.loads(pickle.dumps(error))
+        assert (type(copied), str(copied), copied.__dict__) == (type(error), str(error), error.__dict__)
+    assert "lease" in str(lost)
+    assert issubclass(LockLost, ValueError)  # as all of redis-py's LockErrors
+    for thread_local in (True, False):  # redis-py's cannot be pickled either: they refer to the client
+        with pytest.raises(TypeError):
+            pickle.dumps(locks.make(thread_local=thread_local))
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_does_not_free_the_lock_of_its_parent(locks: Locks, any_redis: RedisServer) -> None:
+    lock = locks.make(timeout=10, thread_local=False)
+    locks.call(lock.acquire)
+
+    def check() -> None:
+        release: Any = asyncio.run(_failure(lock)) if locks.side.asynchronous else locks.expect(LeaseLost, lock.release)
+        assert release.reason == "forked"
+
+    in_child(check)
+    assert any_redis.client().get("r") is not None
+    locks.call(lock.release)
+
+
+async def _failure(lock: Any) -> LeaseLost:
+    with pytest.raises(LeaseLost) as caught:
+        await lock.release()
+    return caught.value
