@@ -72,7 +72,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
     @property
     def lease(self) -> Lease | None:
         """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
-        lease: Lease | None = self._held().lease
+        lease: Lease | None = self._held()[1]
         return lease
 
     def acquire(
@@ -132,18 +132,19 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
             LockError: this thread does not hold the lock.
             CoordinatorUnavailable: no answer. It is a ``redis.ConnectionError``. Call it again.
         """
-        held = self._take_out()
+        held = token, lease = self._take_out()
         try:
-            if held.lease is not None:
-                freed = held.lease.release()
+            if lease is not None:
+                freed = lease.release()
             else:
-                freed = run(self._plan_release_token(held.token), self.coordinator.perform)
+                freed = run(self._plan_release_token(token), self.coordinator.perform)
         except BaseException as error:
             self._put_back(held)
             if isinstance(error, CoordinatorUnavailable):
                 raise_unavailable(error)
             raise
-        self._check_released(held, freed)
+        if not freed:
+            raise self._not_owned(lease)
 
     def register_scripts(self) -> None:
         """Do nothing: only the extension of a lock with a token of the caller's own needs the scripts of redis-py."""
@@ -175,9 +176,11 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
     ) -> None:
         """Release the lock. An error of the block is never masked."""
         try:
-            if self.lease is None:
+            lease = self.lease
+            if lease is None:
                 self.release()
             else:
-                self._take_out().lease.__exit__(kind, error, trace)
+                self._take_out()
+                lease.__exit__(kind, error, trace)
         except Exception as failure:  # noqa: BLE001 - it is raised, or logged beside the error of the block
             self._at_exit(failure, error)

@@ -68,7 +68,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
     @property
     def lease(self) -> AsyncLease | None:
         """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
-        lease: AsyncLease | None = self._held().lease
+        lease: AsyncLease | None = self._held()[1]
         return lease
 
     async def acquire(
@@ -125,18 +125,19 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
             LockError: this lock object does not hold the lock.
             CoordinatorUnavailable: no answer. It is a ``redis.ConnectionError``. Call it again.
         """
-        held = self._take_out()
+        held = token, lease = self._take_out()
         try:
-            if held.lease is not None:
-                freed = await held.lease.release()
+            if lease is not None:
+                freed = await lease.release()
             else:
-                freed = await run_async(self._plan_release_token(held.token), self.coordinator.perform)
+                freed = await run_async(self._plan_release_token(token), self.coordinator.perform)
         except BaseException as error:
             self._put_back(held)
             if isinstance(error, CoordinatorUnavailable):
                 raise_unavailable(error)
             raise
-        self._check_released(held, freed)
+        if not freed:
+            raise self._not_owned(lease)
 
     def register_scripts(self) -> None:
         """Do nothing: only the extension of a lock with a token of the caller's own needs the scripts of redis-py."""
@@ -168,9 +169,11 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
     ) -> None:
         """Release the lock. An error of the block is never masked."""
         try:
-            if self.lease is None:
+            lease = self.lease
+            if lease is None:
                 await self.release()
             else:
-                await self._take_out().lease.__aexit__(kind, error, trace)
+                self._take_out()
+                await lease.__aexit__(kind, error, trace)
         except Exception as failure:  # noqa: BLE001 - it is raised, or logged beside the error of the block
             self._at_exit(failure, error)

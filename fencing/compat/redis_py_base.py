@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterable
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NoReturn
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError
@@ -56,23 +57,22 @@ class _Local(threading.local):
     lease: Any = None
 
 
-class _Held(NamedTuple):
-    """What a lock object holds. Without a lease, the token is the caller's own."""
-
-    token: Any
-    lease: Any
+Held = tuple[Any, Any]
+"""What a lock object holds: token and lease. Without a lease, the token is the caller's own."""
 
 
 class _Droppable:
     """A lease that may be dropped without a release, as a lock of redis-py, unless it is renewed."""
 
     _holding: Holding
+    _freed: bool | None
     _pid: int
 
     def __del__(self) -> None:
-        if not self._holding.settings.renew and self._pid == process.pid():
-            self._holding.end("abandoned")
-        super().__del__()  # type: ignore[misc]
+        if self._freed is None:
+            if not self._holding.settings.renew and self._pid == process.pid():
+                self._holding.end("abandoned")
+            super().__del__()  # type: ignore[misc]
 
 
 class DroppableLease(_Droppable, Lease):
@@ -131,11 +131,6 @@ class RedisPyLockBase:
             return Settings(_seconds(timeout), self._guards, self._renew)
         return _unguarded(timeout, self._renew)
 
-    def _current_settings(self) -> Settings:
-        if self._timeout != self.timeout:  # redis-py reads the attribute at each acquire, too
-            self._settings, self._timeout = self._settings_of(self.timeout), self.timeout
-        return self._settings
-
     def _check_token(self, token: Any) -> None:
         if self._guards or self._renew:
             raise ValueError(
@@ -147,10 +142,12 @@ class RedisPyLockBase:
         if not (self.blocking if blocking is None else blocking):
             return 0.0
         seconds = self.blocking_timeout if blocking_timeout is None else blocking_timeout
-        return check_timeout(None if seconds is None else max(seconds, 0))
+        return math.inf if seconds is None else check_timeout(max(seconds, 0))
 
     def _plan_acquire(self, seconds: float) -> Plan[Any]:
-        return plans.acquire(self.coordinator, self._resource, self._current_settings(), seconds, self._granted)
+        if self._timeout != self.timeout:  # redis-py reads the attribute at each acquire, too
+            self._settings, self._timeout = self._settings_of(self.timeout), self.timeout
+        return plans.acquire(self.coordinator, self._resource, self._settings, seconds, self._granted)
 
     def _granted(self, holding: Holding) -> Any:
         """Make the lease of a grant. Called inside the plan, so that no interruption comes between."""
@@ -159,38 +156,37 @@ class RedisPyLockBase:
         local.lease, local.token = lease, holding.fence.token.encode()
         return lease
 
-    def _held(self) -> _Held:
+    def _held(self) -> Held:
         """Return what is held. Programs may set ``local.token`` themselves; then it is not the lease's."""
         local = self.local
         token, lease = local.token, local.lease
         if lease is not None and token != lease.fence.token.encode():
             lease = None
-        return _Held(token, lease)
+        return token, lease
 
-    def _take_out(self) -> _Held:
+    def _take_out(self) -> Held:
         """Return what is held, and forget it: another thread or task may acquire as soon as the lock is free."""
-        held = self._held()
-        if held.token is None:
+        held = token, _ = self._held()
+        if token is None:
             raise _named(LockError(NOT_HELD), self._resource)
         self.local.token = self.local.lease = None
         return held
 
-    def _put_back(self, held: _Held) -> None:
+    def _put_back(self, held: Held) -> None:
         """Restore what is held, because its release was not confirmed."""
         if self.local.token is None:
-            self.local.lease, self.local.token = held.lease, held.token
+            self.local.token, self.local.lease = held
 
     def _plan_release_token(self, token: Any) -> Plan[bool]:
         text = token if isinstance(token, str) else _text_of(token, "a token")
         # Any number: a release is by the token alone.
         return plans.release(self.coordinator, granted_fence(self._resource, 1, text), self._settings)
 
-    def _check_released(self, held: _Held, freed: bool) -> None:
-        if freed:
-            return
-        if held.lease is None:
-            raise _named(LockNotOwnedError("Cannot release a lock that's no longer owned"), self._resource)
-        raise LockLost(fence=held.lease.fence, reason=_loss_of(held.lease))
+    def _not_owned(self, lease: Any) -> LockError:
+        """Return the error of a release that had nothing to free."""
+        if lease is None:
+            return _named(LockNotOwnedError("Cannot release a lock that's no longer owned"), self._resource)
+        return LockLost(fence=lease.fence, reason=_loss_of(lease))
 
     def _plan_extend(self, lease: Any, seconds: float, replace: bool) -> Plan[Literal[True]]:
         """Set the ttl. Reading it comes first, so that both requests can be repeated after a lost reply."""

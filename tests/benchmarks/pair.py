@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import redis
 
 from fencing import RedisCoordinator
+from fencing.compat import RedisPyLock
 from tests.benchmarks.contenders import AGAIN, OURS, REDIS_PY, THREADS, contenders, open_threads
 from tests.benchmarks.measure import shares_above, turns
 from tests.benchmarks.parts import Run
@@ -30,6 +31,8 @@ BATCH_LIMIT = 20.0
 TIME, CPU = "pair, µs", "client CPU, µs"
 SHARE = f"above {RAW}, share of {REDIS_PY}"
 HOLD = f"{OURS}, hold()"
+COMPAT = f"{OURS}.compat"
+"""redis-py's interface over our locks."""
 
 # Threads, hiredis, one core; rounds, pairs in a batch.
 HEADLINE = ((1, True, True, 1500, 10), (1, False, True, 800, 10), (8, True, True, 150, 20))
@@ -78,6 +81,7 @@ def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict
             RAW: [Raw(server.host, server.port, commands).pair for commands in recorded],
             RAW + AGAIN: [Raw(server.host, server.port, commands).pair for commands in recorded],
             HOLD: _holds(server.url, [f"{resource}:hold" for resource in resources]),
+            COMPAT: _compats(server.url, [f"{resource}:compat" for resource in resources]),
         }
         for name in names:
             try:
@@ -116,6 +120,12 @@ def _holds(url: str, resources: Sequence[str]) -> list[Pair]:
         return pair
 
     return [make(resource) for resource in resources]
+
+
+def _compats(url: str, resources: Sequence[str]) -> list[Pair]:
+    client = redis.Redis.from_url(url)
+    locks = [client.lock(resource, timeout=TTL, blocking_timeout=5, lock_class=RedisPyLock) for resource in resources]
+    return [functools.partial(_one_pair, lock.acquire, lock.release) for lock in locks]
 
 
 def _try(name: str, failures: dict[str, str], run_batch: Any, pairs: Any, batch: int) -> tuple[float, float] | None:
