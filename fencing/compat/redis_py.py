@@ -70,9 +70,14 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
         self._prepare(guards, renew, raise_on_release_error)
 
     @property
-    def lease(self) -> Lease | None:
-        """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
-        lease: Lease | None = self._held()[1]
+    def lease(self) -> Lease:
+        """The lease of this lock while it is held, for guards.
+
+        Raises:
+            LockError: the lock is not held, or with a token of the caller's own. It is a ValueError. Acquire the lock
+                without ``token``.
+        """
+        lease: Lease = self._held_lease()
         return lease
 
     def acquire(
@@ -151,7 +156,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
 
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
         """Set the ttl of the lock. ``extend`` and ``reacquire`` call this."""
-        lease = self.lease
+        lease = self._held()[1]
         if lease is None:
             super().register_scripts()
             return super().do_extend(additional_time, replace_ttl)
@@ -162,7 +167,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
 
     def do_reacquire(self) -> Literal[True]:
         """Give the lock its full timeout again."""
-        if self.lease is None:
+        if self._held()[1] is None:
             super().register_scripts()
             return super().do_reacquire()
         return self.do_extend(self.timeout, True)
@@ -176,7 +181,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
     ) -> None:
         """Release the lock. An error of the block is never masked."""
         try:
-            lease = self.lease
+            lease = self._held()[1]
             if lease is None:
                 self.release()
             else:

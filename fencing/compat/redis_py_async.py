@@ -66,9 +66,14 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         self._prepare(guards, renew, raise_on_release_error)
 
     @property
-    def lease(self) -> AsyncLease | None:
-        """The lease of this lock while it is held; None: it is not, or with a token of the caller's own."""
-        lease: AsyncLease | None = self._held()[1]
+    def lease(self) -> AsyncLease:
+        """The lease of this lock while it is held, for guards.
+
+        Raises:
+            LockError: the lock is not held, or with a token of the caller's own. It is a ValueError. Acquire the lock
+                without ``token``.
+        """
+        lease: AsyncLease = self._held_lease()
         return lease
 
     async def acquire(
@@ -144,7 +149,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
 
     async def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
         """Set the ttl of the lock. ``extend`` and ``reacquire`` call this."""
-        lease = self.lease
+        lease = self._held()[1]
         if lease is None:
             super().register_scripts()  # type: ignore[no-untyped-call]
             return await super().do_extend(additional_time, replace_ttl)
@@ -155,7 +160,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
 
     async def do_reacquire(self) -> Literal[True]:
         """Give the lock its full timeout again."""
-        if self.lease is None:
+        if self._held()[1] is None:
             super().register_scripts()  # type: ignore[no-untyped-call]
             return await super().do_reacquire()
         return await self.do_extend(self.timeout, True)
@@ -169,7 +174,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
     ) -> None:
         """Release the lock. An error of the block is never masked."""
         try:
-            lease = self.lease
+            lease = self._held()[1]
             if lease is None:
                 await self.release()
             else:

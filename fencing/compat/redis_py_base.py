@@ -112,15 +112,17 @@ class RedisPyLockBase:
         """The fence of this lock while it is held.
 
         Raises:
-            LockError: the lock is not held, or with a token of the caller's own. It is a ValueError. Acquire the lock
-                without ``token``.
+            LockError: as for ``lease``.
         """
+        fence: Fence = self._held_lease().fence
+        return fence
+
+    def _held_lease(self) -> Any:
         token, lease = self._held()
         if lease is None:
             reason = "is not held" if token is None else "has a token of your own; acquire it without one"
-            raise _named(LockError(f"there is no fence: the lock {reason}"), self._resource)
-        fence: Fence = lease.fence
-        return fence
+            raise _named(LockError(f"there is no lease and no fence: the lock {reason}"), self._resource)
+        return lease
 
     def _encode(self, value: Any) -> Any:
         encode = self.redis.connection_pool.get_encoder().encode

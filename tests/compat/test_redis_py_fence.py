@@ -30,7 +30,7 @@ def test_it_is_a_lock_of_redis_py_under_the_same_key(locks: Locks, any_redis: Re
     assert locks.lease(lock).fence == fence == Fence.parse(str(fence))
     assert locks.call(locks.client.lock("r").acquire, blocking=False) is False
     assert locks.call(lock.release) is None
-    assert (locks.token(lock), locks.lease(lock)) == (None, None)
+    assert (locks.token(lock), locks.has_lease(lock)) == (None, False)
     locks.call(lock.acquire)
     assert locks.fence(lock).number > fence.number
     locks.call(lock.release)
@@ -92,7 +92,7 @@ def test_a_lock_that_is_not_held_has_no_fence(locks: Locks) -> None:
         locks.fence(lock)
     assert isinstance(caught.value, ValueError)
     assert caught.value.lock_name == "r"
-    assert locks.lease(lock) is None
+    assert locks.has_lease(lock) is False
 
 
 def test_a_token_of_the_callers_own_is_never_shared(locks: Locks, any_redis: RedisServer) -> None:
@@ -102,7 +102,7 @@ def test_a_token_of_the_callers_own_is_never_shared(locks: Locks, any_redis: Red
     assert locks.call(one.acquire, token=job) is True
     assert locks.call(other.acquire, blocking=False, token=job) is False
     assert any_redis.client().get("r") == job.encode() == locks.token(one)
-    assert locks.lease(one) is None
+    assert locks.has_lease(one) is False
     with pytest.raises(ValueError):
         locks.fence(one)
     locks.call(one.extend, 5)
@@ -116,7 +116,7 @@ def test_a_token_of_the_callers_own_is_never_shared(locks: Locks, any_redis: Red
     assert locks.fence(one).number > 0
     locks.call(one.release)
     assert locks.call(one.acquire, token=job) is True
-    assert locks.lease(one) is None, "not the lease of the acquire before"
+    assert locks.has_lease(one) is False, "not the lease of the acquire before"
     any_redis.client().delete("r")
     locks.expect(LockNotOwnedError, one.release)
 

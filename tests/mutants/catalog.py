@@ -369,4 +369,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "raise interruption",
         ("tests/sql/test_cancelled_commits.py::test_a_commit_that_is_refused_is_told",),
     ),
+    # The interfaces of other libraries
+    Mutant(
+        "a-token-of-the-callers-own-is-granted-twice",
+        "fencing/compat/redis_py.py",
+        "if isinstance(token, FromLease):",
+        "if token is not None:",
+        ("tests/compat/test_redis_py_fence.py::test_a_token_of_the_callers_own_is_never_shared",),
+    ),
+    Mutant(
+        "a-release-without-an-answer-forgets-the-token",
+        "fencing/compat/redis_py_base.py",
+        "            self.local.token, self.local.lease = held\n",
+        "            pass\n",
+        ("tests/compat/test_redis_py_lock.py::test_a_release_without_an_answer_can_be_repeated",),
+    ),
 )

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
+from redis.exceptions import LockError
 
 from fencing.compat import AsyncRedisPyLock, RedisPyLock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
@@ -70,6 +71,12 @@ class Locks:
 
     def lease(self, lock: Any) -> Any:
         return self.run(lambda: lock.lease)
+
+    def has_lease(self, lock: Any) -> bool:
+        try:
+            return self.lease(lock) is not None
+        except LockError:
+            return False
 
     def fence(self, lock: Any) -> Any:
         return self.run(lambda: lock.fence)

@@ -33,6 +33,7 @@ from fencing import (
     StaleRead,
     hold_all,
 )
+from fencing.compat import AsyncRedisPyLock, RedisPyLock
 from storage_guards import (
     AsyncMemoryGuard,
     AsyncObjectStoreGuard,
@@ -147,6 +148,21 @@ def work() -> int:
         assert_type(error.seq, int)
     assert_type(adopted.release(), bool)
     return 0
+
+
+def moved(client: redis.Redis, guard: SQLAlchemyGuard) -> None:
+    lock = RedisPyLock(client, "orders:42", timeout=10, guards=[guard], renew=True)
+    assert_type(lock.acquire(blocking_timeout=5), bool)
+    assert_type(lock.fence, Fence)
+    assert_type(lock.lease, Lease)
+    with lock as held:
+        assert_type(guard.write(held.lease, text("UPDATE t SET a = 1")), int)
+
+
+async def moved_async(client: redis.asyncio.Redis) -> None:
+    async with AsyncRedisPyLock(client, "orders:42", timeout=10) as held:
+        assert_type(held.lease, AsyncLease)
+    assert_type(await held.acquire(), bool)
 
 
 def publish() -> None:
