@@ -15,7 +15,7 @@ from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
-from fencing.locks.holding import Grant, Holding
+from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import AsyncFencedLock, check_adoptable
@@ -244,9 +244,9 @@ class AsyncCoordinator(Backend):
         """
         return await self.lock(resource).force_release()
 
-    def track(self, grant: Grant, settings: Settings) -> Holding:
-        """Watch a grant, and renew it, until it ends."""
-        return self._renewal.track(grant, settings)
+    def track(self, holding: Holding) -> None:
+        """Watch a holding, and renew it, until it ends."""
+        self._renewal.track(holding)
 
     def give_back_later(self, fence: Fence, settings: Settings) -> None:
         """Release a grant that will not be used in the background, for at most an hour."""

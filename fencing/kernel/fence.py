@@ -75,20 +75,6 @@ def check_token(token: object) -> str:
     return token
 
 
-_new, _set = object.__new__, object.__setattr__
-
-
-def granted_fence(resource: str, number: int, token: str) -> Fence:
-    """Return the fence of a grant. Only the number is checked: a server minted it, the rest is the lock's own."""
-    if not 1 <= number <= MAX_NUMBER:
-        check_number(number)
-    fence = _new(Fence)
-    _set(fence, "resource", resource)
-    _set(fence, "number", number)
-    _set(fence, "token", token)
-    return fence
-
-
 def _shown(text: str) -> str:
     """Return the text for an error message, shortened: hostile input must not make the message long."""
     return repr(text if len(text) <= 80 else text[:77] + "...")
@@ -146,6 +132,23 @@ class Fence:
         if str(fence) != text:
             raise ValueError(f"not the text of a fence as str(fence) writes it: {_shown(text)}")
         return fence
+
+
+_new_object = object.__new__
+_set_resource, _set_number, _set_token = (
+    getattr(Fence, name).__set__ for name in ("resource", "number", "token")
+)  # the descriptors of the slots
+
+
+def granted_fence(resource: str, number: int, token: str) -> Fence:
+    """Return the fence of a grant. Only the number is checked: a server minted it, the rest is the lock's own."""
+    if not 1 <= number <= MAX_NUMBER:
+        check_number(number)
+    fence = _new_object(Fence)
+    _set_resource(fence, resource)
+    _set_number(fence, number)
+    _set_token(fence, token)
+    return fence
 
 
 @dataclass(frozen=True, slots=True)

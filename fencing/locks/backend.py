@@ -15,7 +15,6 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from fencing.kernel import process
@@ -128,9 +127,8 @@ class Backend(ABC):
     closed: bool = False
     """Whether the coordinator was closed. It then takes no more locks."""
 
-    def track(self, grant: Grant, settings: Settings) -> Holding:
-        """Watch a grant until it ends. Coordinators also renew it. It does no I/O, so it is not a plan."""
-        return Holding(grant, settings, self.clock())
+    def track(self, holding: Holding) -> None:  # noqa: B027 - it need not be overridden
+        """Watch a holding, and renew it, until it ends. Coordinators do it. It does no I/O, so it is not a plan."""
 
     @abstractmethod
     def plan_acquire(
@@ -282,11 +280,18 @@ def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:
     return highest + 1
 
 
-@lru_cache(maxsize=1)
-def _label(pid: int) -> str:
-    return f"{socket.gethostname()}:{pid}"
+_own_label = ""
+
+
+def _make_label() -> None:
+    global _own_label
+    _own_label = f"{socket.gethostname()}:{process.pid()}"
+
+
+_make_label()
+process.after_fork(_make_label)
 
 
 def owner_label(settings: Settings) -> str:
     """Return the owner label of a lock with these settings."""
-    return settings.owner or _label(process.pid())
+    return settings.owner or _own_label

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Literal, Protocol
 
 from fencing.kernel.fence import Fence
@@ -21,9 +19,6 @@ THIRD = 1 / 3
 
 RETRY_SHARE = 1 / 20
 JITTER = 0.1
-TICKS_PER_TTL = 60
-"""The minimum number of moments per ttl; at most twice as many. Renewals are due on this grid, so that leases are
-renewed together."""
 
 
 @dataclass(slots=True)
@@ -51,11 +46,12 @@ def _no_lease() -> None:
 class Holding:
     """The state that a lease, its renewal and the acquiring plan share. Any thread may use it; it ends only once.
 
+    It is young until the calendar of renewals takes it over. Most locks are released before that.
+
     Args:
         grant: the coordinator's grant.
         settings: the lock's settings.
         now: the moment of the grant, on the coordinator's clock.
-        alive: all holdings of a coordinator that have not ended. It joins them.
     """
 
     __slots__ = (
@@ -63,7 +59,6 @@ class Holding:
         "_alive",
         "_ended",
         "_ref",
-        "_tick",
         "deadline",
         "due",
         "due_together",
@@ -72,38 +67,32 @@ class Holding:
         "granted_at",
         "lease",
         "settings",
+        "young",
     )
 
-    def __init__(
-        self, grant: Grant, settings: Settings, now: float, alive: set[weakref.ref[Holding]] | None = None
-    ) -> None:
+    def __init__(self, grant: Grant, settings: Settings, now: float) -> None:
         self.fence = grant.fence
         self.grant = grant
         self.deadline = grant.deadline
         self.settings = settings
         self.granted_at = now
-        self._tick = _tick(settings.ttl)
-        self.due: float | None = self._next_due(now, THIRD) if settings.renew else None
-        self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
-        self._ref: weakref.ref[Holding] = weakref.ref(self, None if alive is None else alive.discard)
+        self.due: float | None = None
         self.lease: Callable[[], Notified | None] = _no_lease
-        self._ended: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
-        self._alive = alive
-        if alive is not None:
-            alive.add(self._ref)
+        self._ended: list[tuple[End | Loss]] = []  # only the first entry counts, and append is atomic
+        self.young: set[Holding] | None = None  # all that are young, until the calendar takes them over
+        self._ref: weakref.ref[Holding] | None = None
 
     @property
     def moment(self) -> float:
         """The next moment at which it must be checked: when its renewal is due, or shortly before its deadline."""
         if self.due is not None and self.due < self.deadline:
             return self.due
-        return self.deadline // self._tick * self._tick
+        return self.deadline // self.settings.tick_seconds * self.settings.tick_seconds
 
     @property
     def ended(self) -> End | Loss | None:
         """How it ended; None: it has not."""
-        ended = self._ended.get(None)
-        return None if ended is None else ended[0]
+        return self._ended[0][0] if self._ended else None
 
     @property
     def has_ended(self) -> bool:
@@ -127,19 +116,40 @@ class Holding:
 
     def end(self, how: End | Loss) -> bool:
         """End it. Return False if it had ended before."""
+        if self._ended:
+            return False
         entry = (how,)
-        first = self._ended.setdefault(None, entry) is entry
-        together, self.due_together = self.due_together, None
-        if together is not None:
-            together.discard(self._ref)
-        if self._alive is not None:
-            self._alive.discard(self._ref)
-        return first
+        self._ended.append(entry)
+        if self.young is not None:
+            self.young.discard(self)
+        if self._ref is not None:
+            self._leave_calendar(self._ref)
+        return self._ended[0] is entry
 
-    def join(self, together: set[weakref.ref[Holding]]) -> None:
-        """Join the holdings of one moment, weakly: only a lease, or a plan that claims, keeps a holding."""
+    def join_calendar(self, alive: set[weakref.ref[Holding]]) -> None:
+        """Join all holdings of the calendar, weakly: only a lease, or a plan that claims, keeps a holding."""
+        if self._ref is not None:
+            return
+        self._alive = alive
+        self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
+        self._ref = ref = weakref.ref(self, alive.discard)
+        alive.add(ref)
+        if self.due is None and self.settings.renew:
+            self.due = self._next_due(self.granted_at, THIRD)
+        if self._ended:  # by another thread, which may have come too early to see the lines above
+            self._leave_calendar(ref)
+
+    def join_moment(self, together: set[weakref.ref[Holding]]) -> None:
+        """Join the holdings that are due at the same moment."""
+        assert self._ref is not None
         self.due_together = together
         together.add(self._ref)
+
+    def _leave_calendar(self, ref: weakref.ref[Holding]) -> None:
+        together, self.due_together = self.due_together, None
+        if together is not None:
+            together.discard(ref)
+        self._alive.discard(ref)
 
     def renewed(self, deadline: float, now: float) -> None:
         """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it."""
@@ -152,17 +162,11 @@ class Holding:
         self.due = self._next_due(now, RETRY_SHARE)
 
     def _next_due(self, now: float, share: float) -> float | None:
-        ttl, lifetime = self.settings.ttl, self.settings.max_lifetime
-        if ttl is None:
+        settings = self.settings
+        if settings.ttl is None:
             return None
-        tick = self._tick
-        due = (now + ttl * share * (1 - JITTER + 2 * JITTER * random.random())) // tick * tick + tick
-        if lifetime is not None and due > self.granted_at + lifetime:
+        tick = settings.tick_seconds
+        due = (now + settings.ttl * share * (1 - JITTER + 2 * JITTER * random.random())) // tick * tick + tick
+        if settings.max_lifetime is not None and due > self.granted_at + settings.max_lifetime:
             return None
         return due
-
-
-@lru_cache(maxsize=64)
-def _tick(ttl: float | None) -> float:
-    """Return the distance of the grid's moments: a power of two, so that locks with similar ttls share the grid."""
-    return math.ldexp(0.5, math.frexp((ttl or 1.0) / TICKS_PER_TTL)[1])

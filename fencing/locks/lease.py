@@ -179,7 +179,7 @@ class Lease(LeaseBase):
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
         self._releasing = threading.RLock()  # reentrant: a signal handler may release the lease
-        super().__init__(backend, holding)
+        LeaseBase.__init__(self, backend, holding)  # super() would take longer
 
     @property
     def lost(self) -> threading.Event:

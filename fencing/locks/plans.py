@@ -84,7 +84,8 @@ class Taking:
     def hold(self, backend: Backend, grant: Grant, settings: Settings) -> Holding:
         """Note a grant, and begin to renew it."""
         self.fence, self.token = grant.fence, None
-        self.holding = holding = backend.track(grant, settings)
+        self.holding = holding = Holding(grant, settings, backend.clock())
+        backend.track(holding)  # after the line above: it is ended with this plan, however that ends
         return holding
 
     def over(self) -> None:
@@ -166,7 +167,7 @@ def acquire(
                     continue
             else:
                 holding = taking.hold(backend, reply, settings)
-                if not settings.guards and backend.clock() < holding.deadline:
+                if not settings.guards and holding.granted_at < holding.deadline:
                     return lease(holding)
                 claims_end_at = backend.clock() + TRY_SECONDS if timeout == 0 else caller_deadline
                 outcome = yield from _claim(backend, holding, settings, requests, claims_end_at, started, taking, lease)

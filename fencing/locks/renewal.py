@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import weakref
 from collections import deque
@@ -20,11 +21,13 @@ from fencing.kernel.effects import background, call_surely, run, run_async
 from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks import plans
 from fencing.locks.backend import Backend
-from fencing.locks.holding import Grant, Holding
-from fencing.locks.settings import Settings
+from fencing.locks.holding import Holding
 from fencing.locks.timer import LINGER_SECONDS, CallAt, timer
 
 logger = logging.getLogger("fencing")
+
+YOUNG_SHARE = 1 / 2
+"""How long a holding is young, as a share of its attempts' time limit: for at most a sixth of its ttl."""
 
 LEAST_ATTEMPT_SECONDS = 0.1
 """The minimum time limit of one request, however short a lock's ttl is."""
@@ -40,11 +43,30 @@ class _Moment:
         self.open = True  # holdings that are added while this is True will be checked
 
 
+class _Sorting:
+    """A call of the timer that enters the young holdings into the calendar."""
+
+    __slots__ = ("open", "when")
+
+    def __init__(self, when: float) -> None:
+        self.when = when
+        self.open = True  # holdings that are added while this is True will be entered
+
+
+class _Calendar:
+    """The moments of the holdings, and the young holdings, which have none yet."""
+
+    def __init__(self) -> None:
+        self.moments: dict[float, _Moment] = {}
+        self.young: set[Holding] = set()
+        self.sorting = _Sorting(math.inf)
+
+
 class _Renewal:
     """The part that sync and async share: the calendar of the holdings.
 
-    Moments lie on a grid, so one call of the timer serves many leases. A lock that is released before its first moment
-    costs no call. A deadline is only watched if the holding is near it, or waits for a renewal.
+    Moments lie on a grid, so one call of the timer serves many leases. A lock that is released while it is young never
+    gets a moment. A deadline is only watched if the holding is near it, or waits for a renewal.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -53,55 +75,64 @@ class _Renewal:
         self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
         self._alive: set[weakref.ref[Holding]] = set()
-        self._attempt_seconds = float("inf")  # a third of the shortest ttl that was ever tracked
+        self._attempt_seconds = math.inf  # a third of the shortest ttl that was ever tracked
 
     def close(self) -> None:
         """Stop renewal. The deadlines of holdings are still watched."""
         self._closed = True
 
-    def track(self, grant: Grant, settings: Settings) -> Holding:
-        """Watch a grant, and renew it, until it ends."""
-        if settings.attempt_seconds < self._attempt_seconds:
-            self._attempt_seconds = max(settings.attempt_seconds, LEAST_ATTEMPT_SECONDS)
-        holding = Holding(grant, settings, self._clock(), self._alive)
-        due = holding.due
-        if due is not None and due < holding.deadline:  # the common case of what _schedule does: the moment has a call
-            moment = self._calendar().get(due)
-            if moment is not None:
-                holding.join(moment.holdings)
-                if moment.open:
-                    return holding
-        self._schedule(holding)
-        return holding
+    def track(self, holding: Holding) -> None:
+        """Watch a holding, and renew it, until it ends."""
+        calendar = self._calendar()
+        holding.young = young = calendar.young
+        young.add(holding)
+        when = holding.granted_at + holding.settings.attempt_seconds * YOUNG_SHARE
+        sorting = calendar.sorting
+        if when < sorting.when or not sorting.open:  # read after the line above: _sort closes it before it looks
+            sorting = _Sorting(when)
+            self._call_at(when, self._sort, (calendar, sorting), partial(bool, young))
+            calendar.sorting = sorting
+
+    def _sort(self, calendar: _Calendar, sorting: _Sorting) -> None:
+        """Enter the young holdings into the calendar."""
+        sorting.open = False
+        for holding in list(calendar.young):
+            seconds = holding.settings.attempt_seconds
+            if seconds < self._attempt_seconds:
+                self._attempt_seconds = max(seconds, LEAST_ATTEMPT_SECONDS)
+            self._schedule(holding)
+            calendar.young.discard(holding)
 
     def held(self) -> list[Holding]:
         """Return the holdings that have not ended."""
-        return _existing(self._alive)
+        young = [holding for calendar in self._calendars() for holding in list(calendar.young)]
+        return [holding for holding in {*young, *_existing(self._alive)} if not holding.has_ended]
 
     def _schedule(self, holding: Holding) -> None:
         """Enter a holding into the calendar at its next moment."""
+        holding.join_calendar(self._alive)
         while not holding.has_ended and holding.settings.ttl is not None:
             when = holding.moment
             if when <= self._clock():
                 self._inspect([holding], when)
                 return
-            calendar = self._calendar()
-            moment = calendar.get(when)
+            moments = self._calendar().moments
+            moment = moments.get(when)
             if moment is None:
                 created = _Moment()
                 # Before the next line: a moment in the calendar always has its call, even if this is interrupted.
-                self._call_at(when, self._on_moment, (calendar, when, created), partial(bool, created.holdings))
-                moment = calendar.setdefault(when, created)
-            holding.join(moment.holdings)
+                self._call_at(when, self._on_moment, (moments, when, created), partial(bool, created.holdings))
+                moment = moments.setdefault(when, created)
+            holding.join_moment(moment.holdings)
             if moment.open:  # read after the line above: _on_moment closes the moment before it takes the holdings
                 return
-            if calendar.get(when) is moment:  # its call came before it was in the calendar
-                calendar.pop(when, None)
+            if moments.get(when) is moment:  # its call came before it was in the calendar
+                moments.pop(when, None)
 
-    def _on_moment(self, calendar: dict[float, _Moment], when: float, moment: _Moment) -> None:
+    def _on_moment(self, moments: dict[float, _Moment], when: float, moment: _Moment) -> None:
         moment.open = False
-        if calendar.get(when) is moment:
-            calendar.pop(when, None)
+        if moments.get(when) is moment:
+            moments.pop(when, None)
         self._inspect(_existing(moment.holdings), when)
 
     def _inspect(self, holdings: list[Holding], when: float) -> None:
@@ -147,7 +178,10 @@ class _Renewal:
         for holding in holdings:
             holding.not_renewed(self._clock())
 
-    def _calendar(self) -> dict[float, _Moment]:
+    def _calendar(self) -> _Calendar:
+        raise AssertionError("sync and async have their own")
+
+    def _calendars(self) -> Iterable[_Calendar]:
         raise AssertionError("sync and async have their own")
 
     def _call_at(
@@ -177,15 +211,18 @@ class Renewal(_Renewal):
 
     def _reset(self) -> None:
         self._alive = set()
-        self._entries: dict[float, _Moment] = {}
+        self._one_calendar = _Calendar()
         self._queue: deque[Holding] = deque()
         self._lock = threading.RLock()
         self._wake = Wake()
         self._thread: threading.Thread | None = None
         self._awake = False  # True: the thread will check the queue again without a notification
 
-    def _calendar(self) -> dict[float, _Moment]:
-        return self._entries
+    def _calendar(self) -> _Calendar:
+        return self._one_calendar
+
+    def _calendars(self) -> Iterable[_Calendar]:
+        return [self._one_calendar]
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
@@ -233,17 +270,19 @@ class AsyncRenewal(_Renewal):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopState] = weakref.WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, _LoopCalendar] = {}
 
-    def _loop_state(self) -> _LoopState:
+    def _calendar(self) -> _LoopCalendar:
         loop = asyncio.get_running_loop()
-        state = self._loops.get(loop)
-        if state is None:
-            state = self._loops[loop] = _LoopState()
-        return state
+        calendar = self._loops.get(loop)
+        if calendar is None:
+            for closed in [loop for loop in list(self._loops) if loop.is_closed()]:
+                self._loops.pop(closed, None)
+            calendar = self._loops[loop] = _LoopCalendar()
+        return calendar
 
-    def _calendar(self) -> dict[float, _Moment]:
-        return self._loop_state().entries
+    def _calendars(self) -> Iterable[_Calendar]:
+        return list(self._loops.values())
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
@@ -256,13 +295,13 @@ class AsyncRenewal(_Renewal):
             loop.call_later(max(0.0, when - self._clock()), call_surely, loop, call)
 
     def _submit(self, holdings: list[Holding]) -> None:
-        state = self._loop_state()
+        state = self._calendar()
         state.due.extend(holdings)
         if state.task is None:
             state.task = background(asyncio.get_running_loop(), self._work(state), "fencing-renewal")
             state.task.add_done_callback(partial(self._done, state))
 
-    async def _work(self, state: _LoopState) -> None:
+    async def _work(self, state: _LoopCalendar) -> None:
         while state.due:
             state.batch, state.due = state.due, []
             try:
@@ -274,7 +313,7 @@ class AsyncRenewal(_Renewal):
                 self._schedule(holding)
             state.batch = []
 
-    def _done(self, state: _LoopState, task: asyncio.Task[None]) -> None:
+    def _done(self, state: _LoopCalendar, task: asyncio.Task[None]) -> None:
         """Clean up after the task. If it was cancelled, its leases are due again soon."""
         state.task = None
         unfinished, state.batch, state.due = [*state.batch, *state.due], [], []
@@ -289,9 +328,9 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[
         alive(*args)
 
 
-class _LoopState:
+class _LoopCalendar(_Calendar):
     def __init__(self) -> None:
-        self.entries: dict[float, _Moment] = {}
+        super().__init__()
         self.due: list[Holding] = []
         self.batch: list[Holding] = []
         self.task: asyncio.Task[Any] | None = None

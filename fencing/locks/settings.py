@@ -20,6 +20,9 @@ DRIFT_SECONDS = 0.002
 Redis' expiry in whole milliseconds. The values are those of the reference implementations (clock drift):
 https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/"""
 
+TICKS_PER_TTL = 60
+"""The minimum number of moments per ttl; at most twice as many. Renewals are due on this grid, so that leases are
+renewed together."""
 
 TRY_SECONDS = 1.0
 """The time limit of one request of a call that tries once, and of its claims, however long the ttl is."""
@@ -77,6 +80,11 @@ class Settings:
     """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
     request_seconds: float = field(init=False, repr=False, compare=False)
     """The time limit of a request with its retries, where the caller gave no deadline: two attempts."""
+    believed_seconds: float = field(init=False, repr=False, compare=False)
+    """How long a grant is believed to last from the moment at which its request was sent."""
+    tick_seconds: float = field(init=False, repr=False, compare=False)
+    """The distance of the moments at which renewals are due: a power of two, so that locks with similar ttls share
+    them."""
     milliseconds: int | str = field(init=False, repr=False, compare=False)
     """The ttl as an argument of Redis, rounded up; empty: it never expires."""
 
@@ -85,6 +93,10 @@ class Settings:
         attempt_seconds = min((self.ttl or 10.0) / 3, longest)
         object.__setattr__(self, "attempt_seconds", attempt_seconds)
         object.__setattr__(self, "request_seconds", 2 * attempt_seconds)
+        believed_seconds = math.inf if self.ttl is None else self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
+        object.__setattr__(self, "believed_seconds", believed_seconds)
+        tick_seconds = math.ldexp(0.5, math.frexp((self.ttl or 1.0) / TICKS_PER_TTL)[1])
+        object.__setattr__(self, "tick_seconds", tick_seconds)
         object.__setattr__(self, "milliseconds", "" if self.ttl is None else math.ceil(self.ttl * 1000))
 
     def for_one_try(self) -> Settings:
@@ -112,9 +124,7 @@ class Settings:
 
     def deadline(self, sent_at: float) -> float:
         """Return the moment until which a grant is believed to last, if its request was sent at ``sent_at``."""
-        if self.ttl is None:
-            return math.inf
-        return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS
+        return sent_at + self.believed_seconds
 
 
 _NAMES = tuple(each.name for each in fields(Settings) if each.init and each.name != "one_try")

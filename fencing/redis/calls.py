@@ -9,22 +9,56 @@ from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, RELEASE, Script
 
-TOKEN_CHARACTERS = 22
-"""Of the tokens of locks. Calls with such a token are packed in advance, up to the token."""
+Arguments = tuple[str | int, ...]
 
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
+
+
+class Form(NamedTuple):
+    """A call of which only the token is missing, which is the first argument: the bytes around it are packed.
+
+    ``listener`` is that of the waiter for whom the call may take the lock; empty: nobody waits; None: the call takes no
+    lock.
+    """
+
+    script: Script
+    keys: tuple[str, ...]
+    args: Arguments  # after the token
+    head: bytes
+    tail: bytes
+    listener: str | None = None
 
 
 class Call(NamedTuple):
     """The effect: run a script, and wait for its reply at most ``timeout`` seconds."""
 
-    script: Script
-    keys: tuple[str, ...]
-    args: tuple[str | int, ...]
+    form: Form
+    token: str  # empty: the script has no token
     timeout: float = 0.0
-    may_take: tuple[str, str, str] | None = None  # a lock: resource, token, and listener of its waiter
     last_attempt: bool = False
-    packed: bytes | None = None  # the call by SHA-1 in wire format; None: it is packed when it is sent
+
+    @property
+    def script(self) -> Script:
+        return self.form.script
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.form.keys
+
+    @property
+    def args(self) -> Arguments:
+        return (self.token, *self.form.args) if self.token else self.form.args
+
+    @property
+    def packed(self) -> bytes:
+        """The call by SHA-1 in wire format."""
+        form = self.form
+        return form.head + self.token.encode() + form.tail
+
+    @property
+    def may_take(self) -> bool:
+        """Whether the call may take the lock, which is its first key."""
+        return self.form.listener is not None
 
     @property
     def compensation(self) -> Call | None:
@@ -33,70 +67,81 @@ class Call(NamedTuple):
         It is sent after this call on the same connection, if the caller is cancelled while it waits, or if the last
         attempt gets no reply. So a lock that was granted meanwhile does not stay until its ttl ends.
         """
-        return None if self.may_take is None else release_call(*self.may_take)
+        listener = self.form.listener
+        return None if listener is None else release_call(self.form.keys[0], self.token, listener)
 
 
-class _Form(NamedTuple):
-    """A call of which only the token is missing: its keys, its other arguments, and the bytes around the token."""
-
-    keys: tuple[str, ...]
-    args: tuple[str | int, ...]
-    head: bytes
-    tail: bytes
+def call_without_token(script: Script, keys: tuple[str, ...], args: Arguments, packed: bytes | None = None) -> Call:
+    """Return a call of which no argument is a token of its own; ``packed``: its keys and arguments, packed before."""
+    if packed is None:
+        packed = bulks((*keys, *args))
+    return Call(Form(script, keys, args, script_call(script.by_sha, len(keys), len(args), packed), b""), "")
 
 
-def _form(script: Script, keys: tuple[str, ...], args: tuple[str | int, ...] = (), *, more: int = 0) -> _Form:
-    """Return the form of a call with the token, these arguments, and ``more`` arguments."""
+def form_of(
+    script: Script, keys: tuple[str, ...], args: Arguments, listener: str | None, *, token_length: int, more: int = 0
+) -> Form:
+    """Return the form of a call for tokens of this length. ``more`` arguments will be added."""
     head = script_call(script.by_sha, len(keys), 1 + len(args) + more, bulks(keys))
-    return _Form(keys, args, b"%b$%d\r\n" % (head, TOKEN_CHARACTERS), b"\r\n" + bulks(args))
+    return Form(script, keys, args, b"%b$%d\r\n" % (head, token_length), b"\r\n" + bulks(args), listener)
 
 
 @lru_cache(maxsize=8192)  # names in use
-def _acquire_form(resource: str, args: tuple[str | int, ...], more: int) -> _Form:
-    names = keys_of(resource)
-    keys = (names.lock, names.holder, names.counter, names.queue, names.listeners)
-    return _form(ACQUIRE, keys, args, more=more)
+def _acquire_form(resource: str, args: Arguments, token_length: int) -> Form:
+    return form_of(ACQUIRE, _acquire_keys(resource), args, "", token_length=token_length)
 
 
 @lru_cache(maxsize=8192)
-def _release_form(resource: str) -> _Form:
+def _queue_form(resource: str, args: Arguments, token_length: int) -> Form:
+    return form_of(ACQUIRE, _acquire_keys(resource), args, str(args[-1]), token_length=token_length, more=1)
+
+
+@lru_cache(maxsize=8192)
+def _release_form(resource: str, token_length: int) -> Form:
+    return form_of(RELEASE, _release_keys(resource), (), None, token_length=token_length)
+
+
+def _acquire_keys(resource: str) -> tuple[str, ...]:
     names = keys_of(resource)
-    return _form(RELEASE, (names.lock, names.holder, names.queue, names.listeners))
+    return (names.lock, names.holder, names.counter, names.queue, names.listeners)
 
 
-def acquire_call(
-    resource: str, token: str, args: tuple[str | int, ...], timeout: float, *, last: bool, ticket: str | None = None
-) -> Call:
-    """Return the call that takes the lock if it is free.
+def _release_keys(resource: str) -> tuple[str, ...]:
+    names = keys_of(resource)
+    return (names.lock, names.holder, names.queue, names.listeners)
+
+
+def acquire_call(resource: str, token: str, args: Arguments, timeout: float, last_attempt: bool) -> Call:
+    """Return the call that takes the lock if it is free; ``args``: those of lua/acquire.lua after the token."""
+    return _new(Call, (_acquire_form(resource, args, len(token)), token, timeout, last_attempt))
+
+
+def queue_call(resource: str, token: str, args: Arguments, ticket: str, timeout: float, last_attempt: bool) -> Call:
+    """Return the call that takes the lock, or enters the queue.
 
     Args:
         resource: the name of the lock.
         token: of the grant.
-        args: the arguments of lua/acquire.lua between the token and the ticket.
+        args: the arguments of lua/acquire.lua between the token and the ticket; the last one is the waiter's listener.
+        ticket: of the waiter; empty: it has none yet.
         timeout: seconds.
-        last: whether this is the last attempt.
-        ticket: of a waiter, or empty if it has none yet; then the last of ``args`` is its listener. None: the caller
-            does not wait.
+        last_attempt: whether the call is not repeated.
     """
-    if ticket is None:
-        keys, args, head, tail = _acquire_form(resource, args, 0)
-        listener = ""
-    else:
-        keys, args, head, tail = _acquire_form(resource, args, 1)
-        listener = str(args[-1])
-        args, tail = (*args, ticket), tail + bulk(ticket)
-    packed = head + token.encode() + tail if len(token) == TOKEN_CHARACTERS else None
-    return _new(Call, (ACQUIRE, keys, (token, *args), timeout, (resource, token, listener), last, packed))
+    form = _queue_form(resource, args, len(token))
+    form = form._replace(args=(*args, ticket), tail=form.tail + bulk(ticket))
+    return Call(form, token, timeout, last_attempt)
 
 
 def decline_call(resource: str, token: str, listener: str, *, timeout: float) -> Call:
     """Return the call that declines an offer to the token, and leaves the queue. It frees no lock that was granted."""
-    return Call(RELEASE, _release_form(resource).keys, (token, listener, "offer"), timeout)
+    form = form_of(RELEASE, _release_keys(resource), (listener, "offer"), None, token_length=len(token))
+    return Call(form, token, timeout)
 
 
-def release_call(resource: str, token: str, listener: str = "", *, timeout: float = 0.0) -> Call:
+def release_call(resource: str, token: str, listener: str = "", timeout: float = 0.0) -> Call:
     """Return the call that frees the lock if the token holds it; with a listener, it also removes the queue entry."""
-    keys, _, head, tail = _release_form(resource)
-    if listener or len(token) != TOKEN_CHARACTERS:
-        return Call(RELEASE, keys, (token, listener) if listener else (token,), timeout)
-    return _new(Call, (RELEASE, keys, (token,), timeout, None, False, head + token.encode() + tail))
+    if listener:
+        form = form_of(RELEASE, _release_keys(resource), (listener,), None, token_length=len(token))
+    else:
+        form = _release_form(resource, len(token))
+    return _new(Call, (form, token, timeout, False))

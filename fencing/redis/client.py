@@ -12,6 +12,8 @@ so a wait would have no bound.
 from __future__ import annotations
 
 import math
+import os
+import socket
 import threading
 import time
 import weakref
@@ -61,13 +63,14 @@ UNDO_SECONDS = 0.01
 class LazyConnection:
     """A connection that is opened when it is first needed."""
 
-    __slots__ = ("__weakref__", "_reader", "_sock", "raw", "seconds", "used")
+    __slots__ = ("__weakref__", "_fd", "_reader", "_sock", "raw", "seconds", "used")
 
     def __init__(self) -> None:
         self.raw: Any = None
         self.used = 0.0
         self.seconds = 0.0  # the time-out of each wait; 0: unknown
         self._sock: Any = None  # written and read without redis-py; None: that cannot be
+        self._fd: int | None = None
         self._reader: Any = None  # parses replies that are read without redis-py
 
     def open(self, connection: Any, seconds: float) -> None:
@@ -77,7 +80,9 @@ class LazyConnection:
         quirks.limit_connecting(connection, seconds)
         connection.connect()
         self.seconds = seconds
-        self._sock = quirks.socket_of(connection)
+        self._sock = sock = quirks.socket_of(connection)
+        # A plain socket is written without its poll() before each send; TLS needs its own.
+        self._fd = sock.fileno() if type(sock) is socket.socket and os.name == "posix" else None
         self._reader = new_reader()
 
     def set_timeout(self, seconds: float) -> bool:
@@ -107,7 +112,13 @@ class LazyConnection:
             except REPLIED as error:
                 return error
         reader = self._reader
-        sock.sendall(data)
+        if self._fd is not None:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                pass
+        if data:
+            sock.sendall(data)
         while True:
             received = sock.recv(READ_BYTES)
             if not received:
@@ -157,7 +168,7 @@ class LazyConnection:
     def close(self) -> None:
         """Close the connection, if there is one. Two threads may call this at the same time."""
         raw, self.raw = self.raw, None
-        self._sock = None
+        self._sock = self._fd = None
         if raw is not None:
             raw.disconnect()
 
@@ -283,7 +294,7 @@ class Connections:
             pass  # it was woken
 
     def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
-        seconds = call.timeout
+        form, seconds = call.form, call.timeout
         if not LEAST_SECONDS <= seconds <= self._user_timeout:
             seconds = self._factory.limit_seconds(seconds)
         was_open = connection.used > self._broken_at
@@ -297,16 +308,16 @@ class Connections:
             ):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            reply = connection.ask(call.packed or command(call), started + seconds)
+            reply = connection.ask(form.head + call.token.encode() + form.tail, started + seconds)
             if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
             is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
             self._abandon(connection, call, interrupted=not is_broken)
             raise
-        if type(reply) not in call.script.replies:
+        if type(reply) not in form.script.replies:
             self._raise_error_reply(connection, call, reply, was_open)
-        connection.used = time.monotonic()
+        connection.used = started
         return reply
 
     def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:

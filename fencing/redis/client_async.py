@@ -205,8 +205,7 @@ class _LoopConnection:
         try:
             if not self._outgoing and self._waiting:
                 self._loop.call_soon(call_surely, self._loop, self._flush)
-            packed = None if request.by_text else request.call.packed
-            self._outgoing.append(packed or command(request.call, by_text=request.by_text))
+            self._outgoing.append(command(request.call, by_text=request.by_text))
             if not self._waiting:
                 self._flush()
             self._waiting.append(request)
@@ -325,7 +324,7 @@ class _LoopConnection:
         if not self._waiting:
             raise redis.ConnectionError(f"a reply without a request: {reply!r:.100}")
         request = self._waiting[0]  # until it has its reply: an interruption must not lose it
-        if type(reply) in request.call.script.replies:
+        if type(reply) in request.call.form.script.replies:
             self._answered = True
             future = request.future
             if future is not None and not future.done():

@@ -113,10 +113,10 @@ class ConnectionFactory:
 
 def command(call: Call, *, by_text: bool = False) -> bytes:
     """Pack a call into bytes; ``by_text``: with the script's text, for a server that does not know the script yet."""
-    if call.packed is not None and not by_text:
+    if not by_text:
         return call.packed
-    script = call.script.by_text if by_text else call.script.by_sha
-    return script_call(script, len(call.keys), len(call.args), bulks((*call.keys, *call.args)))
+    keys, args = call.keys, call.args
+    return script_call(call.script.by_text, len(keys), len(args), bulks((*keys, *args)))
 
 
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
@@ -176,4 +176,4 @@ def must_undo(call: Call, *, interrupted: bool) -> bool:
     Only the last attempt and an interrupted one must. Otherwise the plan repeats the call under the same token. A
     compensation that arrives after the repetition would free the lock that the repetition was granted.
     """
-    return call.may_take is not None and (call.last_attempt or interrupted)
+    return call.may_take and (call.last_attempt or interrupted)

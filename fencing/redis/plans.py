@@ -14,9 +14,17 @@ from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call, acquire_call, release_call
+from fencing.redis.calls import (
+    Arguments,
+    Call,
+    acquire_call,
+    call_without_token,
+    form_of,
+    queue_call,
+    release_call,
+)
 from fencing.redis.keys import Keys, holder_pattern, keys_of
-from fencing.redis.resp import bulk, bulks, script_call
+from fencing.redis.resp import bulk, bulks
 from fencing.redis.scripts import FORCE_RELEASE, HOLDER, HOLDERS, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
@@ -105,7 +113,7 @@ class RedisPlans(Backend):
         """Do what ``plan_acquire`` does for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
         try:
-            seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
+            seconds = _first_seconds(settings, deadline - self.clock())
             try:
                 waiter = yield Enlist(resource, token, seconds, waiter)
             except NoReply as failure:
@@ -134,15 +142,15 @@ class RedisPlans(Backend):
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        args = self._mint_arguments(token, settings, floor, fence.token)
-        answer = yield from self._plan_mint(REMINT, args, fence.resource, settings, deadline)
+        args = self._mint_arguments(settings, floor, fence.token)
+        answer = yield from self._plan_mint(REMINT, token, args, fence.resource, settings, deadline)
         if _kind(answer.value) == b"gone":
             return None
         return _grant(answer.value, fence.resource, token, settings, answer.sent_at)
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
-        args = self._mint_arguments(token, settings, floor)
-        answer = yield from self._plan_mint(FORCE_RELEASE, args, resource, settings, deadline)
+        args = self._mint_arguments(settings, floor)
+        answer = yield from self._plan_mint(FORCE_RELEASE, token, args, resource, settings, deadline)
         return _grant(answer.value, resource, token, settings, answer.sent_at)
 
     def plan_renew(
@@ -157,9 +165,8 @@ class RedisPlans(Backend):
         ttl = settings.milliseconds
         args = (ttl, *(value for grant in grants for value in (grant.fence.token, grant.fence.number)))
         packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
-        packed = script_call(RENEW.by_sha, len(keys), len(args), packed)
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
-        answer = yield from self._plan_call(Call(RENEW, keys, args, packed=packed), about, settings, deadline)
+        answer = yield from self._plan_call(call_without_token(RENEW, keys, args, packed), about, settings, deadline)
         believed_until = settings.deadline(answer.sent_at)
         renewed: bytes = answer.value
         if len(renewed) != len(grants):
@@ -167,8 +174,7 @@ class RedisPlans(Backend):
         return [believed_until if result == RENEWED else None for result in renewed]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        seconds = max(min(settings.attempt_seconds, deadline - self.clock()), LEAST_SECONDS)
-        call = release_call(fence.resource, fence.token, timeout=seconds)
+        call = release_call(fence.resource, fence.token, "", _first_seconds(settings, deadline - self.clock()))
         try:
             reply = yield call
             freed: bool = reply != GONE
@@ -182,7 +188,8 @@ class RedisPlans(Backend):
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)
-        answer = yield from self._plan_call(Call(HOLDER, (keys.lock, keys.holder), ()), resource, settings, deadline)
+        call = call_without_token(HOLDER, (keys.lock, keys.holder), ())
+        answer = yield from self._plan_call(call, resource, settings, deadline)
         reply = answer.value
         if _kind(reply) == b"free":
             return None
@@ -198,7 +205,7 @@ class RedisPlans(Backend):
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
     ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
         """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
-        call = Call(HOLDERS, (), (page or "0", holder_pattern(pattern.text), KEYS_PER_PAGE))
+        call = call_without_token(HOLDERS, (), (page or "0", holder_pattern(pattern.text), KEYS_PER_PAGE))
         reply = (yield from self._plan_call(call, pattern.text, settings, deadline)).value
         found = []
         for i in range(1, len(reply), 5):
@@ -218,28 +225,28 @@ class RedisPlans(Backend):
         floor: int,
         left: float,
         waiter: Waiter | None = None,
-        ticket: str | None = None,
+        ticket: str = "",
     ) -> Call:
         """Return the first request for the lock, ``left`` seconds before the deadline."""
-        args: tuple[str | int, ...] = (settings.milliseconds, owner_label(settings))
+        args: Arguments = (settings.milliseconds, owner_label(settings))
+        last = settings.attempt_seconds >= left
         if waiter is not None:
             args += (floor, int(self.clock_floor), waiter.listener)
-        elif floor or not self.clock_floor or settings.ttl is None:
+            return queue_call(resource, token, args, ticket, _first_seconds(settings, left), last)
+        if floor or not self.clock_floor or settings.ttl is None:
             args += (floor, int(self.clock_floor))
-        seconds = settings.attempt_seconds
-        if seconds < left:
-            return acquire_call(resource, token, args, seconds, last=False, ticket=ticket)
-        return acquire_call(resource, token, args, max(left, LEAST_SECONDS), last=True, ticket=ticket)
+        return acquire_call(resource, token, args, _first_seconds(settings, left), last)
 
-    def _mint_arguments(self, token: str, settings: Settings, floor: int, *more: str) -> tuple[str | int, ...]:
-        """Return the arguments of REMINT and FORCE_RELEASE."""
-        return (token, settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), *more)
+    def _mint_arguments(self, settings: Settings, floor: int, *more: str) -> Arguments:
+        """Return the arguments of REMINT and FORCE_RELEASE after the token."""
+        return (settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), *more)
 
     def _plan_mint(
-        self, script: Script, args: tuple[str | int, ...], resource: str, settings: Settings, deadline: float
+        self, script: Script, token: str, args: Arguments, resource: str, settings: Settings, deadline: float
     ) -> Plan[Answer]:
-        keys = keys_of(resource)
-        call = Call(script, (keys.lock, keys.holder, keys.counter), args, may_take=(resource, str(args[0]), ""))
+        names = keys_of(resource)
+        keys = (names.lock, names.holder, names.counter)
+        call = Call(form_of(script, keys, args, "", token_length=len(token)), token)
         return self._plan_call(call, resource, settings, deadline)
 
     def _plan_call(
@@ -250,12 +257,11 @@ class RedisPlans(Backend):
         Args:
             failure: of the first attempt, if it was made already.
         """
-        script, keys, args, _, may_take, _, packed = call
 
         def attempt(timeout: float, last: bool) -> Call:
-            return Call(script, keys, args, timeout, may_take, last, packed)
+            return call._replace(timeout=timeout, last_attempt=last)
 
-        token = None if may_take is None else may_take[1]
+        token = call.token if call.may_take else None
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=token, failure=failure)
 
     def _plan_enlist(
@@ -273,6 +279,12 @@ class RedisPlans(Backend):
         answer = yield from self.plan_until_answered(enlist, resource, settings, deadline, failure=failure)
         enlisted: Waiter = answer.value
         return enlisted
+
+
+def _first_seconds(settings: Settings, left: float) -> float:
+    """Return the time limit of the first attempt, ``left`` seconds before the deadline."""
+    seconds = settings.attempt_seconds
+    return seconds if seconds < left else max(left, LEAST_SECONDS)
 
 
 def _outcome(reply: Any, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | Taken:

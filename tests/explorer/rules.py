@@ -138,7 +138,7 @@ class NotWithdrawn(Polls):
     """Requests that are not withdrawn when their caller gives up."""
 
     def _plan_call(self, call: Call, *args: Any) -> Plan[Any]:
-        return super()._plan_call(call._replace(may_take=None), *args)
+        return super()._plan_call(call._replace(form=call.form._replace(listener=None)), *args)
 
 
 class NoOffer(SimulatedRedis):

@@ -12,7 +12,7 @@ import pytest
 
 from fencing.kernel.fence import Fence
 from fencing.locks.holding import Grant, Holding
-from fencing.locks.renewal import _Moment, _Renewal
+from fencing.locks.renewal import YOUNG_SHARE, _Calendar, _Renewal
 from fencing.locks.settings import Settings
 from fencing.redis.plans import RedisPlans
 
@@ -28,12 +28,15 @@ class Calendar(_Renewal):
         plans = RedisPlans()
         plans.clock = lambda: self.now
         super().__init__(plans)
-        self.entries: dict[float, _Moment] = {}
+        self.one = _Calendar()
         self.calls: list[tuple[float, Callable[[], None], Callable[[], bool]]] = []
         self.submitted: list[Holding] = []
 
-    def _calendar(self) -> dict[float, _Moment]:
-        return self.entries
+    def _calendar(self) -> _Calendar:
+        return self.one
+
+    def _calendars(self) -> list[_Calendar]:
+        return [self.one]
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
@@ -45,7 +48,9 @@ class Calendar(_Renewal):
 
     def hold(self, name: str = "r", **settings: Any) -> Holding:
         fence = Fence(name, 7, "t" * 22)
-        return self.track(Grant(fence, self.now + BELIEVED), Settings(ttl=TTL, **settings))
+        holding = Holding(Grant(fence, self.now + BELIEVED), Settings(ttl=TTL, **settings), self.now)
+        self.track(holding)
+        return holding
 
     def wait(self, seconds: float) -> None:
         """Let time pass, from call to call."""
@@ -121,8 +126,9 @@ def test_a_lease_that_is_added_as_its_moment_comes_is_not_missed() -> None:
     """Another thread takes the holdings out after this one has found their set, and before it adds to it."""
     calendar = Calendar()
     first = calendar.hold()
+    calendar.wait(first.settings.attempt_seconds * YOUNG_SHARE)
     when = first.moment
-    moment = calendar.entries[when]
+    moment = calendar.one.moments[when]
 
     class Late(set[weakref.ref[Holding]]):
         def add(self, holding: weakref.ref[Holding]) -> None:
@@ -135,6 +141,53 @@ def test_a_lease_that_is_added_as_its_moment_comes_is_not_missed() -> None:
     calendar._schedule(late)
     calendar.wait(TTL * 0.4)
     assert calendar.submitted[1:] == [late]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_lease_that_comes_as_the_young_ones_are_entered_is_not_missed(when: str) -> None:
+    """The timer enters the young ones while this thread adds one: right before, or before the call is noted."""
+    calendar = Calendar()
+    first = calendar.hold("first")
+
+    class Late(set[Holding]):
+        def add(self, holding: Holding) -> None:
+            if when == "before":
+                calendar.wait(first.settings.attempt_seconds)
+            super().add(holding)
+            if when == "after":
+                calendar.wait(first.settings.attempt_seconds)
+
+    calendar.one.young = Late(calendar.one.young)
+    late = calendar.hold("late")
+    calendar.wait(TTL * 0.4)
+    assert set(calendar.submitted) == {first, late}
+
+
+def test_a_call_of_the_timer_that_comes_at_once_does_not_stop_later_ones() -> None:
+    calendar = Calendar()
+    first = calendar.one.sorting
+
+    def call_at_once(when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: object) -> None:
+        del calendar._call_at
+        method(*args)
+
+    calendar._call_at = call_at_once  # type: ignore[method-assign]
+    calendar.hold("first").end("released")
+    assert calendar.one.sorting is not first
+    second = calendar.hold("second")
+    calendar.wait(TTL * 0.4)
+    assert calendar.submitted == [second]
+
+
+def test_a_lease_that_ends_young_costs_nothing_later() -> None:
+    calendar = Calendar()
+    for number in range(1000):
+        calendar.hold(f"r{number}").end("released")
+    assert len(calendar.calls) == 1
+    calendar.wait(TTL)
+    assert not calendar.calls
+    assert not calendar.one.moments
+    assert not calendar.held()
 
 
 def test_after_closing_nothing_is_renewed_and_deadlines_still_count() -> None:

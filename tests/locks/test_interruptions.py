@@ -29,6 +29,7 @@ from fencing.kernel.fence import HasFence
 from fencing.locks import lease as leases
 from fencing.locks.holding import Holding
 from fencing.memory import LockTable
+from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support import wait_until
 
@@ -174,10 +175,13 @@ def test_a_lease_that_could_not_be_made_is_not_renewed(monkeypatch: pytest.Monke
 
 
 def test_a_holding_without_a_lease_leaves_the_calendar() -> None:
-    coordinator = MemoryCoordinator(ttl=60)
+    clock = ManualClock()
+    coordinator = MemoryCoordinator(ttl=60, clock=clock)
     lease = coordinator.acquire("r")
-    holding = coordinator.track(lease._holding.grant, lease._holding.settings)
+    holding = Holding(lease._holding.grant, lease._holding.settings, coordinator.clock())
+    coordinator.track(holding)
     assert len(coordinator._renewal.held()) == 2
+    clock.advance(coordinator.settings.attempt_seconds)
     del holding
     gc.collect()
     assert coordinator._renewal.held() == [lease._holding]

@@ -16,8 +16,8 @@ from fencing.locks.backend import Holder, Taken
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
-from fencing.redis.connection_factory import command
 from fencing.redis.plans import RedisPlans
+from fencing.redis.resp import bulks, script_call
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 
@@ -397,8 +397,8 @@ def test_packed_requests_equal_unpacked_ones(steps: Stepper) -> None:
     steps.effects = [effect for effect in steps.effects if isinstance(effect, Call)]
     assert steps.asked() == ["acquire", "release", "renew", "acquire", "acquire"]
     for call in steps.effects:
-        assert call.packed is not None
-        assert call.packed == command(call._replace(packed=None))
+        keys, args = call.keys, call.args
+        assert call.packed == script_call(call.script.by_sha, len(keys), len(args), bulks((*keys, *args)))
 
 
 def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_compensation(steps: Stepper) -> None:
@@ -468,7 +468,9 @@ def test_the_superseded_error_has_the_time_waited(steps: Stepper) -> None:
 
 
 def holding(steps: Stepper, name: str, ttl: float) -> Holding:
-    return steps.redis.track(Grant(Fence(name, 7, "t" * 22), steps.now + 0.9 * ttl), Settings(ttl=ttl))
+    holding = Holding(Grant(Fence(name, 7, "t" * 22), steps.now + 0.9 * ttl), Settings(ttl=ttl), steps.now)
+    holding.join_calendar(set())
+    return holding
 
 
 def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: Stepper) -> None:

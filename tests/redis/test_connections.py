@@ -7,9 +7,11 @@ import gc
 import inspect
 import socket
 import subprocess
+import threading
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from redis.credentials import CredentialProvider
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
 from fencing.redis.calls import release_call
-from fencing.redis.client import MAX_CONNECTIONS, Connections
+from fencing.redis.client import MAX_CONNECTIONS, Connections, LazyConnection
 from fencing.redis.client_async import _Request
 from tests.support import wait_until
 from tests.support.fixtures import RedisFactory
@@ -364,3 +366,23 @@ def test_foreign_holders_and_our_locks_exclude_each_other(side: Side, redis_serv
     assert side.call(coordinator.lock("r").holder).remaining is None
     assert side.call(coordinator.try_acquire, "r") is None
     endless.release()
+
+
+def test_a_request_that_is_sent_in_parts() -> None:
+    ours, theirs = socket.socketpair()
+    request = b"x" * 1_000_000  # more than the system takes at once
+
+    def answer() -> None:
+        left = len(request)
+        while left:
+            left -= len(theirs.recv(left))
+        theirs.sendall(b":1\r\n")
+
+    connection = LazyConnection()
+    connection.open(SimpleNamespace(_sock=ours, connect=lambda: ours.settimeout(10), disconnect=ours.close), 10.0)
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert connection.ask(request, time.monotonic() + 10) == 1
+    thread.join()
+    connection.close()
+    theirs.close()

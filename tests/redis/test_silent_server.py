@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, RedisCoordinator
-from fencing.redis import quirks
 from tests.support import wait_until
 from tests.support.sides import Side
 
@@ -135,26 +134,17 @@ except CoordinatorUnavailable:
     assert 0.4 < float(output) < 0.5 + SLACK
 
 
-class Interrupted(socket.socket):
-    """A socket whose user presses Ctrl-C as soon as the first request was sent."""
+def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(fd: int, data: bytes) -> None:
+        os.write(fd, data)
+        monkeypatch.undo()
+        raise KeyboardInterrupt  # as soon as the first request was sent
 
-    sent = 0
-
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        super().sendall(data, flags)
-        self.sent += 1
-        if self.sent == 1:
-            raise KeyboardInterrupt
-
-
-def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent(server: RedisServer) -> None:
     with RedisCoordinator(server.client(), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
-        connection = coordinator._connections._free[-1]  # which is used next
-        real = quirks.socket_of(connection.raw)
-        assert real is not None
-        connection._sock = connection.raw._sock = Interrupted(fileno=os.dup(real.fileno()))
+        monkeypatch.setattr("fencing.redis.client.os", SimpleNamespace(name=os.name, write=write))
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r", timeout=5)
         wait_until(lambda: coordinator.holder("r") is None)
-        real.close()
