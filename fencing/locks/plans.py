@@ -287,7 +287,9 @@ def give_back(backend: Backend, resource: str, taking: Taking, settings: Setting
 
 def release(backend: Backend, fence: Fence, settings: Settings, deadline: float | None = None) -> Plan[bool]:
     """Free the lock, until ``deadline`` if it is given. Return False if it was lost before."""
-    return backend.plan_release(fence, settings, deadline=_deadline(backend, settings, deadline))
+    if deadline is None:
+        deadline = backend.clock() + settings.request_seconds
+    return backend.plan_release(fence, settings, deadline=deadline)
 
 
 def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:

@@ -203,11 +203,13 @@ class _LoopConnection:
             request.fail(NoReply(redis.ConnectionError("the connection was closed"), may_have_run=False))
             return
         try:
-            if not self._outgoing and self._waiting:
-                self._loop.call_soon(call_surely, self._loop, self._flush)
-            self._outgoing.append(command(request.call, by_text=request.by_text))
+            data = command(request.call, by_text=True) if request.by_text else request.call.packed
             if not self._waiting:
-                self._flush()
+                self._write(data)
+            else:
+                if not self._outgoing:
+                    self._loop.call_soon(call_surely, self._loop, self._flush)
+                self._outgoing.append(data)
             self._waiting.append(request)
             if request.deadline < self._checks_at:
                 self._check_at(request.deadline)
@@ -218,15 +220,19 @@ class _LoopConnection:
     def _flush(self) -> None:
         try:
             data, self._outgoing = b"".join(self._outgoing), []
-            if not self.open or not data:
-                return
-            if self._transport is not None:
-                self._transport.write(data)
-            else:
-                self._sending = self._loop.create_task(self._send(self._connection, data))
+            if data:
+                self._write(data)
         except BaseException:
             self._break_off()
             raise
+
+    def _write(self, data: bytes) -> None:
+        if not self.open:
+            return
+        if self._transport is not None:
+            self._transport.write(data)
+        else:
+            self._sending = self._loop.create_task(self._send(self._connection, data))
 
     def _break_off(self) -> None:
         """Use the connection no more: after an interruption, replies may belong to other calls than it seems."""

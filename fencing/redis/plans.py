@@ -90,7 +90,12 @@ class RedisPlans(Backend):
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
         sent_at = self.clock()
-        call = self._acquire_call(resource, token, settings, floor, deadline - sent_at)
+        args: Arguments = (settings.milliseconds, owner_label(settings))
+        if floor or not self.clock_floor or settings.ttl is None:
+            args += (floor, int(self.clock_floor))
+        left = deadline - sent_at
+        seconds = _first_seconds(settings, left)
+        call = acquire_call(resource, token, args, seconds, seconds >= left)
         try:
             reply = yield call
         except NoReply as failure:
@@ -119,7 +124,10 @@ class RedisPlans(Backend):
             except NoReply as failure:
                 waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline, failure)
             sent_at = self.clock()
-            call = self._acquire_call(resource, token, settings, floor, deadline - sent_at, waiter, ticket)
+            args = (settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), waiter.listener)
+            left = deadline - sent_at
+            seconds = _first_seconds(settings, left)
+            call = queue_call(resource, token, args, ticket, seconds, seconds >= left)
             try:
                 reply = yield call
             except NoReply as failure:
@@ -216,26 +224,6 @@ class RedisPlans(Backend):
                 found.append((resource, Holder(owner, number, held_for, remaining)))
         following = _text(reply, 0)
         return found, "" if following == "0" else following
-
-    def _acquire_call(
-        self,
-        resource: str,
-        token: str,
-        settings: Settings,
-        floor: int,
-        left: float,
-        waiter: Waiter | None = None,
-        ticket: str = "",
-    ) -> Call:
-        """Return the first request for the lock, ``left`` seconds before the deadline."""
-        args: Arguments = (settings.milliseconds, owner_label(settings))
-        last = settings.attempt_seconds >= left
-        if waiter is not None:
-            args += (floor, int(self.clock_floor), waiter.listener)
-            return queue_call(resource, token, args, ticket, _first_seconds(settings, left), last)
-        if floor or not self.clock_floor or settings.ttl is None:
-            args += (floor, int(self.clock_floor))
-        return acquire_call(resource, token, args, _first_seconds(settings, left), last)
 
     def _mint_arguments(self, settings: Settings, floor: int, *more: str) -> Arguments:
         """Return the arguments of REMINT and FORCE_RELEASE after the token."""
