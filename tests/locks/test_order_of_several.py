@@ -10,8 +10,7 @@ import pytest
 from fencing import LockTable, MemoryCoordinator
 from fencing.kernel.effects import Plan, Shielded, Sleep
 from fencing.locks import several
-from fencing.locks.holding import Grant, Holding
-from fencing.locks.settings import Settings
+from fencing.locks.holding import Holding
 
 WAITS, RUNS, DONE = "waits", "runs", "done"
 
@@ -34,8 +33,8 @@ class Walked(MemoryCoordinator):
     def give_back_later(self, *_: object) -> None:
         """Do nothing: the walk leaves many plans in the middle."""
 
-    def track(self, grant: Grant, settings: Settings) -> Holding:
-        return Holding(grant, settings, self.clock())  # not in the process' timer
+    def track(self, holding: Holding) -> None:
+        """Do nothing: it is not in the process' timer."""
 
 
 class Caller:

@@ -85,8 +85,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-is-believed-for-all-of-its-ttl",
         "fencing/locks/settings.py",
-        "return sent_at + self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS",
-        "return sent_at + self.ttl",
+        "self.ttl * (1 - DRIFT_FACTOR) - DRIFT_SECONDS",
+        "self.ttl",
         ("tests/locks/test_plans.py::test_the_deadline_counts_from_before_the_request_less_the_drift",),
     ),
     Mutant(
@@ -99,8 +99,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-hanging-holder-is-renewed-for-ever",
         "fencing/locks/holding.py",
-        "if lifetime is not None and due > self.granted_at + lifetime:",
-        "if lifetime is not None and due > now + lifetime:",
+        "due > self.granted_at + settings.max_lifetime:",
+        "due > now + settings.max_lifetime:",
         ("tests/locks/test_renewal.py::test_automatic_renewal_ends_with_the_maximal_lifetime",),
     ),
     Mutant(
@@ -161,6 +161,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis/test_waiting.py::test_a_late_message_of_an_offer_frees_no_lock",),
     ),
     Mutant(
+        "a-lease-that-comes-as-young-ones-are-entered-is-missed",
+        "fencing/locks/renewal.py",
+        "if when < sorting.when or not sorting.open:",
+        "if when < sorting.when:",
+        ("tests/locks/test_calendar.py::test_a_call_of_the_timer_that_comes_at_once_does_not_stop_later_ones",),
+    ),
+    Mutant(
+        "the-rest-of-a-request-is-not-sent",
+        "fencing/redis/client.py",
+        "            if data:\n                sock.sendall(data)",
+        "            if self._fd is None:\n                sock.sendall(data)",
+        ("tests/redis/test_connections.py::test_a_request_that_is_sent_in_parts",),
+    ),
+    Mutant(
         "a-repeated-release-says-that-the-lock-was-lost",
         "fencing/redis/plans.py",
         "freed = reply != GONE or answer.repeated",
@@ -184,8 +198,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-undo-frees-what-the-repetition-got",
         "fencing/redis/connection_factory.py",
-        "return call.may_take is not None and (call.last_attempt or interrupted)",
-        "return call.may_take is not None",
+        "return call.may_take and (call.last_attempt or interrupted)",
+        "return call.may_take",
         ("tests/redis/test_lost_replies.py::test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got",),
     ),
     Mutant(
