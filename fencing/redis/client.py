@@ -70,7 +70,7 @@ class LazyConnection:
         self.used = 0.0
         self.seconds = 0.0  # the time-out of each wait; 0: unknown
         self._sock: Any = None  # written and read without redis-py; None: that cannot be
-        self._fd: int | None = None
+        self._fd: int | None = None  # of a plain socket; only the call that has this connection may close it
         self._reader: Any = None  # parses replies that are read without redis-py
 
     def open(self, connection: Any, seconds: float) -> None:
@@ -81,7 +81,7 @@ class LazyConnection:
         connection.connect()
         self.seconds = seconds
         self._sock = sock = quirks.socket_of(connection)
-        # A plain socket is written without its poll() before each send; TLS needs its own.
+        # A plain socket's file is written to without the poll() that its methods begin with. TLS needs those methods.
         self._fd = sock.fileno() if type(sock) is socket.socket and os.name == "posix" else None
         self._reader = new_reader()
 
@@ -112,7 +112,7 @@ class LazyConnection:
             except REPLIED as error:
                 return error
         reader = self._reader
-        if self._fd is not None:
+        if self._fd is not None:  # nearly always all of it fits at once
             try:
                 data = data[os.write(self._fd, data) :]
             except BlockingIOError:
