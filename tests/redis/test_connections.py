@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import gc
 import inspect
 import socket
 import subprocess
-import threading
 import time
 import warnings
 from pathlib import Path
@@ -374,15 +374,18 @@ def test_a_request_that_is_sent_in_parts() -> None:
 
     def answer() -> None:
         left = len(request)
-        while left:
-            left -= len(theirs.recv(left))
+        while left and (received := theirs.recv(left)):
+            left -= len(received)
         theirs.sendall(b":1\r\n")
 
-    connection = LazyConnection()
-    connection.open(SimpleNamespace(_sock=ours, connect=lambda: ours.settimeout(10), disconnect=ours.close), 10.0)
-    thread = threading.Thread(target=answer)
-    thread.start()
-    assert connection.ask(request, time.monotonic() + 10) == 1
-    thread.join()
-    connection.close()
-    theirs.close()
+    with ours, theirs, concurrent.futures.ThreadPoolExecutor() as threads:
+        connection = LazyConnection()
+        raw = SimpleNamespace(_sock=ours, connect=lambda: ours.settimeout(2), disconnect=ours.close)
+        connection.open(raw, 2.0)
+        answered = threads.submit(answer)
+        try:
+            assert connection.ask(request, time.monotonic() + 2) == 1
+        finally:
+            ours.shutdown(socket.SHUT_WR)
+        answered.result()
+        connection.close()
