@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fencing.redis.keys import keys_of
-from fencing.redis.resp import bulk, bulks, script_call
+from fencing.redis.resp import bulk, bulks, script_call, size_of
 from fencing.redis.scripts import ACQUIRE, RELEASE, Script
 
 Arguments = tuple[str | int, ...]
@@ -33,7 +33,7 @@ class Call(NamedTuple):
     """The effect: run a script, and wait for its reply at most ``timeout`` seconds."""
 
     form: Form
-    token: str  # empty: the script has no token
+    token: str | None  # None: the script has no token
     timeout: float = 0.0
     last_attempt: bool = False
 
@@ -47,13 +47,13 @@ class Call(NamedTuple):
 
     @property
     def args(self) -> Arguments:
-        return (self.token, *self.form.args) if self.token else self.form.args
+        return self.form.args if self.token is None else (self.token, *self.form.args)
 
     @property
     def packed(self) -> bytes:
         """The call by SHA-1 in wire format."""
-        form = self.form
-        return form.head + self.token.encode() + form.tail
+        form, token = self.form, self.token
+        return form.head if token is None else form.head + token.encode() + form.tail
 
     @property
     def may_take(self) -> bool:
@@ -67,38 +67,39 @@ class Call(NamedTuple):
         It is sent after this call on the same connection, if the caller is cancelled while it waits, or if the last
         attempt gets no reply. So a lock that was granted meanwhile does not stay until its ttl ends.
         """
-        listener = self.form.listener
-        return None if listener is None else release_call(self.form.keys[0], self.token, listener)
+        if self.token is None or self.form.listener is None:
+            return None
+        return release_call(self.form.keys[0], self.token, self.form.listener)
 
 
 def call_without_token(script: Script, keys: tuple[str, ...], args: Arguments, packed: bytes | None = None) -> Call:
     """Return a call of which no argument is a token of its own; ``packed``: its keys and arguments, packed before."""
     if packed is None:
         packed = bulks((*keys, *args))
-    return Call(Form(script, keys, args, script_call(script.by_sha, len(keys), len(args), packed), b""), "")
+    return Call(Form(script, keys, args, script_call(script.by_sha, len(keys), len(args), packed), b""), None)
 
 
 def form_of(
-    script: Script, keys: tuple[str, ...], args: Arguments, listener: str | None, *, token_length: int, more: int = 0
+    script: Script, keys: tuple[str, ...], args: Arguments, listener: str | None, *, token_size: int, more: int = 0
 ) -> Form:
-    """Return the form of a call for tokens of this length. ``more`` arguments will be added."""
+    """Return the form of a call for tokens of this size. ``more`` arguments will be added."""
     head = script_call(script.by_sha, len(keys), 1 + len(args) + more, bulks(keys))
-    return Form(script, keys, args, b"%b$%d\r\n" % (head, token_length), b"\r\n" + bulks(args), listener)
+    return Form(script, keys, args, b"%b$%d\r\n" % (head, token_size), b"\r\n" + bulks(args), listener)
 
 
 @lru_cache(maxsize=8192)  # names in use
-def _acquire_form(resource: str, args: Arguments, token_length: int) -> Form:
-    return form_of(ACQUIRE, _acquire_keys(resource), args, "", token_length=token_length)
+def _acquire_form(resource: str, args: Arguments, token_size: int) -> Form:
+    return form_of(ACQUIRE, _acquire_keys(resource), args, "", token_size=token_size)
 
 
 @lru_cache(maxsize=8192)
-def _queue_form(resource: str, args: Arguments, token_length: int) -> Form:
-    return form_of(ACQUIRE, _acquire_keys(resource), args, str(args[-1]), token_length=token_length, more=1)
+def _queue_form(resource: str, args: Arguments, token_size: int) -> Form:
+    return form_of(ACQUIRE, _acquire_keys(resource), args, str(args[-1]), token_size=token_size, more=1)
 
 
 @lru_cache(maxsize=8192)
-def _release_form(resource: str, token_length: int) -> Form:
-    return form_of(RELEASE, _release_keys(resource), (), None, token_length=token_length)
+def _release_form(resource: str, token_size: int) -> Form:
+    return form_of(RELEASE, _release_keys(resource), (), None, token_size=token_size)
 
 
 def _acquire_keys(resource: str) -> tuple[str, ...]:
@@ -113,7 +114,7 @@ def _release_keys(resource: str) -> tuple[str, ...]:
 
 def acquire_call(resource: str, token: str, args: Arguments, timeout: float, last_attempt: bool) -> Call:
     """Return the call that takes the lock if it is free; ``args``: those of lua/acquire.lua after the token."""
-    return _new(Call, (_acquire_form(resource, args, len(token)), token, timeout, last_attempt))
+    return _new(Call, (_acquire_form(resource, args, size_of(token)), token, timeout, last_attempt))
 
 
 def queue_call(resource: str, token: str, args: Arguments, ticket: str, timeout: float, last_attempt: bool) -> Call:
@@ -127,21 +128,21 @@ def queue_call(resource: str, token: str, args: Arguments, ticket: str, timeout:
         timeout: seconds.
         last_attempt: whether the call is not repeated.
     """
-    form = _queue_form(resource, args, len(token))
+    form = _queue_form(resource, args, size_of(token))
     form = form._replace(args=(*args, ticket), tail=form.tail + bulk(ticket))
     return Call(form, token, timeout, last_attempt)
 
 
 def decline_call(resource: str, token: str, listener: str, *, timeout: float) -> Call:
     """Return the call that declines an offer to the token, and leaves the queue. It frees no lock that was granted."""
-    form = form_of(RELEASE, _release_keys(resource), (listener, "offer"), None, token_length=len(token))
+    form = form_of(RELEASE, _release_keys(resource), (listener, "offer"), None, token_size=size_of(token))
     return Call(form, token, timeout)
 
 
 def release_call(resource: str, token: str, listener: str = "", timeout: float = 0.0) -> Call:
     """Return the call that frees the lock if the token holds it; with a listener, it also removes the queue entry."""
     if listener:
-        form = form_of(RELEASE, _release_keys(resource), (listener,), None, token_length=len(token))
+        form = form_of(RELEASE, _release_keys(resource), (listener,), None, token_size=size_of(token))
     else:
-        form = _release_form(resource, len(token))
+        form = _release_form(resource, size_of(token))
     return _new(Call, (form, token, timeout, False))

@@ -294,7 +294,7 @@ class Connections:
             pass  # it was woken
 
     def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
-        form, seconds = call.form, call.timeout
+        seconds = call.timeout
         if not LEAST_SECONDS <= seconds <= self._user_timeout:
             seconds = self._factory.limit_seconds(seconds)
         was_open = connection.used > self._broken_at
@@ -308,14 +308,14 @@ class Connections:
             ):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            reply = connection.ask(form.head + call.token.encode() + form.tail, started + seconds)
+            reply = connection.ask(call.packed, started + seconds)
             if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
             is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
             self._abandon(connection, call, interrupted=not is_broken)
             raise
-        if type(reply) not in form.script.replies:
+        if type(reply) not in call.form.script.replies:
             self._raise_error_reply(connection, call, reply, was_open)
         connection.used = started
         return reply

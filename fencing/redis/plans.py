@@ -24,7 +24,7 @@ from fencing.redis.calls import (
     release_call,
 )
 from fencing.redis.keys import Keys, holder_pattern, keys_of
-from fencing.redis.resp import bulk, bulks
+from fencing.redis.resp import bulk, bulks, size_of
 from fencing.redis.scripts import FORCE_RELEASE, HOLDER, HOLDERS, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
@@ -234,7 +234,7 @@ class RedisPlans(Backend):
     ) -> Plan[Answer]:
         names = keys_of(resource)
         keys = (names.lock, names.holder, names.counter)
-        call = Call(form_of(script, keys, args, "", token_length=len(token)), token)
+        call = Call(form_of(script, keys, args, "", token_size=size_of(token)), token)
         return self._plan_call(call, resource, settings, deadline)
 
     def _plan_call(

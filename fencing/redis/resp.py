@@ -47,11 +47,15 @@ ERRORS: dict[str, type[RedisError]] = {
 """The error codes with an exception of their own: see the page above, simple errors."""
 
 
+def size_of(text: str) -> int:
+    """Return the number of bytes of a text."""
+    return len(text) if text.isascii() else len(text.encode())
+
+
 def bulk(value: str | int) -> bytes:
     """Pack one argument."""
     text = str(value)
-    size = len(text) if text.isascii() else len(text.encode())
-    return f"${size}\r\n{text}\r\n".encode()
+    return f"${size_of(text)}\r\n{text}\r\n".encode()
 
 
 def bulks(values: Iterable[str | int]) -> bytes:

@@ -15,7 +15,8 @@ from fencing.locks import backend, plans
 from fencing.locks.backend import Holder, Taken
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call
+from fencing.redis.calls import Call, release_call
+from fencing.redis.connection_factory import command
 from fencing.redis.plans import RedisPlans
 from fencing.redis.resp import bulks, script_call
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
@@ -399,6 +400,17 @@ def test_packed_requests_equal_unpacked_ones(steps: Stepper) -> None:
     for call in steps.effects:
         keys, args = call.keys, call.args
         assert call.packed == script_call(call.script.by_sha, len(keys), len(args), bulks((*keys, *args)))
+
+
+@pytest.mark.parametrize("token", ["", "t", "t" * 22, "ü" * 22], ids=["empty", "short", "own", "wide"])
+@pytest.mark.parametrize("listener", ["", "hub"])
+def test_every_token_is_packed_with_its_size(token: str, listener: str) -> None:
+    call = release_call("r", token, listener)
+    args = (token, listener) if listener else (token,)
+    assert call.args == args
+    packed = bulks((*call.keys, *args))
+    assert call.packed == script_call(call.script.by_sha, len(call.keys), len(args), packed)
+    assert command(call, by_text=True) == script_call(call.script.by_text, len(call.keys), len(args), packed)
 
 
 def test_an_acquire_that_is_cancelled_leaves_the_queue_with_its_compensation(steps: Stepper) -> None:
