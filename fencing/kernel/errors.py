@@ -47,16 +47,30 @@ class NotAcquired(FencingError):
             a guard had admitted a newer fence. Check whether another system mints fences for this resource.
         waited: seconds since the call.
         owner: the holder's label; None: not known.
+        held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
+            lease on, or use ``lock.reentrant()``. None: another holder has it.
     """
 
     def __init__(
-        self, *, resource: str, reason: Literal["held", "superseded"], waited: float, owner: str | None = None
+        self,
+        *,
+        resource: str,
+        reason: Literal["held", "superseded"],
+        waited: float,
+        owner: str | None = None,
+        held_by_this: Literal["thread", "task"] | None = None,
     ) -> None:
         self.resource = resource
         self.reason = reason
         self.waited = waited
         self.owner = owner
-        if reason == "held":
+        self.held_by_this = held_by_this
+        if held_by_this is not None:
+            text = (
+                f"{resource!r} is held by this very {held_by_this}, in a block around this one; it was not acquired "
+                f"within {waited:.2f} s; pass the lease on, or use lock.reentrant()"
+            )
+        elif reason == "held":
             by_owner = f" by {owner}" if owner else ""
             text = f"{resource!r} is held{by_owner}; it was not acquired within {waited:.2f} s; try later"
         else:

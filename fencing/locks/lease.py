@@ -125,6 +125,13 @@ class LeaseBase:
                 seen.update(map(id, inner))
                 errors += inner
 
+    def leave_inner(self, error: BaseException | None) -> None:
+        """Leave a block inside the lease's own block. Raise LeaseLost if it was lost, but the block raised nothing."""
+        if error is not None:
+            self._lose_if_stale(error)
+        elif self.ended is None and not self.held:
+            raise LeaseLost(fence=self.fence, reason=self._loss() or "gone", completed=True)
+
     def _loss_at_exit(self) -> LeaseLost | None:
         """Return the error of a block whose lock could not be freed; None: it had nothing to free."""
         if self.ended in ("detached", "forked"):

@@ -203,13 +203,14 @@ class CancelOnLoss:
         self._task: asyncio.Task[Any] | None = None
         self._cancelling_before = 0
         self._fired = False
+        self._outer: Callable[[], None] | None = None  # of the block around this one
 
     def begin(self) -> None:
         """Watch the lease, for the current task."""
         self._task = asyncio.current_task()
         if self._task is not None:
             self._cancelling_before = self._task.cancelling()
-        self._lease._cancel = self._cancel
+        self._outer, self._lease._cancel = self._lease._cancel, self._cancel
         if self._lease._holding.lost is not None:
             self._cancel()
 
@@ -222,7 +223,7 @@ class CancelOnLoss:
     def end(self, error: BaseException | None) -> LeaseLost | None:
         """Return the error to raise in the place of the one that ended the block; None: leave that."""
         task, self._task = self._task, None
-        self._lease._cancel = None
+        self._lease._cancel = self._outer
         if not self._fired or task is None:
             return None
         cancelled_elsewhere = task.uncancel() > self._cancelling_before
