@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease, CancelOnLoss
-from fencing.locks.reentrant import Block, blocks
-
-if TYPE_CHECKING:
-    from fencing.locks.lock import AsyncFencedLock, FencedLock
+from fencing.locks.reentrant import Block, HeldLock, begun, blocks
 
 _TWICE = "this hold() was used before; call hold() once for each block"
 
@@ -24,7 +21,7 @@ class Hold(Block, ContextDecorator):
 
     _waiter = "thread"
 
-    def __init__(self, lock: FencedLock, timeout: float | None) -> None:
+    def __init__(self, lock: HeldLock, timeout: float | None) -> None:
         self._lock = lock
         self._timeout = timeout
         self._used = False
@@ -48,7 +45,12 @@ class Hold(Block, ContextDecorator):
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
-        outer = self._surrounding() if blocks.get() else None
+        outer, around = None, blocks.get()
+        if around and (len(around) > 1 or around[0]() is not None):
+            around = begun(around)
+            outer = self._surrounding(around)
+        else:
+            around = ()
         if outer is not None and (shared := self._reenter(outer)) is not None:
             lease: Lease = shared
             return lease
@@ -58,7 +60,7 @@ class Hold(Block, ContextDecorator):
             if outer is None:
                 raise
             raise self._explain(error, outer) from None
-        self._begin()
+        self._begin(around)
         return lease
 
     def __exit__(
@@ -69,10 +71,7 @@ class Hold(Block, ContextDecorator):
         lease = self._lease
         assert lease is not None
         if self._inside is None or self._leave():
-            try:
-                lease.__exit__(kind, error, trace)
-            finally:
-                self._forget()
+            lease.__exit__(kind, error, trace)
             self._lease = None
         else:
             self._leave_inner(error)
@@ -92,7 +91,7 @@ class AsyncHold(Block):
 
     _waiter = "task"
 
-    def __init__(self, lock: AsyncFencedLock, timeout: float | None, cancel_on_loss: bool) -> None:
+    def __init__(self, lock: HeldLock, timeout: float | None, cancel_on_loss: bool) -> None:
         self._lock = lock
         self._timeout = timeout
         self._cancel_on_loss = cancel_on_loss
@@ -115,7 +114,8 @@ class AsyncHold(Block):
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
-        outer = self._surrounding() if blocks.get() else None
+        around = begun(blocks.get())
+        outer = self._surrounding(around)
         lease: AsyncLease | None = None if outer is None else self._reenter(outer)
         if lease is None:
             try:
@@ -124,7 +124,7 @@ class AsyncHold(Block):
                 if outer is None:
                     raise
                 raise self._explain(error, outer) from None
-            self._begin()
+            self._begin(around)
         if self._cancel_on_loss:
             self._cancel = CancelOnLoss(lease)
             self._cancel.begin()
@@ -139,10 +139,7 @@ class AsyncHold(Block):
         assert lease is not None
         loss = None if self._cancel is None else self._cancel.end(error)
         if self._inside is None or self._leave():
-            try:
-                await lease.__aexit__(kind, loss or error, trace)
-            finally:
-                self._forget()
+            await lease.__aexit__(kind, loss or error, trace)
             self._lease = None
         else:
             self._leave_inner(loss or error)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import fields
 from threading import get_ident
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.settings import Settings, check_timeout
@@ -21,13 +21,24 @@ from fencing.locks.settings import Settings, check_timeout
 MOST_DEPTH = 1000
 """How deep the blocks of one lease may be nested. Deeper ones are a recursion without an end."""
 
-PRUNE_AT = 8
-"""From how many notes on those of ended blocks are removed. They stay if a block ends in another context."""
+Notes = tuple["weakref.ref[Block]", ...]
 
-blocks: ContextVar[tuple[weakref.ref[Block], ...]] = ContextVar("fencing_blocks", default=())
-"""The notes, the latest first. Weak: a block that is collected has ended."""
+blocks: ContextVar[Notes] = ContextVar("fencing_blocks", default=())
+"""The blocks of this context, the latest first. Those that have ended, or are collected, stay until the next begins."""
 
 _running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop  # the other one raises
+
+
+class HeldLock(Protocol):
+    """The parts of a sync or async lock that its blocks use."""
+
+    resource: str
+    _key: tuple[int, str]  # the id of the coordinator, which is not reused while it has leases; and the resource
+    _settings: Settings
+    _is_reentrant: bool
+
+    def acquire(self, timeout: float | None = None) -> Any:
+        """Wait for the lock. Return its lease, or an awaitable of it."""
 
 
 class Block:
@@ -50,36 +61,23 @@ class Block:
 
     _waiter: ClassVar[Literal["thread", "task"]]  # a thread that waits stops all its tasks
 
-    _lock: Any
+    _lock: HeldLock
     _timeout: float | None
     _used: bool
     _lease: Any  # None: the block has not begun, or has ended
     _thread: int
-    _task: weakref.ref[asyncio.Task[Any]] | None
-    _inside: set[int] | None  # the ids of the blocks that share the lease, and have not ended; None: it has no others
+    _task: weakref.ref[asyncio.Task[Any]] | None  # unused by plain sync blocks
+    _inside: set[int] | None  # the ids of the blocks that share the lease, and have not ended; None: it is not shared
     _outermost: Block | None  # the block whose lease this one shares
 
-    def _begin(self) -> None:
-        """Note that the block has begun."""
+    def _begin(self, around: Notes) -> None:
+        """Note that the block has begun, inside of these blocks."""
         if self._lock._is_reentrant:
             self._inside = {id(self)}
         self._thread = get_ident()
-        loop = _running_loop()
-        if loop is not None:
-            task = asyncio.current_task(loop)
-            self._task = None if task is None else weakref.ref(task)
-        noted = blocks.get()
-        if len(noted) >= PRUNE_AT:
-            noted = tuple(each for each in noted if (block := each()) is not None and not block._is_over)
-        blocks.set((weakref.ref(self), *noted))
-
-    def _forget(self) -> None:
-        """Remove the note of a block that has ended. In another context there is none."""
-        noted, ended = blocks.get(), self._outermost or self
-        if noted and noted[0]() is ended:
-            blocks.set(noted[1:])
-        else:
-            blocks.set(tuple(each for each in noted if each() is not ended))
+        if self._waiter == "task" or self._inside is not None:
+            self._task = _this_task()
+        blocks.set((weakref.ref(self), *around) if around else (weakref.ref(self),))
 
     def _leave(self) -> bool:
         """Note the end of the block. Return whether it was the last of its lease, so that the lock must be released."""
@@ -100,36 +98,26 @@ class Block:
         lease = self._lease
         return lease is None or lease.ended == "forked" or (self._inside is not None and not self._inside)
 
-    @property
-    def _is_own(self) -> bool:
-        """Whether the current thread and task have begun the block."""
-        loop = _running_loop()
-        task = None if loop is None else asyncio.current_task(loop)
-        if self._task is not None:
-            return self._task() is task
-        return task is None and self._thread == get_ident()
-
-    def _surrounding(self) -> Block | None:
+    def _surrounding(self, around: Notes) -> Block | None:
         """Return the block around the current code that holds the lock's resource; None: there is none.
 
         Raises:
             RuntimeError: the code that started this task or thread is in a re-entrant block. Pass the lease on.
         """
-        key = self._lock._key
-        for note in blocks.get():
+        key, thread, task = self._lock._key, get_ident(), _this_task()
+        for note in around:
             block = note()
-            if block is not None and block._lock._key == key and not block._is_over:
-                if block._is_own:
-                    return block
-                if not self._lock._is_reentrant or block._inside is None:
-                    if self._waiter == "thread" and block._thread == get_ident():
-                        return block
-                elif block._lease.held:
-                    starter = "thread" if block._task is None else "task"
-                    raise RuntimeError(
-                        f"{self._lock.resource!r} is held by the {starter} that started this one; pass it the lease: "
-                        f"if it waited for the lock, both could wait for each other"
-                    )
+            if block is None or block._lock._key != key or block._is_over:
+                continue
+            both = self._lock._is_reentrant and block._inside is not None
+            if block._thread == thread and (block._task == task or (self._waiter == "thread" and not both)):
+                return block
+            if both and block._lease.held:
+                starter = "thread" if block._task is None else "task"
+                raise RuntimeError(
+                    f"{self._lock.resource!r} is held by the {starter} that started this one; pass it the lease: "
+                    f"if it waited for the lock, both could wait for each other"
+                )
         return None
 
     def _reenter(self, outer: Block) -> Any:
@@ -181,6 +169,17 @@ class Block:
         lease = getattr(self, "_lease", None)
         if lease is not None and self._leave():  # an interruption skipped the end of the block
             lease.release_later()
+
+
+def _this_task() -> weakref.ref[asyncio.Task[Any]] | None:
+    loop = _running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
+    return None if task is None else weakref.ref(task)
+
+
+def begun(notes: Notes) -> Notes:
+    """Return the notes of the blocks that have not ended."""
+    return tuple(note for note in notes if (block := note()) is not None and not block._is_over)
 
 
 def _difference(outer: Settings, inner: Settings) -> str:
