@@ -87,13 +87,14 @@ _STOP = "stop, and acquire again"
 _COMPLETED = "the block had already run to its end: the writes that guards acknowledged count, so do not repeat them"
 
 _LOSS = {
-    "released": ("was released", "acquire the lock again"),
-    "detached": ("was detached", "the process that adopts its fence may continue"),
-    "forked": ("belongs to the parent process", "acquire one of your own in this process"),
-    "expired": ("has passed its deadline (renewal was off, over its max_lifetime, or got no answer)", _STOP),
-    "gone": ("is gone from the coordinator (expired, taken over, flushed, or overwritten)", _STOP),
-    "stale": ("was superseded at the storage by a newer holder", _STOP),
+    "released": ("was released", "", "acquire the lock again"),
+    "detached": ("was detached", "", "the process that adopts its fence may continue"),
+    "forked": ("belongs to the parent process", "", "acquire one of your own in this process"),
+    "expired": ("has passed its deadline", " (renewal was off, over its max_lifetime, or got no answer)", _STOP),
+    "gone": ("is gone from the coordinator", " (expired, taken over, flushed, or overwritten)", _STOP),
+    "stale": ("was superseded at the storage", " by a newer holder", _STOP),
 }
+"""For each reason: the event, what may have caused it if that is not known, and what to do next."""
 
 
 class LeaseLost(FencingError):
@@ -108,15 +109,19 @@ class LeaseLost(FencingError):
             admitted a newer fence.
         completed: the block under ``hold`` had run to its end before the loss was noticed. Check what the guards
             acknowledged before you repeat the work.
+        cause: what caused it, in words for people; None: not known.
     """
 
-    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False) -> None:
+    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False, cause: str | None = None) -> None:
         self.fence = fence
         self.reason = reason
         self.completed = completed
-        event, advice = _LOSS[reason]
+        self.cause = cause
+        event, guesses, advice = _LOSS[reason]
+        why = guesses if cause is None else f": {cause}"
         super().__init__(
-            f"the lease on {fence.resource!r} (fence {fence.number}) {event}; {_COMPLETED if completed else advice}"
+            f"the lease on {fence.resource!r} (fence {fence.number}) {event}{why}; "
+            f"{_COMPLETED if completed else advice}"
         )
 
 

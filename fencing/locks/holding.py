@@ -70,8 +70,11 @@ class Holding:
         "fence",
         "grant",
         "granted_at",
+        "late",
         "lease",
+        "renewed_at",
         "settings",
+        "unanswered_since",
     )
 
     def __init__(
@@ -81,13 +84,15 @@ class Holding:
         self.grant = grant
         self.deadline = grant.deadline
         self.settings = settings
-        self.granted_at = now
+        self.granted_at = self.renewed_at = now
+        self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
+        self.late = 0.0  # by how many seconds this process has delayed its renewal
         self._tick = _tick(settings.ttl)
         self.due: float | None = self._next_due(now, THIRD) if settings.renew else None
         self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
         self._ref: weakref.ref[Holding] = weakref.ref(self, None if alive is None else alive.discard)
         self.lease: Callable[[], Notified | None] = _no_lease
-        self._ended: dict[None, tuple[End | Loss]] = {}  # at most one entry, and setdefault is atomic
+        self._ended: dict[None, tuple[End | Loss, str | None]] = {}  # at most one entry, and setdefault is atomic
         self._alive = alive
         if alive is not None:
             alive.add(self._ref)
@@ -116,18 +121,24 @@ class Holding:
         how = self.ended
         return how if how == "expired" or how == "gone" or how == "stale" else None
 
-    def lose(self, how: Loss) -> bool:
+    @property
+    def cause(self) -> str | None:
+        """What caused its loss, in words; None: it was not lost, or the cause is not known."""
+        ended = self._ended.get(None)
+        return None if ended is None else ended[1]
+
+    def lose(self, how: Loss, cause: str | None = None) -> bool:
         """End it as lost, and notify its lease. Return False if it had ended before."""
-        if not self.end(how):
+        if not self.end(how, cause):
             return False
         lease = self.lease()
         if lease is not None:
             lease.notify_lost()
         return True
 
-    def end(self, how: End | Loss) -> bool:
+    def end(self, how: End | Loss, cause: str | None = None) -> bool:
         """End it. Return False if it had ended before."""
-        entry = (how,)
+        entry = (how, cause)
         first = self._ended.setdefault(None, entry) is entry
         together, self.due_together = self.due_together, None
         if together is not None:
@@ -144,8 +155,18 @@ class Holding:
     def renewed(self, deadline: float, now: float) -> None:
         """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it."""
         self.deadline = max(self.deadline, deadline)
+        if now < self.deadline:
+            self.renewed_at, self.unanswered_since, self.late = now, None, 0.0
         if self.settings.renew:
             self.due = self._next_due(now, THIRD)
+
+    def ask(self, now: float) -> None:
+        """Note that its renewal, which is due, begins."""
+        if self.due is not None:
+            self.late = max(self.late, now - self.due)
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+        self.due = None
 
     def not_renewed(self, now: float) -> None:
         """Note that a renewal got no answer. The next attempt is due soon."""

@@ -75,7 +75,7 @@ class AsyncLease(LeaseBase):
 
     async def _call(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
         try:
-            result = callback(LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
+            result = callback(self._lost(self._holding.lost))
             if isinstance(result, Awaitable):
                 await result
         except Exception:  # noqa: BLE001 - every exception of a user's function is logged
@@ -93,8 +93,8 @@ class AsyncLease(LeaseBase):
         try:
             plan = plans.renew(self._backend, self.fence, self._holding.settings)
             deadline = await run_async(plan, self._backend.perform)
-        except LeaseLost:
-            self._holding.lose("gone")
+        except LeaseLost as error:
+            self._holding.lose("gone", error.cause)
             raise
         self._holding.renewed(deadline, self._backend.clock())
 
@@ -171,7 +171,7 @@ class AsyncLease(LeaseBase):
         finally:
             freed = await self._release_at_exit(error, was_lost)
         if not freed and error is None:
-            loss = self._loss_at_exit()
+            loss = await run_async(self._plan_loss_at_exit(), self._backend.perform)
             if loss is not None:
                 raise loss
 
@@ -228,5 +228,5 @@ class CancelOnLoss:
             return None
         cancelled_elsewhere = task.uncancel() > self._cancelling_before
         if isinstance(error, asyncio.CancelledError) and not cancelled_elsewhere:
-            return LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone")
+            return self._lease._lost(self._lease._holding.lost)
         return None

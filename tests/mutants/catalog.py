@@ -165,6 +165,42 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/locks/test_reentrant.py::test_a_stale_fence_that_leaves_an_inner_block_ends_the_lease",
         ),
     ),
+    # The causes of a loss
+    Mutant(
+        "a-standstill-is-taken-for-a-silent-service",
+        "fencing/locks/causes.py",
+        "if late >= settings.ttl * STANDSTILL:",
+        "if False:",
+        ("tests/locks/test_causes.py::test_this_side_stood_still",),
+    ),
+    Mutant(
+        "a-silent-service-is-taken-for-nothing",
+        "fencing/locks/holding.py",
+        "            self.unanswered_since = now\n",
+        "            pass\n",
+        ("tests/locks/test_causes.py::test_there_was_no_answer",),
+    ),
+    Mutant(
+        "an-answer-does-not-clear-the-silence",
+        "fencing/locks/holding.py",
+        "self.renewed_at, self.unanswered_since, self.late = now, None, 0.0",
+        "self.renewed_at = now",
+        ("tests/locks/test_causes.py::test_its_max_lifetime_was_over",),
+    ),
+    Mutant(
+        "the-exit-of-a-block-does-not-ask-why",
+        "fencing/locks/lease.py",
+        'if loss is None or loss.reason != "gone" or loss.cause is not None:',
+        "if True:",
+        ("tests/locks/test_causes.py::test_another_holder_has_it",),
+    ),
+    Mutant(
+        "a-renewal-does-not-ask-why",
+        "fencing/locks/plans.py",
+        '        each.lose("gone", cause)\n',
+        '        each.lose("gone")\n',
+        ("tests/locks/test_causes.py::test_nobody_has_it",),
+    ),
     # Locks
     Mutant(
         "claims-that-outlast-the-lease-count",
