@@ -58,17 +58,18 @@ class Coordinator(Backend):
     def perform(self, effect: Any) -> Any:
         """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
 
-    def lock(self, resource: str, **options: Unpack[LockOptions]) -> FencedLock:
+    def lock(self, resource: str, *, reentrant: bool = False, **options: Unpack[LockOptions]) -> FencedLock:
         """Return the lock of a resource. It is cheap, so make one whenever you need it.
 
         Args:
             resource: the name of what is protected, such as ``"orders:42"``.
+            reentrant: as :meth:`fencing.FencedLock.reentrant`.
             options: the same as the coordinator's; an option that is not given is the coordinator's.
 
         Raises:
             TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
         """
-        return FencedLock(self, resource, **options)
+        return FencedLock(self, resource, reentrant=reentrant, **options)
 
     def acquire(self, resource: str, timeout: float | None = None, **options: Unpack[LockOptions]) -> Lease:
         """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.

@@ -51,17 +51,18 @@ class AsyncCoordinator(Backend):
     async def perform(self, effect: Any) -> Any:
         """Perform one effect that this coordinator's plans yielded, within the effect's time limit."""
 
-    def lock(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncFencedLock:
+    def lock(self, resource: str, *, reentrant: bool = False, **options: Unpack[AsyncLockOptions]) -> AsyncFencedLock:
         """Return the lock of a resource. It is cheap, so make one whenever you need it.
 
         Args:
             resource: the name of what is protected, such as ``"orders:42"``.
+            reentrant: as :meth:`fencing.AsyncFencedLock.reentrant`.
             options: the same as the coordinator's; an option that is not given is the coordinator's.
 
         Raises:
             TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
         """
-        return AsyncFencedLock(self, resource, **options)
+        return AsyncFencedLock(self, resource, reentrant=reentrant, **options)
 
     async def acquire(
         self, resource: str, timeout: float | None = None, **options: Unpack[AsyncLockOptions]

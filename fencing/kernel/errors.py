@@ -47,16 +47,30 @@ class NotAcquired(FencingError):
             a guard had admitted a newer fence. Check whether another system mints fences for this resource.
         waited: seconds since the call.
         owner: the holder's label; None: not known.
+        held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
+            lease on, or use ``lock.reentrant()``. None: another holder has it.
     """
 
     def __init__(
-        self, *, resource: str, reason: Literal["held", "superseded"], waited: float, owner: str | None = None
+        self,
+        *,
+        resource: str,
+        reason: Literal["held", "superseded"],
+        waited: float,
+        owner: str | None = None,
+        held_by_this: Literal["thread", "task"] | None = None,
     ) -> None:
         self.resource = resource
         self.reason = reason
         self.waited = waited
         self.owner = owner
-        if reason == "held":
+        self.held_by_this = held_by_this
+        if held_by_this is not None:
+            text = (
+                f"{resource!r} is held by this very {held_by_this}, in a block around this one; it was not acquired "
+                f"within {waited:.2f} s; pass the lease on, or use lock.reentrant()"
+            )
+        elif reason == "held":
             by_owner = f" by {owner}" if owner else ""
             text = f"{resource!r} is held{by_owner}; it was not acquired within {waited:.2f} s; try later"
         else:
@@ -73,13 +87,14 @@ _STOP = "stop, and acquire again"
 _COMPLETED = "the block had already run to its end: the writes that guards acknowledged count, so do not repeat them"
 
 _LOSS = {
-    "released": ("was released", "acquire the lock again"),
-    "detached": ("was detached", "the process that adopts its fence may continue"),
-    "forked": ("belongs to the parent process", "acquire one of your own in this process"),
-    "expired": ("has passed its deadline (renewal was off, over its max_lifetime, or got no answer)", _STOP),
-    "gone": ("is gone from the coordinator (expired, taken over, flushed, or overwritten)", _STOP),
-    "stale": ("was superseded at the storage by a newer holder", _STOP),
+    "released": ("was released", "", "acquire the lock again"),
+    "detached": ("was detached", "", "the process that adopts its fence may continue"),
+    "forked": ("belongs to the parent process", "", "acquire one of your own in this process"),
+    "expired": ("has passed its deadline", " (renewal was off, over its max_lifetime, or got no answer)", _STOP),
+    "gone": ("is gone from the coordinator", " (expired, taken over, flushed, or overwritten)", _STOP),
+    "stale": ("was superseded at the storage", " by a newer holder", _STOP),
 }
+"""For each reason: the event, what may have caused it if that is not known, and what to do next."""
 
 
 class LeaseLost(FencingError):
@@ -94,15 +109,19 @@ class LeaseLost(FencingError):
             admitted a newer fence.
         completed: the block under ``hold`` had run to its end before the loss was noticed. Check what the guards
             acknowledged before you repeat the work.
+        cause: what caused it, in words for people; None: not known.
     """
 
-    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False) -> None:
+    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False, cause: str | None = None) -> None:
         self.fence = fence
         self.reason = reason
         self.completed = completed
-        event, advice = _LOSS[reason]
+        self.cause = cause
+        event, guesses, advice = _LOSS[reason]
+        why = guesses if cause is None else f": {cause}"
         super().__init__(
-            f"the lease on {fence.resource!r} (fence {fence.number}) {event}; {_COMPLETED if completed else advice}"
+            f"the lease on {fence.resource!r} (fence {fence.number}) {event}{why}; "
+            f"{_COMPLETED if completed else advice}"
         )
 
 

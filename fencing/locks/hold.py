@@ -2,56 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import ContextDecorator
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self
 
+from fencing.kernel.errors import NotAcquired
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease, CancelOnLoss
+from fencing.locks.reentrant import Block, HeldLock, begun, blocks
 
 _TWICE = "this hold() was used before; call hold() once for each block"
 
 
-class Hold(ContextDecorator):
+class Hold(Block, ContextDecorator):
     """The context manager that :meth:`fencing.FencedLock.hold` returns. Used as ``with``, once, or as a decorator."""
 
-    __slots__ = ("_acquire", "_lease", "_timeout", "_used")
+    __slots__ = ()
 
-    def __init__(self, acquire: Callable[[float | None], Lease], timeout: float | None) -> None:
-        self._acquire = acquire
+    _waiter = "thread"
+
+    def __init__(self, lock: HeldLock, timeout: float | None) -> None:
+        self._lock = lock
         self._timeout = timeout
         self._used = False
         self._lease: Lease | None = None
+        self._task = self._inside = self._outermost = None
 
     def _recreate_cm(self) -> Self:
-        return type(self)(self._acquire, self._timeout)  # for each call of the decorated function
+        return type(self)(self._lock, self._timeout)  # for each call of the decorated function
 
     def __enter__(self) -> Lease:
-        """Acquire the lock.
+        """Acquire the lock; inside a block of the same re-entrant lock, return the lease of that block.
 
         Raises:
             NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``.
+            LeaseLost: the lease was lost or ended in the re-entrant block around this one. Stop, and leave that block.
+            RuntimeError: the hold would wait for itself for ever, or for the code that started this thread. Pass the
+                lease on.
             TypeError: this object was used before. Call ``hold`` for each block.
+            ValueError, RecursionError: a block inside a block has other options, or is nested too deep.
         """
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
-        self._lease = lease = self._acquire(self._timeout)
+        outer, around = None, blocks.get()
+        if around and (len(around) > 1 or around[0]() is not None):
+            around = begun(around)
+            outer = self._surrounding(around)
+        else:
+            around = ()
+        if outer is not None and (shared := self._reenter(outer)) is not None:
+            lease: Lease = shared
+            return lease
+        try:
+            self._lease = lease = self._lock.acquire(self._timeout)
+        except NotAcquired as error:
+            if outer is None:
+                raise
+            raise self._explain(error, outer) from None
+        self._begin(around)
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        assert self._lease is not None
-        self._lease.__exit__(kind, error, trace)
-        self._lease = None
-
-    def __del__(self) -> None:
-        lease = getattr(self, "_lease", None)
-        if lease is not None:  # an interruption skipped the end of the block
-            lease.release_later()
+        """Release the lock, if no block inside has yet to end. Raise LeaseLost if it was lost, but the block raised
+        nothing."""
+        lease = self._lease
+        assert lease is not None
+        if self._inside is None or self._leave():
+            lease.__exit__(kind, error, trace)
+            self._lease = None
+        else:
+            self._leave_inner(error)
 
     if not TYPE_CHECKING:  # type checkers report ``async with`` themselves
 
@@ -61,32 +84,47 @@ class Hold(ContextDecorator):
         async def __aexit__(self, *error: object) -> None: ...
 
 
-class AsyncHold:
+class AsyncHold(Block):
     """The context manager that :meth:`fencing.AsyncFencedLock.hold` returns. Used as ``async with``, once."""
 
-    __slots__ = ("_acquire", "_cancel", "_cancel_on_loss", "_lease", "_timeout", "_used")
+    __slots__ = ("_cancel", "_cancel_on_loss")
 
-    def __init__(
-        self, acquire: Callable[[float | None], Awaitable[AsyncLease]], timeout: float | None, cancel_on_loss: bool
-    ) -> None:
-        self._acquire = acquire
+    _waiter = "task"
+
+    def __init__(self, lock: HeldLock, timeout: float | None, cancel_on_loss: bool) -> None:
+        self._lock = lock
         self._timeout = timeout
         self._cancel_on_loss = cancel_on_loss
         self._cancel: CancelOnLoss | None = None
         self._used = False
         self._lease: AsyncLease | None = None
+        self._task = self._inside = self._outermost = None
 
     async def __aenter__(self) -> AsyncLease:
-        """Acquire the lock.
+        """Acquire the lock; inside a block of the same re-entrant lock, return the lease of that block.
 
         Raises:
             NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``.
+            LeaseLost: the lease was lost or ended in the re-entrant block around this one. Stop, and leave that block.
+            RuntimeError: the hold would wait for itself for ever, or for the task that started this one. Pass the lease
+                on.
             TypeError: this object was used before. Call ``hold`` for each block.
+            ValueError, RecursionError: a block inside a block has other options, or is nested too deep.
         """
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
-        self._lease = lease = await self._acquire(self._timeout)
+        around = begun(blocks.get())
+        outer = self._surrounding(around)
+        lease: AsyncLease | None = None if outer is None else self._reenter(outer)
+        if lease is None:
+            try:
+                self._lease = lease = await self._lock.acquire(self._timeout)
+            except NotAcquired as error:
+                if outer is None:
+                    raise
+                raise self._explain(error, outer) from None
+            self._begin(around)
         if self._cancel_on_loss:
             self._cancel = CancelOnLoss(lease)
             self._cancel.begin()
@@ -95,18 +133,18 @@ class AsyncHold:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
-        assert self._lease is not None
+        """Release the lock, if no block inside has yet to end. Raise LeaseLost if it was lost, but the block raised
+        nothing."""
+        lease = self._lease
+        assert lease is not None
         loss = None if self._cancel is None else self._cancel.end(error)
-        await self._lease.__aexit__(kind, loss or error, trace)
-        self._lease = None
+        if self._inside is None or self._leave():
+            await lease.__aexit__(kind, loss or error, trace)
+            self._lease = None
+        else:
+            self._leave_inner(loss or error)
         if loss is not None:
             raise loss from error
-
-    def __del__(self) -> None:
-        lease = getattr(self, "_lease", None)
-        if lease is not None:  # an interruption skipped the end of the block
-            lease.release_later()
 
     if not TYPE_CHECKING:
 

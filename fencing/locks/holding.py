@@ -65,8 +65,11 @@ class Holding:
         "fence",
         "grant",
         "granted_at",
+        "late",
         "lease",
+        "renewed_at",
         "settings",
+        "unanswered_since",
         "young",
     )
 
@@ -75,10 +78,12 @@ class Holding:
         self.grant = grant
         self.deadline = grant.deadline
         self.settings = settings
-        self.granted_at = now
+        self.granted_at = self.renewed_at = now
+        self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
+        self.late = 0.0  # by how many seconds this process has delayed its renewal
         self.due: float | None = None
         self.lease: Callable[[], Notified | None] = _no_lease
-        self._ended: list[tuple[End | Loss]] = []  # only the first entry counts, and append is atomic
+        self._ended: list[tuple[End | Loss, str | None]] = []  # only the first entry counts, and append is atomic
         self.young: set[Holding] | None = None  # all that are young, until the calendar takes them over
         self._ref: weakref.ref[Holding] | None = None
 
@@ -88,6 +93,13 @@ class Holding:
         if self.due is not None and self.due < self.deadline:
             return self.due
         return self.deadline // self.settings.tick_seconds * self.settings.tick_seconds
+
+    @property
+    def due_at(self) -> float | None:
+        """The moment at which its renewal is, or will be, due; None: none is."""
+        if self._ref is None and self.settings.renew and self.settings.ttl is not None:  # young
+            return self.granted_at + self.settings.ttl * THIRD
+        return self.due
 
     @property
     def ended(self) -> End | Loss | None:
@@ -105,20 +117,25 @@ class Holding:
         how = self.ended
         return how if how == "expired" or how == "gone" or how == "stale" else None
 
-    def lose(self, how: Loss) -> bool:
+    @property
+    def cause(self) -> str | None:
+        """What caused its loss, in words; None: it was not lost, or the cause is not known."""
+        return self._ended[0][1] if self._ended else None
+
+    def lose(self, how: Loss, cause: str | None = None) -> bool:
         """End it as lost, and notify its lease. Return False if it had ended before."""
-        if not self.end(how):
+        if not self.end(how, cause):
             return False
         lease = self.lease()
         if lease is not None:
             lease.notify_lost()
         return True
 
-    def end(self, how: End | Loss) -> bool:
+    def end(self, how: End | Loss, cause: str | None = None) -> bool:
         """End it. Return False if it had ended before."""
         if self._ended:
             return False
-        entry = (how,)
+        entry = (how, cause)
         self._ended.append(entry)
         if self.young is not None:
             self.young.discard(self)
@@ -154,8 +171,18 @@ class Holding:
     def renewed(self, deadline: float, now: float) -> None:
         """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it."""
         self.deadline = max(self.deadline, deadline)
+        if now < self.deadline:
+            self.renewed_at, self.unanswered_since, self.late = now, None, 0.0
         if self.settings.renew:
             self.due = self._next_due(now, THIRD)
+
+    def ask(self, now: float) -> None:
+        """Note that its renewal, which is due, begins."""
+        if self.due is not None:
+            self.late = max(self.late, now - self.due)
+        if self.unanswered_since is None:
+            self.unanswered_since = now
+        self.due = None
 
     def not_renewed(self, now: float) -> None:
         """Note that a renewal got no answer. The next attempt is due soon."""

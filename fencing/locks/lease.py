@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from fencing.kernel import process
-from fencing.kernel.effects import run
+from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUnknown, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
+from fencing.locks.causes import plan_why_gone, why_expired, why_stale
 from fencing.locks.holding import Holding
 
 logger = logging.getLogger("fencing")
@@ -74,7 +75,7 @@ class LeaseBase:
         """
         reason = self._loss()
         if reason is not None:
-            raise LeaseLost(fence=self.fence, reason=reason)
+            raise self._lost(reason)
 
     def detach(self) -> Fence:
         """End the lease here without freeing the lock, so that another process can continue.
@@ -86,7 +87,7 @@ class LeaseBase:
         """
         self.ensure_held()
         if not self._holding.end("detached"):  # another thread was faster
-            raise LeaseLost(fence=self.fence, reason=self._loss() or "gone")
+            raise self._lost()
         return self.fence
 
     def notify_lost(self) -> None:
@@ -96,10 +97,21 @@ class LeaseBase:
     def _loss(self) -> LossReason | None:
         return self.ended or self._holding.lost or ("expired" if self.remaining() <= 0 else None)
 
+    def _lost(self, reason: LossReason | None = None, *, completed: bool = False) -> LeaseLost:
+        """Return the error for a loss, with its cause if that is known."""
+        holding = self._holding
+        reason = reason or self._loss() or "gone"
+        cause = None
+        if reason == holding.lost:
+            cause = holding.cause
+        elif reason == "expired":  # the timer has not noticed it yet
+            cause = why_expired(self._backend, holding, self._backend.clock())
+        return LeaseLost(fence=self.fence, reason=reason, completed=completed, cause=cause)
+
     def _check_renewable(self) -> None:
         reason = self.ended or self._holding.lost
         if reason is not None:
-            raise LeaseLost(fence=self.fence, reason=reason)
+            raise self._lost(reason)
 
     def _check_not_ended(self) -> None:
         if self.ended is not None:
@@ -119,18 +131,35 @@ class LeaseBase:
         while errors:
             error = errors.pop()
             if isinstance(error, StaleFence) and getattr(error, "fence", None) == self.fence:
-                self._holding.lose("stale")
+                self._holding.lose("stale", why_stale(error))
             if isinstance(error, BaseExceptionGroup):  # other errors may have an attribute of that name, of any kind
                 inner = [each for each in _exceptions_of(error) if id(each) not in seen]
                 seen.update(map(id, inner))
                 errors += inner
+
+    def leave_inner(self, error: BaseException | None) -> None:
+        """Leave a block inside the lease's own block. Raise LeaseLost if it was lost, but the block raised nothing."""
+        if error is not None:
+            self._lose_if_stale(error)
+        elif self.ended is None and not self.held:
+            raise self._lost(completed=True)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Return the error of a block whose lock could not be freed; None: it had nothing to free."""
         if self.ended in ("detached", "forked"):
             return None
         reason: LossReason = self._holding.lost or ("expired" if self.remaining() <= 0 else "gone")
-        return LeaseLost(fence=self.fence, reason=reason, completed=True)
+        return self._lost(reason, completed=True)
+
+    def _plan_loss_at_exit(self) -> Plan[LeaseLost | None]:
+        """Do the same as :meth:`_loss_at_exit`, and ask for the cause if the release has found the lock gone."""
+        loss = self._loss_at_exit()
+        if loss is None or loss.reason != "gone" or loss.cause is not None:
+            return loss
+        settings = self._holding.settings
+        deadline = self._backend.give_back_deadline(settings)
+        cause = yield from plan_why_gone(self._backend, self.fence, settings, deadline)
+        return LeaseLost(fence=self.fence, reason="gone", completed=True, cause=cause)
 
     def _log_unreleased(self, error: Exception) -> None:
         logger.warning(
@@ -221,7 +250,7 @@ class Lease(LeaseBase):
                 callback = self._callbacks.pop(0)
             except IndexError:  # another thread was faster
                 return
-            call_in_thread(callback, LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
+            call_in_thread(callback, self._lost(self._holding.lost))
 
     def renew(self) -> None:
         """Give the lock its full ttl again, now. The fence stays the same. Only needed with ``renew=False``.
@@ -235,8 +264,8 @@ class Lease(LeaseBase):
         try:
             plan = plans.renew(self._backend, self.fence, self._holding.settings)
             deadline = run(plan, self._backend.perform)
-        except LeaseLost:
-            self._holding.lose("gone")
+        except LeaseLost as error:
+            self._holding.lose("gone", error.cause)
             raise
         self._holding.renewed(deadline, self._backend.clock())
 
@@ -292,7 +321,7 @@ class Lease(LeaseBase):
         finally:
             freed = self._release_at_exit(error, was_lost)
         if not freed and error is None:
-            loss = self._loss_at_exit()
+            loss = run(self._plan_loss_at_exit(), self._backend.perform)
             if loss is not None:
                 raise loss
 

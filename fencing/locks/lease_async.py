@@ -75,7 +75,7 @@ class AsyncLease(LeaseBase):
 
     async def _call(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
         try:
-            result = callback(LeaseLost(fence=self.fence, reason=self._holding.lost or "gone"))
+            result = callback(self._lost(self._holding.lost))
             if isinstance(result, Awaitable):
                 await result
         except Exception:  # noqa: BLE001 - every exception of a user's function is logged
@@ -93,8 +93,8 @@ class AsyncLease(LeaseBase):
         try:
             plan = plans.renew(self._backend, self.fence, self._holding.settings)
             deadline = await run_async(plan, self._backend.perform)
-        except LeaseLost:
-            self._holding.lose("gone")
+        except LeaseLost as error:
+            self._holding.lose("gone", error.cause)
             raise
         self._holding.renewed(deadline, self._backend.clock())
 
@@ -171,7 +171,7 @@ class AsyncLease(LeaseBase):
         finally:
             freed = await self._release_at_exit(error, was_lost)
         if not freed and error is None:
-            loss = self._loss_at_exit()
+            loss = await run_async(self._plan_loss_at_exit(), self._backend.perform)
             if loss is not None:
                 raise loss
 
@@ -203,13 +203,14 @@ class CancelOnLoss:
         self._task: asyncio.Task[Any] | None = None
         self._cancelling_before = 0
         self._fired = False
+        self._outer: Callable[[], None] | None = None  # of the block around this one
 
     def begin(self) -> None:
         """Watch the lease, for the current task."""
         self._task = asyncio.current_task()
         if self._task is not None:
             self._cancelling_before = self._task.cancelling()
-        self._lease._cancel = self._cancel
+        self._outer, self._lease._cancel = self._lease._cancel, self._cancel
         if self._lease._holding.lost is not None:
             self._cancel()
 
@@ -222,10 +223,10 @@ class CancelOnLoss:
     def end(self, error: BaseException | None) -> LeaseLost | None:
         """Return the error to raise in the place of the one that ended the block; None: leave that."""
         task, self._task = self._task, None
-        self._lease._cancel = None
+        self._lease._cancel = self._outer
         if not self._fired or task is None:
             return None
         cancelled_elsewhere = task.uncancel() > self._cancelling_before
         if isinstance(error, asyncio.CancelledError) and not cancelled_elsewhere:
-            return LeaseLost(fence=self._lease.fence, reason=self._lease._holding.lost or "gone")
+            return self._lease._lost(self._lease._holding.lost)
         return None

@@ -17,7 +17,7 @@ from fencing.locks.hold import AsyncHold, Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
-from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings, check_timeout
+from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings, check_flag, check_timeout
 
 _NOT_PICKLED = (
     "a lock has connections, and is neither pickled nor copied; "
@@ -59,6 +59,7 @@ class FencedLock:
     Args:
         client_or_coordinator: a ``redis.Redis``, or a coordinator. All locks of one client share a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
+        reentrant: as :meth:`reentrant`.
         options: ``ttl``, ``guards``, ``renew``, ``max_lifetime`` and ``owner``, as in :class:`fencing.Coordinator`. An
             option that is not given is the coordinator's.
 
@@ -67,10 +68,19 @@ class FencedLock:
             says.
     """
 
-    def __init__(self, client_or_coordinator: Client | Backend, resource: str, **options: Unpack[LockOptions]) -> None:
+    def __init__(
+        self,
+        client_or_coordinator: Client | Backend,
+        resource: str,
+        *,
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
+    ) -> None:
         self.resource = check_resource(resource)
         self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
         self._settings = _settings(self.coordinator, options, asynchronous=False)
+        self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
+        self._key = id(self.coordinator), resource
         self._lease: Callable[[Holding], Lease] = partial(Lease, self.coordinator)
 
     def acquire(self, timeout: float | None = None) -> Lease:
@@ -104,6 +114,18 @@ class FencedLock:
         except NotAcquired:
             return None
 
+    def reentrant(self) -> FencedLock:
+        """Return the same lock, with re-entrant blocks: ``hold`` inside its own ``hold`` gives the same lease.
+
+        Inside means: in a block that the same thread and asyncio task have begun with the same coordinator. Only the
+        end of the outermost block releases the lock. Inside, ``timeout`` has no effect, and the other options must be
+        those of the outermost block. ``acquire``, ``try_acquire`` and ``adopt`` are not re-entrant: they wait for the
+        block around them.
+        """
+        made = FencedLock(self.coordinator, self.resource, reentrant=True)
+        made._settings = self._settings
+        return made
+
     def hold(self, timeout: float | None = None) -> Hold:
         """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
 
@@ -119,7 +141,7 @@ class FencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        return Hold(self.acquire, timeout)
+        return Hold(self, timeout)
 
     if not TYPE_CHECKING:  # type checkers report ``with lock`` themselves
 
@@ -187,6 +209,7 @@ class AsyncFencedLock:
         client_or_coordinator: a ``redis.asyncio.Redis``, or an async coordinator. All locks of one client share a
             coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
+        reentrant: as :meth:`reentrant`.
         options: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``, as in
             :class:`fencing.AsyncCoordinator`. An option that is not given is the coordinator's.
 
@@ -196,11 +219,18 @@ class AsyncFencedLock:
     """
 
     def __init__(
-        self, client_or_coordinator: Client | Backend, resource: str, **options: Unpack[AsyncLockOptions]
+        self,
+        client_or_coordinator: Client | Backend,
+        resource: str,
+        *,
+        reentrant: bool = False,
+        **options: Unpack[AsyncLockOptions],
     ) -> None:
         self.resource = check_resource(resource)
         self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
         self._settings = _settings(self.coordinator, options, asynchronous=True)
+        self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
+        self._key = id(self.coordinator), resource
         self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, self.coordinator)
 
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
@@ -237,6 +267,18 @@ class AsyncFencedLock:
         except NotAcquired:
             return None
 
+    def reentrant(self) -> AsyncFencedLock:
+        """Return the same lock, with re-entrant blocks: ``hold`` inside its own ``hold`` gives the same lease.
+
+        Inside means: in a block that the same task has begun with the same coordinator. Only the
+        end of the outermost block releases the lock. Inside, ``timeout`` has no effect, and the other options must be
+        those of the outermost block. ``acquire``, ``try_acquire`` and ``adopt`` are not re-entrant: they wait for the
+        block around them.
+        """
+        made = AsyncFencedLock(self.coordinator, self.resource, reentrant=True)
+        made._settings = self._settings
+        return made
+
     def hold(self, timeout: float | None = None, *, cancel_on_loss: bool = False) -> AsyncHold:
         """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
 
@@ -253,7 +295,7 @@ class AsyncFencedLock:
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        return AsyncHold(self.acquire, timeout, cancel_on_loss)
+        return AsyncHold(self, timeout, cancel_on_loss)
 
     if not TYPE_CHECKING:
 

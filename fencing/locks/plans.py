@@ -26,6 +26,7 @@ from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken
 from fencing.locks.capabilities import Queues, RenewsGrants
+from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import TRY_SECONDS, Settings
 
@@ -33,6 +34,9 @@ T = TypeVar("T")
 
 CLAIM_ROUNDS = 5
 """How many times a grant is claimed, each time under a new fence, before it is given back as superseded."""
+
+MOST_CAUSES = 10
+"""For how many leases that a batch of renewals finds gone the cause is asked. The others are lost at once."""
 
 POLLING = Backoff(first=0.01, longest=0.2)
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
@@ -299,7 +303,8 @@ def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
     deadline = _deadline(backend, settings)
     [renewed] = yield from backend.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
     if renewed is None:
-        raise LeaseLost(fence=fence, reason="gone")
+        cause = yield from plan_why_gone(backend, fence, settings, _deadline(backend, settings.for_one_try()))
+        raise LeaseLost(fence=fence, reason="gone", cause=cause)
     return renewed
 
 
@@ -324,15 +329,24 @@ def _renew_batch(backend: RenewsGrants, batch: Sequence[Holding], attempt_second
     try:
         deadlines = yield from backend.plan_renew([each.grant for each in batch], settings, deadline=attempt_deadline)
     except CoordinatorUnavailable:
+        now = backend.clock()
         for each in batch:
-            each.not_renewed(backend.clock())
+            each.late = max(each.late, now - attempt_deadline)
+            each.not_renewed(now)
         return
     now = backend.clock()
+    gone: list[Holding] = []
     for each, deadline in zip(batch, deadlines, strict=True):
         if deadline is None:
-            each.lose("gone")
+            gone.append(each)
         else:
+            each.late = max(each.late, now - attempt_deadline)
             each.renewed(deadline, now)
+    for each in gone[MOST_CAUSES:]:
+        each.lose("gone")
+    for each in gone[:MOST_CAUSES]:
+        cause = yield from plan_why_gone(cast(Backend, backend), each.fence, settings, attempt_deadline)
+        each.lose("gone", cause)
 
 
 @overload

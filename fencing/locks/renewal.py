@@ -21,6 +21,7 @@ from fencing.kernel.effects import background, call_surely, run, run_async
 from fencing.kernel.waking import DaemonThread, Wake
 from fencing.locks import plans
 from fencing.locks.backend import Backend
+from fencing.locks.causes import why_expired
 from fencing.locks.holding import Holding
 from fencing.locks.timer import LINGER_SECONDS, CallAt, timer
 
@@ -149,7 +150,7 @@ class _Renewal:
                 watched.append(holding)
                 if holding.due is not None and holding.due <= when:
                     due.append(holding)
-                    holding.due = None  # its renewal is under way
+                    holding.ask(self._clock())
             self._watch(watched)
             if due and not self._closed:
                 self._submit(due)
@@ -168,7 +169,7 @@ class _Renewal:
         now = self._clock()
         for holding in _existing(references):
             if now >= holding.deadline:
-                holding.lose("expired")
+                holding.lose("expired", why_expired(self._backend, holding, now))
             elif holding.due is None or holding.due >= holding.deadline:
                 self._schedule(holding)  # the other holdings are in the calendar for an earlier renewal
 
@@ -177,6 +178,7 @@ class _Renewal:
         logger.error("renewing %d leases failed; they are retried", len(holdings), exc_info=True)
         for holding in holdings:
             holding.not_renewed(self._clock())
+            holding.unanswered_since = None  # it was not for lack of an answer
 
     def _calendar(self) -> _Calendar:
         raise AssertionError("sync and async have their own")

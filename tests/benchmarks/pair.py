@@ -6,11 +6,13 @@ round.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -33,6 +35,7 @@ SHARE = f"above {RAW}, share of {REDIS_PY}"
 HOLD = f"{OURS}, hold()"
 COMPAT = f"{OURS}.compat"
 """redis-py's interface over our locks."""
+INNER = f"{OURS}, hold() inside its own hold()"
 
 # Threads, hiredis, one core; rounds, pairs in a batch.
 HEADLINE = ((1, True, True, 1500, 10), (1, False, True, 800, 10), (8, True, True, 150, 20))
@@ -72,7 +75,7 @@ def report(run: Run, scenario: str, result: dict[str, Any] | None) -> None:
 
 def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict[str, Any]:
     """Return wall and processor time a pair, batch by batch, of each contender. Runs in a child."""
-    with redis_server() as server:
+    with redis_server() as server, ExitStack() as stack:
         resources = [f"orders:{number}" for number in range(threads)]
         failures: dict[str, str] = {}
         recorded = recorded_pairs(server.host, server.port, resources, TTL)
@@ -83,6 +86,8 @@ def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict
             HOLD: _holds(server.url, [f"{resource}:hold" for resource in resources]),
             COMPAT: _compats(server.url, [f"{resource}:compat" for resource in resources]),
         }
+        if threads == 1:  # an inner block belongs to the thread of its outer one
+            pairs[INNER] = [_inner_hold(server.url, stack)]
         for name in names:
             try:
                 make = open_threads(name, server.url, ttl=TTL, connections=2 * threads)
@@ -126,6 +131,19 @@ def _compats(url: str, resources: Sequence[str]) -> list[Pair]:
     client = redis.Redis.from_url(url)
     locks = [client.lock(resource, timeout=TTL, blocking_timeout=5, lock_class=RedisPyLock) for resource in resources]
     return [functools.partial(_one_pair, lock.acquire, lock.release) for lock in locks]
+
+
+def _inner_hold(url: str, stack: ExitStack) -> Pair:
+    coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=3600)  # so that nothing is renewed meanwhile
+    lock = coordinator.lock("orders:inner", reentrant=True)
+    context = contextvars.Context()  # of its own, so that the other blocks of this thread are not inside of this one
+    context.run(stack.enter_context, lock.hold())
+
+    def inner() -> None:
+        with lock.hold(timeout=5):
+            pass
+
+    return functools.partial(context.run, inner)
 
 
 def _try(name: str, failures: dict[str, str], run_batch: Any, pairs: Any, batch: int) -> tuple[float, float] | None:

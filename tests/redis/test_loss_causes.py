@@ -1,0 +1,90 @@
+"""The causes of a loss, each made to happen: a stopped process, a blocked loop, a frozen Redis, lost data, force."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from examples.servers import RedisServer
+from examples.servers.freezing import freeze
+from fencing import AsyncRedisCoordinator, LeaseLost
+from tests.support import wait_until
+from tests.support.sides import Side
+
+ROOT = Path(__file__).resolve().parents[2]
+TTL = 0.5
+
+
+def loss_of(side: Side, lease: Any) -> LeaseLost:
+    lost = lease.lost
+    side.wait_until(lost.is_set)
+    return side.expect(LeaseLost, lease.ensure_held)
+
+
+def test_a_stopped_process(side: Side, any_redis: RedisServer) -> None:
+    command = [sys.executable, "-m", "tests.support.stopped_holder", any_redis.url, str(TTL), side.name]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        freeze(process)
+        wait_until(lambda: any_redis.client().get("r") is None)
+        process.send_signal(signal.SIGCONT)
+        said = process.stdout.readline()
+    subject = "the event loop" if side.asynchronous else "this process"
+    assert re.search(rf"has passed its deadline: {subject} stood still for 0\.\d s; stop", said)
+
+
+def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
+    async def main() -> str | None:
+        lease = await AsyncRedisCoordinator(redis.asyncio.Redis.from_url(any_redis.url), ttl=TTL).acquire("r")
+        time.sleep(TTL)  # noqa: ASYNC251 - this is the fault
+        with pytest.raises(LeaseLost) as raised:
+            lease.ensure_held()
+        return raised.value.cause
+
+    cause = asyncio.run(main())
+    assert cause is not None
+    assert re.fullmatch(r"the event loop stood still for 0\.[3-9] s", cause)
+
+
+def test_a_frozen_redis(side: Side, freezable_redis: RedisServer) -> None:
+    lease = side.call(side.coordinator(freezable_redis.url, ttl=TTL).acquire, "r")
+    freezable_redis.freeze()
+    error = loss_of(side, lease)
+    assert error.reason == "expired"
+    assert re.fullmatch(
+        r"no answer from Redis at [^ ]+ for 0\.\d s; the last renewal, or the grant, was \d\.\d s ago",
+        error.cause or "",
+    )
+
+
+def test_a_flushed_redis(side: Side, any_redis: RedisServer) -> None:
+    lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
+    any_redis.client().flushall()
+    error = loss_of(side, lease)
+    assert (error.reason, error.cause) == ("gone", "the lock is free, nobody has it now")
+
+
+def test_a_forced_release_and_the_next_holder(side: Side, any_redis: RedisServer) -> None:
+    lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
+    other = side.coordinator(any_redis.url, owner="an operator")
+    side.call(other.force_release, "r")
+    next_one = side.call(other.acquire, "r")
+    error = loss_of(side, lease)
+    assert error.cause == f"an operator has the lock, with the newer fence {next_one.fence.number}"
+
+
+def test_a_lock_of_redis_py(side: Side, any_redis: RedisServer) -> None:
+    lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
+    any_redis.client().set("r", "a token of redis-py", px=20_000)
+    assert loss_of(side, lease).cause == "a holder that does not use this library has the lock"
+    any_redis.client().delete("r")
