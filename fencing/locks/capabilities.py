@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fencing.kernel.effects import Plan
+from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
@@ -82,6 +83,14 @@ class Queues(Protocol):
         Args:
             place: the place that the caller already has with this token; None: it has none.
         """
+
+
+@runtime_checkable
+class ReleasesSeveral(Protocol):
+    """The capability to free several locks in one request."""
+
+    def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
+        """Free each lock if its fence holds it. False only for those that certainly did not hold it."""
 
 
 @runtime_checkable

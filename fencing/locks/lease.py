@@ -31,6 +31,7 @@ class LeaseBase:
     """The part of sync and async leases that needs no I/O."""
 
     _freed: bool | None = None
+    release_by: float | None = None  # the moment until which the end of its block may try to release it; None: no other
     _asked = False  # True: a release without an answer may have freed the lock
 
     def __init__(self, backend: Backend, holding: Holding) -> None:
@@ -120,6 +121,20 @@ class LeaseBase:
     def _begin_release(self) -> bool:
         """End the lease, and its renewal. Return whether there is something to release."""
         return self._freed is None and (self._holding.end("released") or self._holding.ended != "detached")
+
+    def begin_release_ahead(self) -> bool:
+        """End the lease, because its lock will be released together with others. Return False if that cannot be."""
+        if self.ended is not None or self._asked or not self._holding.end("released"):
+            return False
+        self._asked = True
+        return True
+
+    def end_release_ahead(self, freed: bool) -> None:
+        """Note the answer to the release that was begun. If the lock was not held, its own release says so."""
+        if freed:
+            self._freed = True
+        else:
+            self._asked = False
 
     def _must_release_later(self) -> bool:
         """Return whether the release was interrupted or got no answer."""
@@ -317,7 +332,7 @@ class Lease(LeaseBase):
         try:
             if error is not None:
                 self._lose_if_stale(error)
-            was_lost = self._holding.has_ended or self._backend.clock() >= self._holding.deadline
+            was_lost = self._holding.lost is not None or self._backend.clock() >= self._holding.deadline
         finally:
             freed = self._release_at_exit(error, was_lost)
         if not freed and error is None:
@@ -327,7 +342,7 @@ class Lease(LeaseBase):
 
     def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
-            return self.release()
+            return self.release_until(self.release_by)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)

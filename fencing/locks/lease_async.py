@@ -167,7 +167,7 @@ class AsyncLease(LeaseBase):
         try:
             if error is not None:
                 self._lose_if_stale(error)
-            was_lost = self._holding.has_ended or self._backend.clock() >= self._holding.deadline
+            was_lost = self._holding.lost is not None or self._backend.clock() >= self._holding.deadline
         finally:
             freed = await self._release_at_exit(error, was_lost)
         if not freed and error is None:
@@ -177,7 +177,7 @@ class AsyncLease(LeaseBase):
 
     async def _release_at_exit(self, error: BaseException | None, was_lost: bool) -> bool:
         try:
-            return await self.release()
+            return await self.release_until(self.release_by)
         except BaseException as failure:
             if not isinstance(failure, Exception):
                 keep_outcome(failure, error)

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
 
 from fencing.kernel.effects import Claim, Plan, Shielded, run, run_async
-from fencing.kernel.errors import NotAcquired, StaleFence
+from fencing.kernel.errors import FencingError, NotAcquired, StaleFence
 from fencing.locks import plans
-from fencing.locks.backend import Backend
+from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
+from fencing.locks.capabilities import ReleasesSeveral
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
@@ -144,10 +145,15 @@ def _take(part: _Part, timeout: float) -> Plan[Holding]:
 
 
 def _give_back_all(order: Sequence[_Part]) -> Plan[None]:
-    """Give back what was taken, the last first."""
+    """Give back what was taken, the last first. What takes too long is given back in the background."""
+    clock = order[0].backend.clock
+    ends_at = clock() + GIVE_BACK_SECONDS
     for part in reversed(order):
         if part.taking.may_hold:
-            yield At(part.backend, part.plan_give_back())
+            if clock() < ends_at:
+                yield At(part.backend, part.plan_give_back())
+            else:
+                part.taking.abandon(part.backend, part.resource, part.settings)
             part.taking.over()
             part.taking.holding = None
 
@@ -210,6 +216,31 @@ def _remint(order: Sequence[_Part], stale: StaleFence, timeout: float, gives_up_
     return True
 
 
+def _frees_several(backend: Backend, leases: Sequence[Any]) -> bool:
+    return len(leases) > 1 and isinstance(backend, ReleasesSeveral)
+
+
+def _release_ahead(leases: Sequence[Lease | AsyncLease]) -> Plan[None]:
+    """Release the locks of each coordinator in one request, the last first. What that leaves, each lease releases."""
+    by_backend: dict[int, list[Any]] = {}
+    for lease in reversed(leases):
+        by_backend.setdefault(id(lease._backend), []).append(lease)
+        lease.release_by = lease._backend.clock() + lease._holding.settings.request_seconds  # for all together
+    for several in by_backend.values():
+        backend: Any = several[0]._backend
+        begun = [lease for lease in several if lease.begin_release_ahead()] if _frees_several(backend, several) else []
+        if not begun:
+            continue
+        settings, deadline = begun[0]._holding.settings, begun[0].release_by
+        try:
+            fences = [lease.fence for lease in begun]
+            freed = yield At(backend, backend.plan_release_all(fences, settings, deadline=deadline))
+        except FencingError:
+            continue
+        for lease, is_freed in zip(begun, freed, strict=True):
+            lease.end_release_ahead(is_freed)
+
+
 def _exit(
     leases: Sequence[Lease], kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
@@ -269,6 +300,12 @@ class HoldAll:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release all locks, the last first. Raise LeaseLost if one was lost and the block raised nothing."""
+        try:
+            if error is None:
+                run(_release_ahead(self._leases), _perform)
+        except BaseException as raised:
+            _exit(self._leases, type(raised), raised, raised.__traceback__)
+            raise
         _exit(self._leases, kind, error, trace)
         self._leases = ()
 
@@ -311,6 +348,12 @@ class AsyncHoldAll:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release all locks, the last first. Raise LeaseLost if one was lost and the block raised nothing."""
+        try:
+            if error is None:
+                await run_async(_release_ahead(self._leases), _perform_async)
+        except BaseException as raised:
+            await _exit_async(self._leases, type(raised), raised, raised.__traceback__)
+            raise
         await _exit_async(self._leases, kind, error, trace)
         self._leases = ()
 

@@ -99,7 +99,7 @@ def _queue_form(resource: str, args: Arguments, token_size: int) -> Form:
 
 @lru_cache(maxsize=8192)
 def _release_form(resource: str, token_size: int) -> Form:
-    return form_of(RELEASE, _release_keys(resource), (), None, token_size=token_size)
+    return form_of(RELEASE, release_keys(resource), (), None, token_size=token_size)
 
 
 def _acquire_keys(resource: str) -> tuple[str, ...]:
@@ -107,7 +107,8 @@ def _acquire_keys(resource: str) -> tuple[str, ...]:
     return (names.lock, names.holder, names.counter, names.queue, names.listeners)
 
 
-def _release_keys(resource: str) -> tuple[str, ...]:
+def release_keys(resource: str) -> tuple[str, ...]:
+    """Return the keys of the scripts that release a lock."""
     names = keys_of(resource)
     return (names.lock, names.holder, names.queue, names.listeners)
 
@@ -135,14 +136,14 @@ def queue_call(resource: str, token: str, args: Arguments, ticket: str, timeout:
 
 def decline_call(resource: str, token: str, listener: str, *, timeout: float) -> Call:
     """Return the call that declines an offer to the token, and leaves the queue. It frees no lock that was granted."""
-    form = form_of(RELEASE, _release_keys(resource), (listener, "offer"), None, token_size=size_of(token))
+    form = form_of(RELEASE, release_keys(resource), (listener, "offer"), None, token_size=size_of(token))
     return Call(form, token, timeout)
 
 
 def release_call(resource: str, token: str, listener: str = "", timeout: float = 0.0) -> Call:
     """Return the call that frees the lock if the token holds it; with a listener, it also removes the queue entry."""
     if listener:
-        form = form_of(RELEASE, _release_keys(resource), (listener,), None, token_size=size_of(token))
+        form = form_of(RELEASE, release_keys(resource), (listener,), None, token_size=size_of(token))
     else:
         form = _release_form(resource, size_of(token))
     return _new(Call, (form, token, timeout, False))

@@ -22,10 +22,11 @@ from fencing.redis.calls import (
     form_of,
     queue_call,
     release_call,
+    release_keys,
 )
 from fencing.redis.keys import Keys, holder_pattern, keys_of
 from fencing.redis.resp import bulk, bulks, size_of
-from fencing.redis.scripts import FORCE_RELEASE, HOLDER, HOLDERS, REMINT, RENEW, Script
+from fencing.redis.scripts import FORCE_RELEASE, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
 KEYS_PER_PAGE = 500
@@ -33,6 +34,9 @@ KEYS_PER_PAGE = 500
 
 RENEWED = ord("r")
 """The character for a lock that was renewed: see lua/renew.lua."""
+
+NOT_HELD, OFFERED = b"go"
+"""The characters for a lock that its token does not hold, and one that was offered: see lua/release_several.lua."""
 
 GONE, HANDED_OVER = 0, 3
 """Replies of lua/release.lua: the token does not hold the lock; the lock was offered to the next waiter."""
@@ -193,6 +197,18 @@ class RedisPlans(Backend):
         if reply == HANDED_OVER:
             yield GiveWay()  # or else this thread asks for the next lock before the listener hears of the offer
         return freed
+
+    def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
+        """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
+        keys = tuple(key for fence in fences for key in release_keys(fence.resource))
+        call = call_without_token(RELEASE_SEVERAL, keys, tuple(fence.token for fence in fences))
+        answer = yield from self._plan_call(call, f"{len(fences)} locks", settings, deadline)
+        results: bytes = answer.value
+        if len(results) != len(fences):
+            raise _odd(results, f"{len(fences)} locks")
+        if OFFERED in results:
+            yield GiveWay()
+        return [result != NOT_HELD or answer.repeated for result in results]
 
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         keys = keys_of(resource)

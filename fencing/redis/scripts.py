@@ -36,6 +36,7 @@ def _load(*parts: str, replies: tuple[type, ...]) -> Script:
 ACQUIRE = _load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
 RENEW = _load("renew", replies=(bytes,))
 RELEASE = _load("release_alone", "common", "queue", "release", replies=(int,))
+RELEASE_SEVERAL = _load("common", "queue", "release_several", replies=(bytes,))
 REMINT = _load("common", "remint", replies=(bytes, list))
 HOLDER = _load("common", "holder", replies=(list,))
 HOLDERS = _load("common", "holders", replies=(list,))

@@ -181,6 +181,7 @@ class SimulatedRedis:
             "acquire": self._acquire,
             "renew": self._renew,
             "release": self._release,
+            "release_several": self._release_several,
             "remint": self._remint,
             "force_release": self._force_release,
             "holder": self._holder,
@@ -320,6 +321,16 @@ class SimulatedRedis:
         if len(args) > 2 and not (self.get(keys[1]) or b"").startswith(b"offer "):
             return 0
         return 1 if self._hand_over(keys[0], keys[1], keys[2], keys[3], None) is None else 3
+
+    def _release_several(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        results = []
+        for i, token in enumerate(args):
+            lock, holder, queue, listeners = keys[4 * i : 4 * i + 4]
+            if self._read(lock) != token:
+                results.append(b"g")
+            else:
+                results.append(b"f" if self._hand_over(lock, holder, queue, listeners, None) is None else b"o")
+        return b"".join(results)
 
     def _holder(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         token = self.get(keys[0])

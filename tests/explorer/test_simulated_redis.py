@@ -209,6 +209,10 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
     listener = chance.choice(["", *LISTENERS, *LISTENERS])
     if script == "release":
         return [keys.lock, keys.holder, keys.queue, keys.listeners], [token, listener] if listener else [token]
+    if script == "release_several":
+        many = [keys_of(resource) for resource in chance.sample(RESOURCES, min(2, len(RESOURCES)))]
+        each = [(its.lock, its.holder, its.queue, its.listeners) for its in many]
+        return [key for four in each for key in four], [chance.choice(TOKENS) for _ in many]
     if script == "holder":
         return [keys.lock, keys.holder], []
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
