@@ -26,7 +26,8 @@ def advance(side: MemorySide, lease: Any, seconds: int) -> None:
     def is_settled() -> bool:
         if holding.has_ended or side.clock() >= holding.deadline:
             return bool(holding.has_ended)
-        return holding.unanswered_since is None if holding.due is None else holding.due > side.clock()
+        due = holding.due_at
+        return holding.unanswered_since is None if due is None else due > side.clock()
 
     for _ in range(seconds * 5):
         side.clock.advance(0.2)
