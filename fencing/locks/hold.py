@@ -46,14 +46,14 @@ class Hold(Block, ContextDecorator):
             raise TypeError(_TWICE)
         self._used = True
         outer, around = None, blocks.get()
-        if around and (len(around) > 1 or around[0]() is not None):
-            around = begun(around)
+        if len(around) == 1 and around[0]() is None:
+            around = ()  # the common case of what begun() does: the last block of this thread has ended
+        if around:
             outer = self._surrounding(around)
-        else:
-            around = ()
-        if outer is not None and (shared := self._reenter(outer)) is not None:
-            lease: Lease = shared
-            return lease
+            if outer is not None and (shared := self._reenter(outer)) is not None:
+                lease: Lease = shared
+                return lease
+            around = begun(around)
         try:
             self._lease = lease = self._lock.acquire(self._timeout)
         except NotAcquired as error:
@@ -74,7 +74,9 @@ class Hold(Block, ContextDecorator):
             lease.__exit__(kind, error, trace)
             self._lease = None
         else:
-            self._leave_inner(error)
+            if self._outermost is not None:
+                self._lease = None
+            lease.leave_inner(error)
 
     if not TYPE_CHECKING:  # type checkers report ``async with`` themselves
 
@@ -142,7 +144,9 @@ class AsyncHold(Block):
             await lease.__aexit__(kind, loss or error, trace)
             self._lease = None
         else:
-            self._leave_inner(loss or error)
+            if self._outermost is not None:
+                self._lease = None
+            lease.leave_inner(loss or error)
         if loss is not None:
             raise loss from error
 

@@ -156,8 +156,8 @@ class LeaseBase:
         """Leave a block inside the lease's own block. Raise LeaseLost if it was lost, but the block raised nothing."""
         if error is not None:
             self._lose_if_stale(error)
-        elif self.ended is None and not self.held:
-            raise self._lost(completed=True)
+        elif (reason := self._loss()) is not None and self.ended is None:
+            raise self._lost(reason, completed=True)
 
     def _loss_at_exit(self) -> LeaseLost | None:
         """Return the error of a block whose lock could not be freed; None: it had nothing to free."""

@@ -15,6 +15,7 @@ from dataclasses import fields
 from threading import get_ident
 from typing import Any, ClassVar, Literal, Protocol
 
+from fencing.kernel import process
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.settings import Settings, check_timeout
 
@@ -86,17 +87,10 @@ class Block:
         self._inside.discard(id(self))
         return not self._inside
 
-    def _leave_inner(self, error: BaseException | None) -> None:
-        """End a block that is not the last of its lease. Raise LeaseLost if it was lost, and there is no ``error``."""
-        lease = self._lease
-        if self._outermost is not None:
-            self._lease = None
-        lease.leave_inner(error)
-
     @property
     def _is_over(self) -> bool:
         lease = self._lease
-        return lease is None or lease.ended == "forked" or (self._inside is not None and not self._inside)
+        return lease is None or lease._pid != process.pid() or (self._inside is not None and not self._inside)
 
     def _surrounding(self, around: Notes) -> Block | None:
         """Return the block around the current code that holds the lock's resource; None: there is none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ def advance(side: MemorySide, lease: Any, seconds: int) -> None:
 
     def is_settled() -> bool:
         if holding.has_ended or side.clock() >= holding.deadline:
-            return True
-        return holding.unanswered_since is None if holding.due is None else holding.due > side.clock()
+            return bool(holding.has_ended)
+        due = holding.due_at
+        return holding.unanswered_since is None if due is None else due > side.clock()
 
     for _ in range(seconds * 5):
         side.clock.advance(0.2)
@@ -58,9 +60,8 @@ def test_there_was_no_answer(side: MemorySide) -> None:
     advance(side, lease, 10)
     side.reconnect(coordinator)
     cause = cause_of(side, lease)
-    assert cause is not None
-    assert cause.startswith("no answer from this process' memory at memory for ")
-    assert "; the last renewal, or the grant, was 8.9 s ago" in cause
+    silence = "no answer from this process' memory at memory for [56].\\d s; "
+    assert re.fullmatch(rf"{silence}the last renewal, or the grant, was (8\.9|9\.\d) s ago", cause or ""), cause
 
 
 def test_this_side_stood_still(side: MemorySide) -> None:

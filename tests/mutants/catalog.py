@@ -102,7 +102,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-forked-child-believes-that-it-holds",
         "fencing/locks/reentrant.py",
-        'lease is None or lease.ended == "forked" or',
+        "lease is None or lease._pid != process.pid() or",
         "lease is None or",
         ("tests/locks/test_reentrant_contexts.py::test_a_forked_child_does_not_hold_it",),
     ),
@@ -157,9 +157,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-loss-inside-is-told-late",
-        "fencing/locks/reentrant.py",
-        "        lease.leave_inner(error)\n",
-        "",
+        "fencing/locks/hold.py",
+        "                self._lease = None\n            lease.leave_inner(error)\n",
+        "                self._lease = None\n",
         (
             "tests/locks/test_reentrant.py::test_a_loss_is_raised_at_the_end_of_an_inner_block",
             "tests/locks/test_reentrant.py::test_a_stale_fence_that_leaves_an_inner_block_ends_the_lease",
@@ -247,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-past-its-deadline-is-merely-tried-again",
         "fencing/locks/renewal.py",
-        'holding.lose("expired")',
+        'holding.lose("expired", why_expired(self._backend, holding, now))',
         "holding.not_renewed(now)",
         ("tests/locks/test_calendar.py::test_what_is_not_renewed_is_lost_at_its_deadline_and_not_before",),
     ),
