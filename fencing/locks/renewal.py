@@ -121,6 +121,7 @@ class _Renewal:
             moment = moments.get(when)
             if moment is None:
                 created = _Moment()
+                holding.join_moment(created.holdings)  # before the call: it is dropped if it finds the moment empty
                 # Before the next line: a moment in the calendar always has its call, even if this is interrupted.
                 self._call_at(when, self._on_moment, (moments, when, created), partial(bool, created.holdings))
                 moment = moments.setdefault(when, created)
