@@ -80,6 +80,20 @@ class Block:
             self._task = _this_task()
         blocks.set((weakref.ref(self), *around) if around else (weakref.ref(self),))
 
+    def begin_among(self, lease: Any) -> None:
+        """Begin the block with a lease that was acquired together with others."""
+        self._used, self._lease = True, lease
+        self._begin(begun(blocks.get()))
+
+    def require_not_held(self) -> None:
+        """Raise RuntimeError if a block around the current code holds the lock: it would wait for itself."""
+        outer = self._surrounding(blocks.get())
+        if outer is not None and outer._lease.held:
+            raise RuntimeError(
+                f"this {self._waiter} holds {self._lock.resource!r} already, in a block around this one, and would "
+                f"wait for itself; hold all locks in the outer block"
+            )
+
     def _leave(self) -> bool:
         """Note the end of the block. Return whether it was the last of its lease, so that the lock must be released."""
         if self._inside is None:

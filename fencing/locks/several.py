@@ -13,6 +13,7 @@ from fencing.kernel.errors import FencingError, NotAcquired, StaleFence
 from fencing.locks import plans
 from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
 from fencing.locks.capabilities import ReleasesSeveral
+from fencing.locks.hold import AsyncHold, Hold
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
@@ -242,32 +243,32 @@ def _release_ahead(leases: Sequence[Lease | AsyncLease]) -> Plan[None]:
 
 
 def _exit(
-    leases: Sequence[Lease], kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    blocks: Sequence[Hold], kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
 ) -> None:
-    """Leave the blocks of the leases, the last first. An ExitStack does the same, but makes reference cycles."""
-    if leases:
+    """Leave the blocks, the last first. An ExitStack does the same, but makes reference cycles."""
+    if blocks:
         try:
-            leases[-1].__exit__(kind, error, trace)
+            blocks[-1].__exit__(kind, error, trace)
         except BaseException as raised:
-            _exit(leases[:-1], type(raised), raised, raised.__traceback__)
+            _exit(blocks[:-1], type(raised), raised, raised.__traceback__)
             raise
-        _exit(leases[:-1], kind, error, trace)
+        _exit(blocks[:-1], kind, error, trace)
 
 
 async def _exit_async(
-    leases: Sequence[AsyncLease],
+    blocks: Sequence[AsyncHold],
     kind: type[BaseException] | None,
     error: BaseException | None,
     trace: TracebackType | None,
 ) -> None:
-    """Leave the blocks of the leases, the last first."""
-    if leases:
+    """Leave the blocks, the last first."""
+    if blocks:
         try:
-            await leases[-1].__aexit__(kind, error, trace)
+            await blocks[-1].__aexit__(kind, error, trace)
         except BaseException as raised:
-            await _exit_async(leases[:-1], type(raised), raised, raised.__traceback__)
+            await _exit_async(blocks[:-1], type(raised), raised, raised.__traceback__)
             raise
-        await _exit_async(leases[:-1], kind, error, trace)
+        await _exit_async(blocks[:-1], kind, error, trace)
 
 
 _TWICE = "this hold_all() was used before; call hold_all() once for each block"
@@ -281,6 +282,7 @@ class HoldAll:
         self._timeout = check_timeout(timeout)
         self._used = False
         self._leases: tuple[Lease, ...] = ()
+        self._blocks: list[Hold] = []
 
     def __enter__(self) -> tuple[Lease, ...]:
         """Acquire all locks. Return the leases in the order in which the locks were given.
@@ -288,12 +290,19 @@ class HoldAll:
         Raises:
             NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``;
                 all locks were given back.
+            RuntimeError: a block around this one holds one of the locks. Hold all of them in that one.
             TypeError: this object was used before. Call ``hold_all`` for each block.
         """
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
+        blocks = [lock.hold() for lock in self._locks]
+        for block in blocks:
+            block.require_not_held()
         self._leases = leases = run(acquire_all(parts_of(self._locks), self._timeout), _perform)
+        self._blocks = blocks
+        for block, lease in zip(blocks, leases, strict=True):
+            block.begin_among(lease)
         return leases
 
     def __exit__(
@@ -304,10 +313,11 @@ class HoldAll:
             if error is None:
                 run(_release_ahead(self._leases), _perform)
         except BaseException as raised:
-            _exit(self._leases, type(raised), raised, raised.__traceback__)
+            _exit(self._blocks, type(raised), raised, raised.__traceback__)
             raise
-        _exit(self._leases, kind, error, trace)
+        _exit(self._blocks, kind, error, trace)
         self._leases = ()
+        self._blocks = []
 
     def __del__(self) -> None:
         for lease in getattr(self, "_leases", ()):  # an interruption skipped the end of the block
@@ -329,6 +339,7 @@ class AsyncHoldAll:
         self._timeout = check_timeout(timeout)
         self._used = False
         self._leases: tuple[AsyncLease, ...] = ()
+        self._blocks: list[AsyncHold] = []
 
     async def __aenter__(self) -> tuple[AsyncLease, ...]:
         """Acquire all locks. Return the leases in the order in which the locks were given.
@@ -336,12 +347,19 @@ class AsyncHoldAll:
         Raises:
             NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``;
                 all locks were given back.
+            RuntimeError: a block around this one holds one of the locks. Hold all of them in that one.
             TypeError: this object was used before. Call ``hold_all`` for each block.
         """
         if self._used:
             raise TypeError(_TWICE)
         self._used = True
+        blocks = [lock.hold() for lock in self._locks]
+        for block in blocks:
+            block.require_not_held()
         self._leases = leases = await run_async(acquire_all(parts_of(self._locks), self._timeout), _perform_async)
+        self._blocks = blocks
+        for block, lease in zip(blocks, leases, strict=True):
+            block.begin_among(lease)
         return leases
 
     async def __aexit__(
@@ -352,10 +370,11 @@ class AsyncHoldAll:
             if error is None:
                 await run_async(_release_ahead(self._leases), _perform_async)
         except BaseException as raised:
-            await _exit_async(self._leases, type(raised), raised, raised.__traceback__)
+            await _exit_async(self._blocks, type(raised), raised, raised.__traceback__)
             raise
-        await _exit_async(self._leases, kind, error, trace)
+        await _exit_async(self._blocks, kind, error, trace)
         self._leases = ()
+        self._blocks = []
 
     def __del__(self) -> None:
         for lease in getattr(self, "_leases", ()):  # an interruption skipped the end of the block

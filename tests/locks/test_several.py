@@ -264,3 +264,43 @@ def test_what_is_refused(side: MemorySide) -> None:
     in_block(side, held, nothing)
     error_twice = side.expect(TypeError, in_block, side, held, nothing)
     assert "once for each block" in str(error_twice)
+
+
+def test_a_block_inside_that_would_wait_for_itself(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    lock = coordinator.lock("b")
+
+    def inside(outer: Any, inner: Any) -> Any:
+        def sync() -> None:
+            with outer, inner:
+                pass
+
+        async def asynchronous() -> None:
+            async with outer, inner:
+                pass
+
+        return side.expect(RuntimeError, side.call, asynchronous if side.asynchronous else sync)
+
+    for outer, inner in (
+        (coordinator.hold_all(["a", "b"]), lock.hold()),
+        (lock.hold(), coordinator.hold_all(["a", "b"])),
+        (lock.hold(), coordinator.hold_all(["a", "b"], timeout=5)),
+        (coordinator.hold_all(["a", "b"]), coordinator.hold_all(["b", "c"], timeout=5)),
+    ):
+        assert "holds 'b' already" in str(inside(outer, inner))
+        assert free(side, "a", "b", "c")
+
+
+def test_a_re_entrant_lock_is_shared_inside(side: MemorySide) -> None:
+    lock = side.coordinator().lock("a").reentrant()
+
+    def sync() -> Any:
+        with hold_all([lock]) as [outer], lock.hold() as inner:
+            return outer is inner
+
+    async def asynchronous() -> Any:
+        async with hold_all([lock]) as [outer], lock.hold() as inner:
+            return outer is inner
+
+    assert side.call(asynchronous if side.asynchronous else sync)
+    assert free(side, "a")
