@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx2
 from sqlalchemy import create_engine, text
 
-from fencing import Mark
-from storage_guards import SQLAlchemyGuard
+from fencing import AsyncMemoryCoordinator, Mark, MemoryCoordinator
+from fencing.testing import Contract
+from storage_guards import AsyncHTTPGuard, HTTPGuard, SQLAlchemyGuard
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -84,3 +89,60 @@ class RawAnswer(NamedTuple):
     status: int
     text: str
     json: Any
+
+
+class HTTPSide(Contract):
+    """Makes clients and guards, all sync or all async; ``call`` runs their methods, awaiting where that is needed."""
+
+    def __init__(self, asynchronous: bool) -> None:
+        self.asynchronous = asynchronous
+        self._clients: list[Any] = []
+
+    def client(self, **options: Any) -> Any:
+        client = (httpx2.AsyncClient if self.asynchronous else httpx2.Client)(**options)
+        self._clients.append(client)
+        return client
+
+    def guard(self, url: str, client: Any = None, **options: Any) -> Any:
+        return (AsyncHTTPGuard if self.asynchronous else HTTPGuard)(url, client or self.client(), **options)
+
+    def coordinator(self, **options: Any) -> Any:
+        return (AsyncMemoryCoordinator if self.asynchronous else MemoryCoordinator)(**options)
+
+    def close(self) -> None:
+        for client in self._clients:
+            self.call(client.aclose if self.asynchronous else client.close)
+
+
+class ScriptedService:
+    """A server that gives every request the same bytes, in parts with a pause between them, and counts requests."""
+
+    def __init__(self, *parts: bytes, pause: float = 0.0) -> None:
+        self._parts, self._pause = parts, pause
+        self._closed = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.requests: list[bytes] = []
+
+    def __enter__(self) -> ScriptedService:
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed.set()
+        socket.create_connection(self._listener.getsockname()).close()
+        self._thread.join(10)
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            with connection, contextlib.suppress(OSError):
+                if self._closed.is_set():
+                    return
+                self.requests.append(connection.recv(65_536))
+                for part in self._parts:
+                    connection.sendall(part)
+                    if self._closed.wait(self._pause):
+                        return
