@@ -22,13 +22,11 @@ class _Hooks:
     """The event hooks of one client. They stay, and do nothing outside :func:`fenced`."""
 
     def add_header(self, request: httpx2.Request) -> None:
-        for hooks, holders in reversed(_blocks.get()):
-            if hooks is self:
-                request.headers.setdefault(HEADER, header_of(*holders))
-                return
+        if holders := self._holders():
+            request.headers.setdefault(HEADER, header_of(*holders))
 
     def raise_refusal(self, response: httpx2.Response) -> None:
-        if response.status_code == 412:
+        if response.status_code == 412 and self._holders():
             response.read()
             _raise_refusal(response)
 
@@ -36,9 +34,13 @@ class _Hooks:
         self.add_header(request)
 
     async def raise_refusal_async(self, response: httpx2.Response) -> None:
-        if response.status_code == 412:
+        if response.status_code == 412 and self._holders():
             await response.aread()
             _raise_refusal(response)
+
+    def _holders(self) -> Holders:
+        """Return the holders of the innermost block for this client; none outside a block."""
+        return next((holders for hooks, holders in reversed(_blocks.get()) if hooks is self), ())
 
 
 _blocks: ContextVar[tuple[tuple[_Hooks, Holders], ...]] = ContextVar("fencing_http_blocks", default=())
