@@ -11,7 +11,7 @@ from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
 from storage_guards.http.claims import ClaimAll, ReadMark, check_path, plan_answer
-from storage_guards.http.header import SCOPE_KEY, fences
+from storage_guards.http.header import SCOPE_KEY, FenceRequired, fences
 from storage_guards.http.problems import MALFORMED, Problem, problem_of
 
 Message = MutableMapping[str, Any]
@@ -77,7 +77,7 @@ class FencingMiddleware:
 
         try:
             await self._app(scope, receive, noting_send)
-        except FencingError as error:
+        except (FencingError, FenceRequired) as error:
             refused = problem_of(error, scope)
             if started or refused is None:
                 raise

@@ -55,7 +55,7 @@ def plan_answer(method: str, query: str, found: tuple[Fence, ...]) -> Plan[Probl
             if resource is None:
                 return problem(400, "about:blank", "Bad Request", "one parameter is needed: resource", {})
             return answer(200, _content_of(resource, (yield ReadMark(resource))))
-    except FencingError as error:
+    except (FencingError, FenceRequired) as error:
         refused = problem_of(error, {SCOPE_KEY: found})
         if refused is None:
             raise

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fencing.kernel.admission import sorted_fences
-from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence, HasFence
 
 HEADER = "Fencing-Token"
@@ -27,17 +26,20 @@ _ITEM = re.compile(r'"([^"]*)"')
 Headers = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 
 
-class FenceRequired(FencingError):
-    """A request without a fence of the resource that it would change. Nothing was written; send the fence.
+class FenceRequired(LookupError):
+    """A request without a fence of the resource that it would change. Nothing was written; the client must send it.
 
     Attributes:
         resource: the resource whose fence is needed; None: any.
     """
 
-    def __init__(self, *, resource: str | None = None) -> None:
+    def __init__(self, resource: str | None = None) -> None:
         self.resource = resource
         of_resource = f" of {resource!r}" if resource is not None else ""
         super().__init__(f"the request has no fence{of_resource}: send the holder's in the header {HEADER}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.resource,)
 
 
 def header_of(*holders: Fence | HasFence) -> str:
@@ -113,7 +115,7 @@ def fence_for(scope_or_environ: Mapping[str, Any], resource: str) -> Fence:
     for fence in found:
         if fence.resource == resource:
             return fence  # type: ignore[no-any-return]
-    raise FenceRequired(resource=resource)
+    raise FenceRequired(resource)
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,7 @@ from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import Guard, check_guards
 from storage_guards.http.claims import ClaimAll, ReadMark, check_path, plan_answer
-from storage_guards.http.header import HEADER, SCOPE_KEY, fences
+from storage_guards.http.header import HEADER, SCOPE_KEY, FenceRequired, fences
 from storage_guards.http.problems import MALFORMED, Problem, problem_of
 
 Environ = dict[str, Any]
@@ -30,9 +30,9 @@ class WSGIFencingMiddleware:
     It does **not authenticate**: any caller can claim any number, and so shut out the holders of a resource. Let only
     known callers reach ``claims_path``.
 
-    It does the same as :class:`FencingMiddleware`, with ``environ["fencing.fences"]``. An error that a response's body
-    raises while it is sent propagates. So does nothing that Django or Flask has turned into a 500 before: give them
-    :func:`~storage_guards.http.problem_of` (docs/guards/http.md).
+    It does the same as :class:`FencingMiddleware`, with ``environ["fencing.fences"]``. An error that the body of a
+    response raises while it is sent propagates. Django and Flask answer exceptions with a 500 before a middleware sees
+    them: there, call :func:`~storage_guards.http.problem_of` (docs/guards/http.md).
 
     Args:
         app: the application.
@@ -61,7 +61,7 @@ class WSGIFencingMiddleware:
         environ[SCOPE_KEY] = found
         try:
             return self._app(environ, start_response)
-        except FencingError as error:
+        except (FencingError, FenceRequired) as error:
             refused = problem_of(error, environ)
             if refused is None:
                 raise

@@ -57,7 +57,7 @@ SERVE_WSGI = """
 import waitress
 urlpatterns = [path("orders/<int:order>", order)]
 print(listener.getsockname()[1], flush=True)
-waitress.create_server(application, sockets=[listener]).run()
+waitress.serve(application, sockets=[listener])
 """
 PROGRAMS = {
     "fastapi": LISTEN + FASTAPI + SERVE_ASGI,

@@ -78,6 +78,12 @@ def test_a_lost_reply_is_asked_for_again(side: HTTPSide, service: Service) -> No
         side.call(guard.claim, mine)
 
 
+def test_a_reply_that_never_comes_leaves_time_for_another_attempt(side: HTTPSide, scripted: Scripted) -> None:
+    server = scripted(reply("200 OK", b'{"claimed": {"r": 5}}'), silent=1)
+    side.call(side.guard(server.url, timeout=0.6).claim, MINE)
+    assert len(server.requests) == 2
+
+
 def test_a_service_that_is_away(side: HTTPSide) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

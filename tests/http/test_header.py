@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from typing import Any
 
@@ -101,6 +102,7 @@ def test_a_handler_asks_for_the_fence_of_its_resource() -> None:
     for found in ((), (B,)):
         with pytest.raises(FenceRequired, match="no fence of 'orders:42'") as required:
             fence_for({"fencing.fences": found}, "orders:42")
-        assert required.value.resource == "orders:42"
+        copy = pickle.loads(pickle.dumps(required.value))
+        assert (copy.resource, str(copy)) == ("orders:42", str(required.value))
     with pytest.raises(RuntimeError, match="FencingMiddleware"):
         fence_for({}, "orders:42")

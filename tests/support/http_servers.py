@@ -115,10 +115,16 @@ class HTTPSide(Contract):
 
 
 class ScriptedService:
-    """A server that gives every request the same bytes, in parts with a pause between them, and counts requests."""
+    """A server that gives every request the same bytes, in parts with a pause between them, and keeps requests.
 
-    def __init__(self, *parts: bytes, pause: float = 0.0) -> None:
-        self._parts, self._pause = parts, pause
+    Args:
+        parts: of the answer.
+        pause: seconds between them.
+        silent: how many requests, the first ones, get no answer; their connections stay open.
+    """
+
+    def __init__(self, *parts: bytes, pause: float = 0.0, silent: int = 0) -> None:
+        self._parts, self._pause, self._silent = parts, pause, silent
         self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -136,12 +142,19 @@ class ScriptedService:
         self._listener.close()
 
     def _serve(self) -> None:
-        while True:
-            connection, _ = self._listener.accept()
-            with connection, contextlib.suppress(OSError):
-                if self._closed.is_set():
-                    return
-                self.requests.append(connection.recv(65_536))
+        with contextlib.ExitStack() as connections:
+            while not self._closed.is_set():
+                connection, _ = self._listener.accept()
+                connections.enter_context(connection)
+                with contextlib.suppress(OSError):
+                    self._answer(connection)
+
+    def _answer(self, connection: socket.socket) -> None:
+        if self._closed.is_set():
+            return
+        self.requests.append(connection.recv(65_536))
+        if len(self.requests) > self._silent:
+            with connection:
                 for part in self._parts:
                     connection.sendall(part)
                     if self._closed.wait(self._pause):

@@ -107,8 +107,6 @@ def asgi_app(path: str, checks_first: bool = False) -> Any:
                     await connection.execute(WRITE, {"name": name, "value": value})
             body = b"written"
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
-        if query.get("fail") == "late":
-            raise StaleFence(fence=fence_for(scope, name), mark=None, floor=5)
         await send({"type": "http.response.body", "body": body})
 
     inner = CheckingMiddleware(app, guard) if checks_first else app
@@ -119,7 +117,7 @@ async def received(receive: Callable[[], Awaitable[Any]]) -> bytes:
     body = b""
     while True:
         message = await receive()
-        body += message.get("body", b"")
+        body += bytes(message.get("body", b""))
         if not message.get("more_body"):
             return body
 
@@ -151,7 +149,7 @@ def main(kind: str, path: str) -> None:
             server.serve_forever()
     elif kind == "waitress":
         print(port, flush=True)
-        waitress.create_server(wsgi_app(path), sockets=[listener]).run()
+        waitress.serve(wsgi_app(path), sockets=[listener])
     else:
         print(port, flush=True)
         config = uvicorn.Config(asgi_app(path, kind == "checking"), log_level="critical", lifespan="off")
