@@ -12,6 +12,11 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from storage_guards.http.asgi import FencingMiddleware as FencingMiddleware
+    from storage_guards.http.fenced import fenced as fenced
+    from storage_guards.http.guard import HTTPGuard as HTTPGuard
+    from storage_guards.http.guard_async import AsyncHTTPGuard as AsyncHTTPGuard
+    from storage_guards.http.wsgi import WSGIFencingMiddleware as WSGIFencingMiddleware
     from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.memory import MemoryGuard as MemoryGuard
     from storage_guards.objects.collect import UploadFound as UploadFound
@@ -32,6 +37,11 @@ if TYPE_CHECKING:
     from storage_guards.sqlalchemy.guard_async import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
 
 _HOME = {
+    "http.asgi": ("FencingMiddleware",),
+    "http.fenced": ("fenced",),
+    "http.guard": ("HTTPGuard",),
+    "http.guard_async": ("AsyncHTTPGuard",),
+    "http.wsgi": ("WSGIFencingMiddleware",),
     "memory": ("AsyncMemoryGuard", "MemoryGuard"),
     "objects.collect": ("UploadFound",),
     "objects.guard": ("ObjectStoreGuard",),
@@ -47,9 +57,16 @@ _HOME = {
     "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-_NEEDED_BY = {"objects": "obstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
+_NEEDED_BY = {
+    "http.fenced": "httpx2",
+    "http.guard": "httpx2",
+    "http.guard_async": "httpx2",
+    "objects": "obstore",
+    "psycopg": "psycopg",
+    "sqlalchemy": "sqlalchemy",
+}
 _LEAST_SQLALCHEMY = 2
-_EXTRA_WITH = {"obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
+_EXTRA_WITH = {"httpx2": "http", "obstore": "objectstore", "psycopg": "psycopg", "sqlalchemy": "sqlalchemy"}
 
 
 def __getattr__(name: str) -> Any:
@@ -69,7 +86,7 @@ def __getattr__(name: str) -> Any:
             path=error.path,
         ) from error
     except ImportError as error:
-        needed = _NEEDED_BY.get(_MODULE_OF[name].partition(".")[0], "")
+        needed = _needed_by(_MODULE_OF[name])
         if needed != "sqlalchemy" or _major_version(needed) >= _LEAST_SQLALCHEMY:
             raise
         installed = importlib.metadata.version(needed)
@@ -87,6 +104,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULE_OF})
 
 
+def _needed_by(module: str) -> str:
+    """Return the package that a module, or all of its folder, needs; "" if none."""
+    return _NEEDED_BY.get(module) or _NEEDED_BY.get(module.partition(".")[0], "")
+
+
 def _is_installed(module: str) -> bool:
-    needed = _NEEDED_BY.get(module.partition(".")[0])
-    return needed is None or importlib.util.find_spec(needed) is not None
+    needed = _needed_by(module)
+    return not needed or importlib.util.find_spec(needed) is not None

@@ -34,6 +34,7 @@ REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp"
 REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
 SHARED = ("storage_guards.bounds", "storage_guards.continuity")  # what all guards share
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
+HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
 ROOMS = {
@@ -73,6 +74,8 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
+    "storage_guards.http": Room((KERNEL,)),
+    **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),
 }
 FACES = ("fencing", "storage_guards")  # they name everything, and load it when it is used: see the tests below
 
@@ -168,6 +171,8 @@ def run(code: str) -> str:
         ("import storage_guards.sql.enforcement", {"psycopg", "sqlalchemy"}),
         ("import storage_guards.sql.operations, storage_guards.sql.transaction", {"sqlalchemy"}),
         ("import storage_guards.sqlalchemy.alembic", {"alembic"}),
+        ("from storage_guards import FencingMiddleware, WSGIFencingMiddleware; import storage_guards.http", {"httpx2"}),
+        ("import storage_guards.http", {"asyncio"}),
         ("from fencing import RedisCoordinator", {"sqlalchemy"}),
         ("from fencing import MemoryCoordinator, FencedLock", {"redis"}),
         ("import fencing.testing, storage_guards.testing", {"redis"}),
@@ -186,6 +191,7 @@ def test_an_import_brings_only_what_it_needs(imported: str, absent: set[str]) ->
         ("SQLAlchemyGuard", "sqlalchemy", "sqlalchemy"),
         ("AsyncPsycopgGuard", "psycopg", "psycopg"),
         ("ObjectStoreGuard", "obstore", "objectstore"),
+        ("HTTPGuard", "httpx2", "http"),
     ],
 )
 def test_a_guard_whose_driver_is_not_installed_names_the_extra(guard: str, absent: str, extra: str) -> None:

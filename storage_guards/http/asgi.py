@@ -1,0 +1,97 @@
+"""The middleware of ASGI applications: Starlette, FastAPI, Quart, Litestar."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from fencing.kernel.effects import run_async
+from fencing.kernel.errors import FencingError
+from fencing.kernel.guard import AsyncGuard, Guard, check_guards
+from storage_guards.http.claims import ClaimAll, ReadMark, check_path, plan_answer
+from storage_guards.http.header import SCOPE_KEY, FenceRequired, fences
+from storage_guards.http.problems import MALFORMED, Problem, problem_of
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class FencingMiddleware:
+    """An ASGI middleware: it parses fences, answers claims, and turns refusals into answers.
+
+    It does **not check** a fence. A check here, before the handler writes, would be too early: a newer holder can claim
+    between them. The handler's own transaction checks: ``with guard.begin(fence_for(request.scope, "orders:42"))``.
+
+    It does **not authenticate**: any caller can claim any number, and so shut out the holders of a resource. Let only
+    known callers reach ``claims_path``, with a middleware around this one.
+
+    - The fences of a request are in ``scope["fencing.fences"]``. A malformed header is answered with 400.
+    - A claim at ``claims_path`` is made at the guard.
+    - A guard's error that the handler raises becomes a problem (RFC 9457). StaleFence and UnclaimedFence of a fence
+      that the request carries: 412. FenceRequired: 428. GuardUnavailable: 503. If the response has begun, and for all
+      other errors, the exception propagates.
+
+    In Starlette and FastAPI, add it with ``app.add_middleware(FencingMiddleware, guard=guard)``.
+
+    Args:
+        app: the application.
+        guard: the guard at which clients claim. A sync one is called in a thread.
+        claims_path: the path of claims, with the prefix of a mounted application. None: no claims are answered.
+
+    Raises:
+        TypeError, ValueError: ``guard`` is no guard, or ``claims_path`` no path.
+    """
+
+    def __init__(self, app: App, guard: Guard | AsyncGuard, *, claims_path: str | None = "/fencing/claims") -> None:
+        self._is_async = inspect.iscoroutinefunction(getattr(guard, "claim", None))
+        check_guards([guard], asynchronous=self._is_async)
+        self._app = app
+        self._guard: Any = guard
+        self._claims_path = check_path(claims_path)
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Handle one request. A websocket or a lifespan is passed on as it is."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            found = fences(scope["headers"])
+        except ValueError:
+            return await _send(send, MALFORMED)
+        if scope["path"] == self._claims_path:
+            plan = plan_answer(scope["method"], scope["query_string"].decode("latin-1"), found)
+            return await _send(send, await run_async(plan, self._perform))
+        await self._run({**scope, SCOPE_KEY: found}, receive, send)
+        return None
+
+    async def _run(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except (FencingError, FenceRequired) as error:
+            refused = problem_of(error, scope)
+            if started or refused is None:
+                raise
+            await _send(send, refused)
+
+    async def _perform(self, effect: ClaimAll | ReadMark) -> Any:
+        call = self._guard.claim if isinstance(effect, ClaimAll) else self._guard.mark
+        arguments: tuple[Any, ...] = effect.fences if isinstance(effect, ClaimAll) else (effect.resource,)
+        if self._is_async:
+            return await call(*arguments)
+        return await asyncio.to_thread(call, *arguments)
+
+
+async def _send(send: Send, answer: Problem) -> None:
+    headers = [(name.lower().encode(), value.encode()) for name, value in answer.headers]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,138 @@
+"""What both HTTP guards share: the requests as data, and what their replies mean."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import httpx2
+
+from fencing.kernel.admission import sorted_fences
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.retry import Backoff, NoReply, retry
+from storage_guards.bounds import check_timeout, wait_seconds
+from storage_guards.http.claims import numbers_of
+from storage_guards.http.header import HEADER, header_of
+from storage_guards.http.problems import UNKNOWN_TOKEN, error_of, json_object
+
+MOST_BYTES = 65_536
+"""The longest reply that is read."""
+
+_BACKOFF = Backoff(0.1, 2.0)
+_AWAY = (429, 502, 503, 504)
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+
+
+class Call(NamedTuple):
+    """The effect: send a request, and read its reply, within this many seconds."""
+
+    method: str
+    url: httpx2.URL
+    headers: dict[str, str]
+    timeout: float
+
+
+class Reply(NamedTuple):
+    """A reply: its status, its media type and its body."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class HTTPBase:
+    """The plans of both HTTP guards."""
+
+    def __init__(self, url: str | httpx2.URL, client: httpx2.Client | httpx2.AsyncClient, timeout: float) -> None:
+        self._timeout = check_timeout(timeout)
+        self._url = client.build_request("POST", url).url  # relative to the client's base_url
+        if self._url.scheme not in ("http", "https") or not self._url.host:
+            raise ValueError(f"an http or https URL is needed, not {str(url)[:80]!r}; or give the client a base_url")
+        self._shown = str(self._url.copy_with(username=None, password=None, query=None, fragment=None))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._shown}, timeout {self._timeout:g} s>"
+
+    def _plan_claim(self, holders: tuple[Fence | HasFence, ...], timeout: float | None) -> Plan[None]:
+        fences = sorted_fences(holders)
+        seconds = wait_seconds(holders, self._timeout, timeout)
+        reply = yield from self._request("POST", self._url, {HEADER: header_of(*fences)}, seconds, fences[0].resource)
+        if refused := error_of(*reply, sent=fences):
+            raise refused
+        if reply.status != 200 or json_object(reply.body).get("claimed") != numbers_of(fences):
+            raise self._unusable(reply)
+
+    def _plan_mark(self, resource: str) -> Plan[Mark | None]:
+        url = self._url.copy_merge_params({"resource": check_resource(resource)})
+        reply = yield from self._request("GET", url, {}, self._timeout, resource)
+        content = json_object(reply.body)
+        if reply.status != 200 or content.get("resource") != resource:
+            raise self._unusable(reply)
+        try:
+            number, seq = content["number"], content["seq"]
+            return None if number is None else Mark(number, UNKNOWN_TOKEN, seq)
+        except (KeyError, TypeError, ValueError):
+            raise self._unusable(reply) from None
+
+    def _request(
+        self, method: str, url: httpx2.URL, headers: dict[str, str], seconds: float, resource: str
+    ) -> Plan[Reply]:
+        """Send a request that may be repeated. An attempt has half of the time, so that a lost reply is one of two."""
+
+        def give_up(failed: NoReply) -> GuardUnavailable:
+            return GuardUnavailable(
+                f"no answer from {self._shown} within {seconds:.3g} s ({failed}); a claim may have happened; retry",
+                resource=resource,
+            )
+
+        headers = {"Accept-Encoding": "identity", **headers}
+        answered = yield from retry(
+            lambda timeout, _: Call(method, url, headers, timeout),
+            clock=time.monotonic,
+            attempt_seconds=seconds / 2,
+            deadline=time.monotonic() + seconds,
+            backoff=_BACKOFF,
+            give_up=give_up,
+        )
+        reply: Reply = answered.value
+        return reply
+
+    def _unusable(self, reply: Reply) -> GuardUnavailable | GuardNotEnforceable:
+        answered = f"{self._shown} answered with status {reply.status}"
+        if reply.status >= 500:
+            return GuardUnavailable(f"{answered}; a claim may have happened; see the log of the service, and retry")
+        if 300 <= reply.status < 400:
+            return GuardNotEnforceable(f"{answered}: redirects are refused, so pass the final URL")
+        detail = json_object(reply.body).get("detail")
+        said = f": {detail[:200]}" if isinstance(detail, str) else ""
+        return GuardNotEnforceable(
+            f"{answered}{said}, which is no answer to a claim: pass the URL of its claims_path, and let the client "
+            f"authenticate, if it must"
+        )
+
+
+def checked(status: int, content_type: str, body: bytes) -> Reply:
+    """Return the reply, unless the service was away.
+
+    Raises:
+        NoReply: it was. Another attempt may succeed.
+    """
+    if status in _AWAY:
+        raise NoReply(ConnectionError(f"status {status}"), may_have_run=True)
+    return Reply(status, content_type, body)
+
+
+def failure_of(error: Exception) -> NoReply:
+    """Return what a failed attempt means."""
+    return NoReply(error, may_have_run=not isinstance(error, _NEVER_SENT))
+
+
+def check_client(client: Any, wanted: type, other: type, instead: str) -> None:
+    """Raise TypeError if ``client`` is no client of the wanted kind."""
+    if isinstance(client, other):
+        raise TypeError(f"this is an httpx2.{other.__name__}; use {instead}")
+    if not isinstance(client, wanted):
+        kind = type(client)
+        raise TypeError(f"an httpx2.{wanted.__name__} is needed, not {kind.__module__}.{kind.__qualname__}")

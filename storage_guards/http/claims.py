@@ -1,0 +1,83 @@
+"""Claims and marks over HTTP, without I/O: what a request asks for, and what its answer is.
+
+``POST`` claims the fences of the header. ``GET ?resource=…`` reads a mark. A claim can be repeated, so a client may do
+so after a lost reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import FencingError
+from fencing.kernel.fence import Fence, Mark, check_resource
+from storage_guards.http.header import SCOPE_KEY, FenceRequired
+from storage_guards.http.problems import Problem, answer, problem, problem_of
+
+MAX_QUERY = 4096
+
+
+class ClaimAll(NamedTuple):
+    """The effect: claim these fences at the guard, all or none."""
+
+    fences: tuple[Fence, ...]
+
+
+class ReadMark(NamedTuple):
+    """The effect: read the mark of a resource at the guard."""
+
+    resource: str
+
+
+def check_path(path: object) -> str | None:
+    """Return ``path`` if it is a path from the root, or None. Raise TypeError or ValueError otherwise."""
+    if path is None:
+        return None
+    if not isinstance(path, str):
+        raise TypeError(f"claims_path must be a str, not {type(path).__name__}")
+    if not path.startswith("/"):
+        raise ValueError(f"claims_path must begin with '/', not {path[:80]!r}")
+    return path
+
+
+def plan_answer(method: str, query: str, found: tuple[Fence, ...]) -> Plan[Problem]:
+    """Answer a request to the claims path."""
+    try:
+        if method == "POST":
+            if not found:
+                raise FenceRequired
+            yield ClaimAll(found)
+            return answer(200, {"claimed": numbers_of(found)})
+        if method == "GET":
+            resource = _resource_in(query)
+            if resource is None:
+                return problem(400, "about:blank", "Bad Request", "one parameter is needed: resource", {})
+            return answer(200, _content_of(resource, (yield ReadMark(resource))))
+    except (FencingError, FenceRequired) as error:
+        refused = problem_of(error, {SCOPE_KEY: found})
+        if refused is None:
+            raise
+        return refused
+    return problem(405, "about:blank", "Method Not Allowed", "POST claims, GET reads a mark", {"Allow": "GET, POST"})
+
+
+def numbers_of(found: Iterable[Fence]) -> dict[str, int]:
+    """Return the number of each fence, by resource: how a claim is acknowledged."""
+    return {fence.resource: fence.number for fence in found}
+
+
+def _resource_in(query: str) -> str | None:
+    try:
+        if len(query) > MAX_QUERY:
+            return None
+        [resource] = parse_qs(query, strict_parsing=True, errors="strict", max_num_fields=1)["resource"]
+        return check_resource(resource)
+    except (KeyError, ValueError):
+        return None
+
+
+def _content_of(resource: str, mark: Mark | None) -> dict[str, Any]:
+    found = {"number": None, "seq": None} if mark is None else {"number": mark.number, "seq": mark.seq}
+    return {"resource": resource, **found}

@@ -1,0 +1,107 @@
+"""Requests that carry the fence of their holder."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from weakref import WeakKeyDictionary
+
+import httpx2
+
+from fencing.kernel.admission import sorted_fences
+from fencing.kernel.fence import Fence, HasFence
+from storage_guards.http.header import HEADER, fences, header_of
+from storage_guards.http.problems import error_of
+
+Holders = tuple[Fence | HasFence, ...]
+
+
+class _Hooks:
+    """The event hooks of one client. They stay, and do nothing outside :func:`fenced`."""
+
+    def add_header(self, request: httpx2.Request) -> None:
+        if holders := self._holders():
+            request.headers.setdefault(HEADER, header_of(*holders))
+
+    def raise_refusal(self, response: httpx2.Response) -> None:
+        if response.status_code == 412 and self._holders():
+            response.read()
+            _raise_refusal(response)
+
+    async def add_header_async(self, request: httpx2.Request) -> None:
+        self.add_header(request)
+
+    async def raise_refusal_async(self, response: httpx2.Response) -> None:
+        if response.status_code == 412 and self._holders():
+            await response.aread()
+            _raise_refusal(response)
+
+    def _holders(self) -> Holders:
+        """Return the holders of the innermost block for this client; none outside a block."""
+        return next((holders for hooks, holders in reversed(_blocks.get()) if hooks is self), ())
+
+
+_blocks: ContextVar[tuple[tuple[_Hooks, Holders], ...]] = ContextVar("fencing_http_blocks", default=())
+_hooks_of: WeakKeyDictionary[httpx2.Client | httpx2.AsyncClient, _Hooks] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+@contextmanager
+def fenced(client: httpx2.Client | httpx2.AsyncClient, *holders: Fence | HasFence) -> Iterator[None]:
+    """Send the fences with each request of ``client`` in the block, and raise the refusals of the service::
+
+        with coordinator.hold("orders:42", timeout=5) as lease, fenced(client, lease):
+            total = client.get("/orders/42").json()["total"]
+            client.put("/orders/42", json={"total": total + 1}).raise_for_status()
+
+    It does **not** make the service check them: its handlers do. An answer of another status, 503 too, is returned.
+    After a 503 of the service nothing was written. After a lost reply, or a 500, the request may have been done.
+
+    It works on the requests of this thread or task, and of tasks that it starts. The client may be shared: other
+    threads and tasks send no fence, or their own. A request that has the header is left as it is. Of two blocks for
+    one client, the inner one alone counts. In async code, write ``with``, not ``async with``.
+
+    Args:
+        client: an httpx2 client, sync or async. It keeps two event hooks.
+        holders: leases or fences of different resources.
+
+    Raises:
+        StaleFence: the service refused a request, because a newer fence was claimed. Stop.
+        UnclaimedFence: this fence was not claimed at the service. Pass ``guards=[HTTPGuard(…)]`` to the lock.
+        LeaseLost: a request was sent after the lease was released. Acquire again.
+    """
+    if not isinstance(client, (httpx2.Client, httpx2.AsyncClient)):
+        raise TypeError(f"a client of httpx2 is needed, not {type(client).__name__}")
+    sorted_fences(holders)
+    reset = _blocks.set((*_blocks.get(), (_hooks_on(client), holders)))
+    try:
+        yield
+    finally:
+        _blocks.reset(reset)
+
+
+def _hooks_on(client: httpx2.Client | httpx2.AsyncClient) -> _Hooks:
+    """Return the hooks of this client. They are its first ones, so that a ``raise_for_status`` comes after them."""
+    with _lock:
+        hooks = _hooks_of.get(client)
+        if hooks is None:
+            hooks = _hooks_of[client] = _Hooks()
+        is_async = isinstance(client, httpx2.AsyncClient)
+        add = hooks.add_header_async if is_async else hooks.add_header
+        check = hooks.raise_refusal_async if is_async else hooks.raise_refusal
+        for event, hook in (("request", add), ("response", check)):
+            if hook not in client.event_hooks[event]:  # the caller may have replaced them
+                client.event_hooks[event].insert(0, hook)
+    return hooks
+
+
+def _raise_refusal(response: httpx2.Response) -> None:
+    try:
+        sent = fences(response.request.headers)
+    except ValueError:  # of the caller's own making
+        return
+    content_type = response.headers.get("Content-Type", "")
+    if error := error_of(response.status_code, content_type, response.content, sent):
+        raise error

@@ -1,0 +1,95 @@
+"""The async guard of a service: claims go to it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx2
+
+from fencing.kernel.effects import run_async
+from fencing.kernel.errors import OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark
+from storage_guards.bounds import check_unknown
+from storage_guards.http.base import MOST_BYTES, Call, HTTPBase, Reply, check_client, checked, failure_of
+
+
+class AsyncHTTPGuard(HTTPBase):
+    """A guard whose marks are in another service: :class:`HTTPGuard` for asyncio.
+
+    It does **not** write, and checks nothing by itself. The service protects its data only if its handlers write in
+    ``guard.begin(fence)``. Send them the fence with each request: see :func:`~storage_guards.fenced`.
+
+    Args:
+        url: the ``claims_path`` of the service, absolute or relative to the client's ``base_url``. It must be the final
+            one: redirects are refused.
+        client: an async httpx2 client, with your authentication and TLS. You close it.
+        timeout: seconds: the longest wait for an answer. A lease that ends earlier shortens it. A lost reply is asked
+            for again within it. Give the guard of the service half of it at most.
+
+    Raises:
+        TypeError: ``client`` is no async client of httpx2, or ``timeout`` is no number.
+        ValueError: ``url`` is not of HTTP, or ``timeout`` is not finite and above 0.
+    """
+
+    def __init__(self, url: str | httpx2.URL, client: httpx2.AsyncClient, *, timeout: float = 10.0) -> None:
+        check_client(client, httpx2.AsyncClient, httpx2.Client, "HTTPGuard")
+        super().__init__(url, client, timeout)
+        self._client = client
+
+    async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
+        """Raise the mark of the service to each fence, all or none. A lock with ``guards=[guard]`` calls this.
+
+        It protects what is read at the service **after** it has returned. It may be repeated after an error.
+
+        Args:
+            holders: leases or fences of different resources.
+            timeout: seconds to wait, at most the guard's own. None: what the leases and the guard allow.
+
+        Raises:
+            StaleFence: a newer fence was claimed, and nothing was changed. Stop. The service does not send the token of
+                the mark.
+            UnclaimedFence: the storage was restored, and has lost what it had acknowledged. Acquire again.
+            GuardUnavailable: the service did not answer. Retry; the claim may have happened.
+            GuardNotEnforceable: the answer is not of a ``FencingMiddleware``. The text says what to change.
+            ValueError: the fences do not fit the header. Claim fewer at once.
+        """
+        await run_async(self._plan_claim(holders, timeout), self._perform)
+
+    async def mark(self, resource: str) -> Mark | None:
+        """Return the newest fence claimed for ``resource``, or None. It is for people and tests: do not base a write on
+        it.
+
+        The service does not send the token. The mark has a placeholder, so ``is_of`` is always False.
+
+        Raises:
+            GuardUnavailable, GuardNotEnforceable: as :meth:`claim`.
+        """
+        return await run_async(self._plan_mark(resource), self._perform)
+
+    async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
+        """Return None: this guard writes nothing, so the error came from another one.
+
+        Raises:
+            TypeError: ``error`` is no OutcomeUnknown. Pass the error that a ``write`` or ``begin`` raised.
+        """
+        check_unknown(error)
+        return None
+
+    async def _perform(self, call: Call) -> Reply:
+        try:
+            async with (
+                asyncio.timeout(call.timeout),
+                self._client.stream(
+                    call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
+                ) as response,
+            ):
+                body = b""
+                async for chunk in response.aiter_bytes():
+                    body += chunk
+                    if len(body) > MOST_BYTES:
+                        break
+                return checked(response.status_code, response.headers.get("Content-Type", ""), body)
+        except httpx2.HTTPStatusError as error:  # of an event hook of the client that calls raise_for_status
+            return checked(error.response.status_code, "", b"")
+        except (httpx2.RequestError, TimeoutError) as error:
+            raise failure_of(error) from error

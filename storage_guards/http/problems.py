@@ -1,0 +1,144 @@
+"""Answers to refused requests, as problem details (RFC 9457), and the errors that a client makes of them.
+
+No answer has a token: it would let its reader pass for the holder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence, UnclaimedFence
+from fencing.kernel.fence import Fence, Mark
+from storage_guards.http.header import HEADER, MAX_HEADER, SCOPE_KEY, FenceRequired
+
+PROBLEM_JSON = "application/problem+json"
+
+RETRY_AFTER_SECONDS = 1
+
+UNKNOWN_TOKEN = "not-sent-by-the-service"
+"""The token of a mark that a service answered. No lock mints it, so such a mark is of no fence."""
+
+_STALE, _UNCLAIMED = "urn:fencing:stale", "urn:fencing:unclaimed"
+
+
+class Problem(NamedTuple):
+    """An answer to send, for any framework.
+
+    Args:
+        status: the HTTP status.
+        headers: names and values, with the type and the length of the body.
+        body: JSON.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+def answer(status: int, content: Mapping[str, Any], kind: str = "application/json", **headers: str) -> Problem:
+    """Return an answer with a JSON body. No cache may store it."""
+    body = json.dumps(content).encode()
+    named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
+    return Problem(
+        status,
+        (("Content-Type", kind), ("Content-Length", str(len(body))), ("Cache-Control", "no-store"), *named),
+        body,
+    )
+
+
+def problem(status: int, kind: str, title: str, detail: str, headers: Mapping[str, str], **members: Any) -> Problem:
+    """Return the answer of a refused request; members that are None are left out."""
+    content = {"type": kind, "title": title, "status": status, "detail": detail}
+    content.update({name: value for name, value in members.items() if value is not None})
+    return answer(status, content, PROBLEM_JSON, **headers)
+
+
+MALFORMED = problem(
+    400,
+    "urn:fencing:malformed",
+    "Malformed fencing token",
+    f"the header {HEADER} must be a list of fences, each of another resource, of {MAX_HEADER} characters at most",
+    {},
+)
+
+
+def problem_of(error: BaseException, scope_or_environ: Mapping[str, Any]) -> Problem | None:
+    """Return the answer for an error of a guard; None: it is not about this request, so let it propagate.
+
+    The middlewares call it. Call it yourself where a framework turns exceptions into answers before a middleware sees
+    them, as Django and Flask do.
+
+    Args:
+        error: what the handler raised.
+        scope_or_environ: the ASGI scope, or the WSGI environ. A refused fence that the request did not send is an
+            error of the service.
+    """
+    if isinstance(error, FenceRequired):
+        return problem(428, "urn:fencing:required", "Fencing token required", str(error), {}, resource=error.resource)
+    if isinstance(error, GuardUnavailable):
+        return problem(
+            503,
+            "urn:fencing:unavailable",
+            "Storage unavailable",
+            "the storage did not answer, or a mark stayed locked; retry",
+            {"Retry_After": str(RETRY_AFTER_SECONDS)},
+            resource=error.resource,
+        )
+    if not isinstance(error, (StaleFence, UnclaimedFence)) or error.fence not in scope_or_environ.get(SCOPE_KEY, ()):
+        return None
+    is_stale = isinstance(error, StaleFence)
+    return problem(
+        412,
+        _STALE if is_stale else _UNCLAIMED,
+        "Stale fence" if is_stale else "Unclaimed fence",
+        str(error),
+        {},
+        resource=error.fence.resource,
+        number=error.fence.number,
+        newest=error.mark.number if error.mark else None,
+        floor=getattr(error, "floor", None),
+        acknowledged=getattr(error, "acknowledged", None),
+    )
+
+
+def error_of(status: int, content_type: str, body: bytes, sent: Iterable[Fence]) -> FencingError | None:
+    """Return the error of an answer by :func:`problem_of`; None: the answer is not of ours, or of no fence sent.
+
+    Args:
+        status: the HTTP status.
+        content_type: the header of that name.
+        body: the body.
+        sent: the fences of the request.
+    """
+    if status != 412 or content_type.partition(";")[0].strip().lower() != PROBLEM_JSON:
+        return None
+    content = json_object(body)
+    for fence in sent:
+        if (content.get("resource"), content.get("number")) == (fence.resource, fence.number):
+            try:
+                return _refusal(content, fence)
+            except (TypeError, ValueError):
+                return None
+    return None
+
+
+def _refusal(content: Mapping[str, Any], fence: Fence) -> FencingError | None:
+    newest, floor, acknowledged = content.get("newest"), content.get("floor"), content.get("acknowledged")
+    mark = None if newest is None else Mark(newest, UNKNOWN_TOKEN)
+    if content.get("type") == _UNCLAIMED:
+        return UnclaimedFence(fence=fence, mark=mark, acknowledged=acknowledged)
+    admitted = newest if mark is not None else floor
+    if content.get("type") != _STALE or type(admitted) is not int or admitted < fence.number:
+        return None
+    return StaleFence(fence=fence, mark=mark, floor=floor if mark is None else None)
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object in a body; an empty one if there is none."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,78 @@
+"""The middleware of WSGI applications: Django, Flask, Pyramid, Bottle."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+from fencing.kernel.effects import run
+from fencing.kernel.errors import FencingError
+from fencing.kernel.guard import Guard, check_guards
+from storage_guards.http.claims import ClaimAll, ReadMark, check_path, plan_answer
+from storage_guards.http.header import HEADER, SCOPE_KEY, FenceRequired, fences
+from storage_guards.http.problems import MALFORMED, Problem, problem_of
+
+Environ = dict[str, Any]
+StartResponse = Callable[..., Any]
+App = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+_VARIABLE = "HTTP_FENCING_TOKEN"
+
+
+class WSGIFencingMiddleware:
+    """A WSGI middleware: it parses fences, answers claims, and turns refusals into answers.
+
+    It does **not check** a fence. A check here, before the handler writes, would be too early: a newer holder can claim
+    between them. The handler's own transaction checks: ``with guard.begin(fence_for(request.environ, "orders:42"))``.
+
+    It does **not authenticate**: any caller can claim any number, and so shut out the holders of a resource. Let only
+    known callers reach ``claims_path``.
+
+    It does the same as :class:`FencingMiddleware`, with ``environ["fencing.fences"]``. An error that the body of a
+    response raises while it is sent propagates. Django and Flask answer exceptions with a 500 before a middleware sees
+    them: there, call :func:`~storage_guards.http.problem_of` (docs/guards/http.md).
+
+    Args:
+        app: the application.
+        guard: the sync guard at which clients claim.
+        claims_path: the path of claims, with the prefix of a mounted application. None: no claims are answered.
+
+    Raises:
+        TypeError, ValueError: ``guard`` is no sync guard, or ``claims_path`` no path.
+    """
+
+    def __init__(self, app: App, guard: Guard, *, claims_path: str | None = "/fencing/claims") -> None:
+        check_guards([guard], asynchronous=False)
+        self._app = app
+        self._guard = guard
+        self._claims_path = check_path(claims_path)
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Handle one request."""
+        try:
+            found = fences([(HEADER, environ[_VARIABLE])] if _VARIABLE in environ else [])
+        except ValueError:
+            return _send(start_response, MALFORMED)
+        if environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "") == self._claims_path:
+            plan = plan_answer(environ["REQUEST_METHOD"], environ.get("QUERY_STRING", ""), found)
+            return _send(start_response, run(plan, self._perform))
+        environ[SCOPE_KEY] = found
+        try:
+            return self._app(environ, start_response)
+        except (FencingError, FenceRequired) as error:
+            refused = problem_of(error, environ)
+            if refused is None:
+                raise
+            return _send(start_response, refused, sys.exc_info())  # with it, the server raises if headers were sent
+
+    def _perform(self, effect: ClaimAll | ReadMark) -> Any:
+        if isinstance(effect, ClaimAll):
+            return self._guard.claim(*effect.fences)
+        return self._guard.mark(effect.resource)
+
+
+def _send(start_response: StartResponse, answer: Problem, *exc_info: Any) -> list[bytes]:
+    start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", list(answer.headers), *exc_info)
+    return [answer.body]

@@ -1,0 +1,101 @@
+"""docs/guards/http.md: the services of the page, in processes of their own, and its client refuse a late holder."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import create_engine, text
+
+from examples.servers import RedisServer
+from fencing import Fence, StaleFence
+from storage_guards import HTTPGuard, fenced
+from tests.support.http_servers import running_python
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guards/http.md").read_text("utf-8"), re.DOTALL)
+[FASTAPI] = [block for block in BLOCKS if "FastAPI" in block]
+[CLIENT] = [block for block in BLOCKS if "httpx2.Client" in block]
+[BY_HAND] = [block for block in BLOCKS if "header_of" in block]
+[DJANGO] = [block for block in BLOCKS if "django" in block]
+
+LISTEN = """
+import os, socket, sys, threading
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+listener = socket.create_server(("127.0.0.1", 0))
+"""
+SERVE_ASGI = """
+import asyncio, uvicorn
+print(listener.getsockname()[1], flush=True)
+asyncio.run(uvicorn.Server(uvicorn.Config(app, log_level="error")).serve(sockets=[listener]))
+"""
+CONFIGURE_DJANGO = """
+import sys
+from urllib.parse import urlsplit
+import django
+from django.conf import settings
+from django.urls import path
+
+DATABASE_URL = os.environ["DATABASE_URL"].replace("+psycopg", "")
+url = urlsplit(DATABASE_URL)
+settings.configure(
+    DATABASES={
+        "default": {
+            "ENGINE": "django.db.backends.postgresql", "NAME": url.path[1:], "USER": url.username,
+            "PASSWORD": url.password or "", "HOST": url.hostname or "", "PORT": url.port or "",
+        }
+    },
+    MIDDLEWARE=["__main__.RefusalMiddleware"], ROOT_URLCONF="__main__", ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None,
+)
+"""
+SERVE_WSGI = """
+import waitress
+urlpatterns = [path("orders/<int:order>", order)]
+print(listener.getsockname()[1], flush=True)
+waitress.serve(application, sockets=[listener])
+"""
+PROGRAMS = {
+    "fastapi": LISTEN + FASTAPI + SERVE_ASGI,
+    "django": LISTEN + CONFIGURE_DJANGO + DJANGO + SERVE_WSGI,
+}
+
+
+@pytest.fixture(params=PROGRAMS)
+def url(request: pytest.FixtureRequest, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE orders (id int PRIMARY KEY, total int)"))
+        connection.execute(text("INSERT INTO orders VALUES (42, 0)"))
+    engine.dispose()
+    monkeypatch.setenv("DATABASE_URL", postgres_url)
+    with ExitStack() as stack:
+        _, port = stack.enter_context(running_python(["-c", PROGRAMS[request.param]]))
+        yield f"http://127.0.0.1:{port}"
+
+
+def test_the_services_and_the_client(url: str, any_redis: RedisServer) -> None:
+    program = CLIENT.replace("http://shop.internal", url).replace(
+        "redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})"
+    )
+    names: dict[str, Any] = {}
+    for _ in range(2):
+        exec(program + BY_HAND, names)
+        names["client"].close()
+        names["coordinator"].close()
+    late: Fence = names["lease"].fence
+    assert names["headers"] == {"Fencing-Token": f'"{late}"'}
+    with httpx2.Client(base_url=url) as client:
+        assert client.get("/orders/42").json() == {"total": 2}
+        HTTPGuard("/fencing/claims", client).claim(Fence("orders:42", late.number + 1, "a" * 22))
+        with pytest.raises(StaleFence), fenced(client, late):
+            client.put("/orders/42", json={"total": 100})
+        for headers, status in (({}, 428), ({"Fencing-Token": "?"}, 400), ({"Fencing-Token": f'"{late}"'}, 412)):
+            refused = client.put("/orders/42", json={"total": 100}, headers=headers)
+            assert refused.status_code == status
+            assert refused.json()["type"].startswith("urn:fencing:")
+        assert client.get("/orders/42").json() == {"total": 2}
