@@ -38,6 +38,9 @@ def _rebuild(cls: type[FencingError], args: tuple[Any, ...], fields: dict[str, A
     return error
 
 
+NotAcquiredReason = Literal["held", "superseded", "late"]
+
+
 class NotAcquired(FencingError):
     """A failure to acquire the lock within the time-out. Try later.
 
@@ -45,6 +48,7 @@ class NotAcquired(FencingError):
         resource: the resource of the lock.
         reason: ``"held"``: another holder has it. ``"superseded"``: it was granted five times in a row, but each time
             a guard had admitted a newer fence. Check whether another system mints fences for this resource.
+            ``"late"``: of several locks, this one was not tried, because the time was up.
         waited: seconds since the call.
         owner: the holder's label; None: not known.
         held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
@@ -55,7 +59,7 @@ class NotAcquired(FencingError):
         self,
         *,
         resource: str,
-        reason: Literal["held", "superseded"],
+        reason: NotAcquiredReason,
         waited: float,
         owner: str | None = None,
         held_by_this: Literal["thread", "task"] | None = None,
@@ -71,8 +75,10 @@ class NotAcquired(FencingError):
                 f"within {waited:.2f} s; pass the lease on, or use lock.reentrant()"
             )
         elif reason == "held":
-            by_owner = f" by {owner}" if owner else ""
-            text = f"{resource!r} is held{by_owner}; it was not acquired within {waited:.2f} s; try later"
+            holder = owner or "an unknown holder (another library's lock, or other data under that name?)"
+            text = f"{resource!r} is held by {holder}; it was not acquired within {waited:.2f} s; try later"
+        elif reason == "late":
+            text = f"{resource!r} was not tried: after the other locks of the call {waited:.2f} s were over; try later"
         else:
             text = (
                 f"{resource!r} was granted, but each time the guards had admitted a newer fence; "

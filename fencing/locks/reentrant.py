@@ -80,7 +80,7 @@ class Block:
             self._task = _this_task()
         blocks.set((weakref.ref(self), *around) if around else (weakref.ref(self),))
 
-    def begin_among(self, lease: Any) -> None:
+    def begin_with(self, lease: Any) -> None:
         """Begin the block with a lease that was acquired together with others."""
         self._used, self._lease = True, lease
         self._begin(begun(blocks.get()))

@@ -119,7 +119,7 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
             for part in order:
                 left = gives_up_at - clock()
                 if left <= 0 < timeout:
-                    raise NotAcquired(resource=part.resource, reason="held", waited=timeout)
+                    raise NotAcquired(resource=part.resource, reason="late", waited=timeout)
                 yield At(part.backend, _take(part, max(left, 0.0)))
             if (yield from _claim_all(order, timeout, gives_up_at)):
                 return tuple(part.lease(part.holding) for part in parts)
@@ -302,7 +302,7 @@ class HoldAll:
         self._leases = leases = run(acquire_all(parts_of(self._locks), self._timeout), _perform)
         self._blocks = blocks
         for block, lease in zip(blocks, leases, strict=True):
-            block.begin_among(lease)
+            block.begin_with(lease)
         return leases
 
     def __exit__(
@@ -359,7 +359,7 @@ class AsyncHoldAll:
         self._leases = leases = await run_async(acquire_all(parts_of(self._locks), self._timeout), _perform_async)
         self._blocks = blocks
         for block, lease in zip(blocks, leases, strict=True):
-            block.begin_among(lease)
+            block.begin_with(lease)
         return leases
 
     async def __aexit__(

@@ -28,6 +28,7 @@ NEWER = Mark(9, "b" * 22)
 EVERY: list[FencingError] = [
     NotAcquired(resource="orders:42", reason="held", waited=1.5, owner="host:1"),
     NotAcquired(resource="orders:42", reason="superseded", waited=1.5),
+    NotAcquired(resource="orders:42", reason="late", waited=1.5),
     *(
         LeaseLost(fence=FENCE, reason=reason)
         for reason in ("released", "detached", "forked", "expired", "gone", "stale")

@@ -103,9 +103,28 @@ def test_one_deadline_for_all(side: MemorySide) -> None:
 
     coordinator.perform = watch_async if side.asynchronous else watch
     error = side.expect(NotAcquired, in_block, side, coordinator.hold_all(["a", "b"], timeout=5), nothing)
+    assert (error.resource, error.reason) == ("a", "held")
     assert error.waited >= 5
     assert set(asked) == {"a"}
     side.call(first.release)
+
+
+def test_what_there_was_no_time_for_is_not_tried(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    perform, asked = coordinator.perform, []
+
+    def slow(effect: Any) -> Any:
+        asked.append((effect.operation, effect.arguments[0]))
+        side.clock.advance(6 if effect.operation == "acquire" else 0)
+        return perform(effect)
+
+    async def slow_async(effect: Any) -> Any:
+        return await slow(effect)
+
+    coordinator.perform = slow_async if side.asynchronous else slow
+    error = side.expect(NotAcquired, in_block, side, coordinator.hold_all(["a", "b"], timeout=5), nothing)
+    assert (error.resource, error.reason) == ("b", "late")
+    assert asked == [("acquire", "a"), ("release", "a")]
 
 
 def test_claims_come_when_all_are_held_and_each_guard_gets_one(side: MemorySide) -> None:

@@ -11,7 +11,7 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from examples.servers import RedisServer
-from fencing import CoordinatorUnavailable
+from fencing import CoordinatorUnavailable, NotAcquired
 from tests.support.sides import Side
 
 
@@ -90,3 +90,11 @@ def test_sentinels_that_are_away_are_named_in_short(side: Side) -> None:
     with pytest.raises(CoordinatorUnavailable, match="the Sentinel service 'orders'") as caught:
         side.call(coordinator.acquire, "r", timeout=0)
     assert len(str(caught.value)) < 300
+
+
+def test_data_of_the_application_under_the_locks_name_is_named(side: Side, any_redis: RedisServer) -> None:
+    any_redis.client().set("r", "an application's string")
+    coordinator = side.coordinator(any_redis.url)
+    for timeout in (0, 0.1):
+        with pytest.raises(NotAcquired, match="held by an unknown holder"):
+            side.call(coordinator.acquire, "r", timeout=timeout)
