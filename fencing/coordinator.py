@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -22,7 +22,7 @@ from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import FencedLock, check_adoptable
-from fencing.locks.locked import Decorator, locked
+from fencing.locks.locked import MOST_NAMES, Decorator, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import LockOptions, Settings, check_timeout
 from fencing.locks.several import HoldAll, check_names, hold_all
@@ -165,9 +165,10 @@ class Coordinator(Backend):
         """
         self.lock("checked now", **options)
         check_timeout(timeout)
+        lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, **options))
 
         def hold(name: str) -> AbstractContextManager[Lease]:
-            return self.lock(name, **options).hold(timeout)
+            return lock_of(name).hold(timeout)
 
         return partial(locked, hold, resource)
 

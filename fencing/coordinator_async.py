@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -19,7 +19,7 @@ from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import AsyncFencedLock, check_adoptable
-from fencing.locks.locked import AsyncDecorator, locked_async
+from fencing.locks.locked import MOST_NAMES, AsyncDecorator, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
 from fencing.locks.several import AsyncHoldAll, check_names, hold_all
@@ -177,9 +177,10 @@ class AsyncCoordinator(Backend):
         """
         self.lock("checked now", **options)
         check_timeout(timeout)
+        lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
-            return self.lock(name, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
+            return lock_of(name).hold(timeout, cancel_on_loss=cancel_on_loss)
 
         return partial(locked_async, hold, resource)
 

@@ -43,6 +43,9 @@ class AsyncDecorator(Protocol):
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]: ...
 
 
+MOST_NAMES = 1024
+"""How many locks a decorated function keeps, so that a call need not make one."""
+
 LEASE = "lease"
 """The parameter that gets the lease."""
 

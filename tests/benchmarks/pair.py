@@ -35,6 +35,7 @@ SHARE = f"above {RAW}, share of {REDIS_PY}"
 HOLD = f"{OURS}, hold()"
 COMPAT = f"{OURS}.compat"
 """redis-py's interface over our locks."""
+LOCKED = f"{OURS}, locked()"
 INNER = f"{OURS}, hold() inside its own hold()"
 
 # Threads, hiredis, one core; rounds, pairs in a batch.
@@ -67,7 +68,7 @@ def report(run: Run, scenario: str, result: dict[str, Any] | None) -> None:
     for name, said in result["failures"].items():
         run.failed(scenario, name, said)
     found = {name: its for name, its in result["found"].items() if name not in result["failures"]}
-    run.compare(scenario, found, {TIME: (REDIS_PY, RAW, PINGS), CPU: (REDIS_PY,)})
+    run.compare(scenario, found, {TIME: (REDIS_PY, RAW, PINGS, HOLD), CPU: (REDIS_PY,)})
     if {RAW, REDIS_PY, OURS, OURS + AGAIN} <= found.keys():
         raw, ours, again, theirs = (found[name][TIME] for name in (RAW, OURS, OURS + AGAIN, REDIS_PY))
         run.add(scenario, OURS, SHARE, shares_above(raw, ours, theirs), shares_above(raw, again, ours))
@@ -84,6 +85,7 @@ def measure(threads: int, rounds: int, batch: int, names: Sequence[str]) -> dict
             RAW: [Raw(server.host, server.port, commands).pair for commands in recorded],
             RAW + AGAIN: [Raw(server.host, server.port, commands).pair for commands in recorded],
             HOLD: _holds(server.url, [f"{resource}:hold" for resource in resources]),
+            LOCKED: _lockeds(server.url, [f"{resource}:locked" for resource in resources]),
             COMPAT: _compats(server.url, [f"{resource}:compat" for resource in resources]),
         }
         if threads == 1:  # an inner block belongs to the thread of its outer one
@@ -125,6 +127,16 @@ def _holds(url: str, resources: Sequence[str]) -> list[Pair]:
         return pair
 
     return [make(resource) for resource in resources]
+
+
+def _lockeds(url: str, resources: Sequence[str]) -> list[Pair]:
+    coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=TTL)
+
+    @coordinator.locked("{resource}", timeout=5)
+    def call(resource: str) -> None:
+        pass
+
+    return [functools.partial(call, resource) for resource in resources]
 
 
 def _compats(url: str, resources: Sequence[str]) -> list[Pair]:

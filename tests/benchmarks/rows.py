@@ -144,6 +144,7 @@ ROWS = (
     _pair(f"own {RAW} / {PINGS}", 1.45, ratio_to(PINGS, pair.TIME), of=RAW),
     _pair(f"pair, {pair.SHARE}", 0.15, pair.SHARE),
     _pair(f"hold() inside its own hold() / {PINGS}", 0.15, ratio_to(PINGS, pair.TIME), of=pair.INNER),
+    _pair("locked() / hold()", 1.1, ratio_to(pair.HOLD, pair.TIME), of=pair.LOCKED),
     _pair(f"pair, client CPU / {REDIS_PY}", 0.25, CPU_X),
     _pair(f"pair, {pair.COMPAT} / {REDIS_PY}", 0.60, TIME_X, of=pair.COMPAT),
     _pair(f"pair without hiredis / {REDIS_PY}", 0.38, TIME_X, scenario_of("threads", 1, True, hiredis=False)),
