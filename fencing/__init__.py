@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
     from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
+    from fencing.sql.coordinator import AsyncSQLCoordinator as AsyncSQLCoordinator
+    from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
 
 _HOME = {
     "kernel.errors": (
@@ -67,6 +69,7 @@ _HOME = {
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
+    "sql.coordinator": ("AsyncSQLCoordinator", "SQLCoordinator"),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
