@@ -69,7 +69,6 @@ class Connections:
 
     def _reset_in_child(self) -> None:
         self._inherited.append([slot for made in self._made if (slot := made()) is not None])
-        self._engine.renew()
         self._reset()
 
     def _reset(self) -> None:

@@ -47,7 +47,6 @@ class AsyncConnections:
 
     def _reset_in_child(self) -> None:
         self._inherited.append(list(self._of_loops.values()))
-        self._engine.renew()
         self._reset()
 
     async def perform(self, request: Request) -> Any:
@@ -109,7 +108,6 @@ class AsyncConnections:
         loop = asyncio.get_running_loop()
         found = self._of_loops.get(loop)
         if found is None:
-            self._engine.renew()  # a pool belongs to a loop, too
             found = self._of_loops[loop] = _OfLoop()
         return found
 

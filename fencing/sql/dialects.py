@@ -38,8 +38,8 @@ _MYSQL_BOUNDS = ("innodb_lock_wait_timeout", "lock_wait_timeout", "net_write_tim
 _MARIADB_BOUNDS = (*_MYSQL_BOUNDS, "idle_transaction_timeout", "max_statement_time")
 
 
-# How a connection of one's own is bounded for good, and made READ COMMITTED. Behind a pooler of transactions the settings
-# would reach other clients. A pooler shows by the id of the session, which is not the one of the server's process.
+# How a connection of one's own is bounded for good, and made READ COMMITTED. Behind a pooler of transactions, the
+# settings would reach other clients. The id of the session shows a pooler: it is not the one of the server's process.
 _BOUND_POSTGRESQL = """
     SELECT name, set_config(name, CASE name WHEN 'default_transaction_isolation' THEN 'read committed' ELSE :limit END,
         false)
@@ -128,7 +128,7 @@ class Dialect(ABC):
         """Return the arguments of the sync driver's ``connect`` that bound it."""
         return {}
 
-    def break_off(self, driver_connection: Any) -> None:
+    def break_off(self, driver_connection: Any) -> None:  # noqa: B027 - SQLite has no socket
         """Shut the socket, so that a sync call that waits on it in another thread ends with an error."""
 
     @abstractmethod

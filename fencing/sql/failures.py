@@ -18,7 +18,6 @@ FAILURES = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
 _REFUSED_LOGINS = ("28", "3D")  # invalid_authorization_specification, invalid_catalog_name: classes of states
 
 
-
 def state_of_failure(error: BaseException) -> str | None:
     """Return the state of a failure; None: it has none."""
     cause = error.orig if isinstance(error, DBAPIError) else None

@@ -61,7 +61,7 @@ class OwnConnection:
     def __init__(self, connection: Connection, dialect: Dialect, locks: SQLLocks) -> None:
         self._connection = connection
         self._dialect, self._locks = dialect, locks
-        self._dbapi_connection = connection.connection.dbapi_connection
+        self._dbapi_connection: Any = connection.connection.dbapi_connection
         self._driver_connection: Any = connection.connection.driver_connection
         connection.detach()
         self._seconds = 0.0
@@ -120,6 +120,10 @@ class OwnEngine:
     """
 
     def __init__(self, engine: Engine, schema: str | None) -> None:
+        if schema is not None and not isinstance(schema, str):
+            raise TypeError(f"schema must be a str, not {type(schema).__name__}")
+        if schema == "":
+            raise ValueError("schema must not be empty; leave it out for the connection's own")
         reason = unsupported(engine)
         if reason is not None:
             raise TypeError(reason)
@@ -133,15 +137,13 @@ class OwnEngine:
         if not event.contains(self._engine, "do_connect", _connect_in_time):
             event.listen(self._engine, "do_connect", _connect_in_time)
 
-    def renew(self) -> None:
-        """Forget the pool: it is the parent process', or an event loop's that has ended."""
-        self._engine = self._copy(self._engine)
-
     def open(self, seconds: float) -> OwnConnection:
         """Open a connection. An async engine needs to be asked in a greenlet of SQLAlchemy's."""
-        _opening.bounds = self.dialect.connect_bounds(seconds)
+        if not self._engine.dialect.is_async:  # an event loop bounds it itself, and its tasks share the thread
+            _opening.bounds = self.dialect.connect_bounds(seconds)
         try:
-            connection = self._engine.connect()
+            # From a pool of its own, that lives for this moment: no other thread can use it up.
+            connection = self._copy(self._engine).connect()
         finally:
             _opening.bounds = None
         connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -150,3 +152,15 @@ class OwnEngine:
     @staticmethod
     def _copy(engine: Engine) -> Engine:
         return Engine(engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=True)
+
+
+def not_an_engine(given: object, coordinator: str, wanted: str) -> str:
+    """Return the text of the error for an argument that is not an engine of the wanted kind."""
+    hint = ""
+    if isinstance(getattr(given, "sync_engine", None), Engine):
+        hint = "; for asyncio use AsyncSQLCoordinator or AsyncFencedLock"
+    elif isinstance(given, Engine):
+        hint = "; for threads use SQLCoordinator or FencedLock"
+    elif isinstance(given, str):
+        hint = "; write create_engine(...)"
+    return f"{coordinator} takes {wanted} of SQLAlchemy, not {type(given).__name__}{hint}"

@@ -361,5 +361,5 @@ class MySQLLocks(SQLLocks):
         return bytes.fromhex(name).decode()
 
     def _define(self, schema: str | None) -> Table:
-        exact = [VARBINARY(size) for size in (MAX_RESOURCE_BYTES, _TOKEN_BYTES, _OWNER_BYTES)]
-        return lock_definition(*exact, schema, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+        name, token, owner = (VARBINARY(size) for size in (MAX_RESOURCE_BYTES, _TOKEN_BYTES, _OWNER_BYTES))
+        return lock_definition(name, token, owner, schema, mysql_engine="InnoDB", mariadb_engine="InnoDB")

@@ -55,7 +55,11 @@ class _OnAFile(_OnADatabase):
         return coordinator
 
 
+OFTEN = ("psycopg", "asyncpg", "pymysql", "aiosqlite")
+"""The drivers of each run; the others are for the thorough run."""
+
 for _name, _driver in DRIVERS.items():
     _base = _OnAFile if _driver.database == "sqlite" else _OnAServer
     _class = f"TestOn{_name.title().replace('-', '')}"
-    globals()[_class] = type(_class, (_base,), {"driver": _driver, "__module__": __name__})
+    _marks = [] if _name in OFTEN else [pytest.mark.thorough]
+    globals()[_class] = type(_class, (_base,), {"driver": _driver, "__module__": __name__, "pytestmark": _marks})
