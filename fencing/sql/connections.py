@@ -13,7 +13,7 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from fencing.locks.timer import timer
-from fencing.sql.failures import FAILURES, explain, was_answered
+from fencing.sql.failures import FAILURES, explain, leaves_good_connection
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request
 
@@ -55,6 +55,9 @@ class _Slot:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
+
+    def __del__(self) -> None:
+        self.close()  # of a coordinator that nobody closed
 
 
 class Connections:
@@ -112,7 +115,7 @@ class Connections:
             return slot.connection.perform(request)
         except FAILURES as error:
             raise_interruption(error)
-            if not was_answered(error):
+            if not leaves_good_connection(error):
                 slot.close()
                 self._broken_at = time.monotonic()
             raise explain(error, sent=sent, address=self._engine.address) from error

@@ -13,7 +13,7 @@ from sqlalchemy.util import greenlet_spawn
 from fencing.kernel import process
 from fencing.kernel.effects import finish
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.sql.failures import FAILURES, explain, was_answered
+from fencing.sql.failures import FAILURES, explain, leaves_good_connection
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request
 
@@ -92,7 +92,7 @@ class AsyncConnections:
             is_good = not self.closed
             return reply
         except FAILURES as error:
-            is_good = was_answered(error)
+            is_good = leaves_good_connection(error)
             if not is_good:
                 mine.broken_at = time.monotonic()
             raise explain(error, sent=connection is not None, address=self._engine.address) from error

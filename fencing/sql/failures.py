@@ -9,11 +9,23 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import NoReply
-from fencing.sql.errors import NO_PRIVILEGE, UNDEFINED_TABLE, first_line, is_an_answer, state_of, state_of_sqlite
+from fencing.sql.errors import (
+    NO_PRIVILEGE,
+    READ_ONLY,
+    UNDEFINED_TABLE,
+    first_line,
+    is_an_answer,
+    state_of,
+    state_of_sqlite,
+)
 from fencing.sql.table import TABLE
 
 FAILURES = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
 """The errors of a database, and of the connection to it. asyncpg passes on the errors of its socket."""
+
+_PASSING = ("25", "40", "53", "55", "57", "23505", "42P07", "42710")
+"""States that pass, and classes of them: a read-only replica, a lost race, insufficient resources, an operator's doing;
+and the states of two that create the table at once."""
 
 _REFUSED_LOGINS = ("28", "3D")  # invalid_authorization_specification, invalid_catalog_name: classes of states
 
@@ -24,9 +36,13 @@ def state_of_failure(error: BaseException) -> str | None:
     return state_of(cause) or state_of_sqlite(first_line(cause))
 
 
+def leaves_good_connection(error: BaseException) -> bool:
+    """Return whether the connection can be used again. A server that cannot write may be a replica since a failover."""
+    return was_answered(error) and state_of_failure(error) != READ_ONLY
+
+
 def was_answered(error: BaseException) -> bool:
-    """Return whether the failure is an answer of the database, so that the statement was undone, and the connection is
-    still good."""
+    """Return whether the failure is an answer of the database, so that the statement was undone."""
     if not isinstance(error, DBAPIError) or error.connection_invalidated:
         return False
     state = state_of_failure(error)
@@ -59,17 +75,13 @@ def explain(error: Exception, *, sent: bool, address: str) -> Exception:
         return _refused(f"{text}; correct the engine's URL", address)
     if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:
         return NoReply(_Text(text, error), may_have_run=sent and not was_answered(error))
-    if state is not None and is_an_answer(state) and state[:2] in _PASSING:
+    if state is not None and is_an_answer(state) and state.startswith(_PASSING):
         return NoReply(_Text(text, error), may_have_run=False)
     return _refused(f"{text}; is {TABLE} the table that create_tables() makes?", address)
 
 
-_PASSING = ("25", "40", "53", "55", "57")
-"""Classes of states that pass: a read-only replica, a lost race, insufficient resources, an operator's doing."""
-
-
 class _Text(Exception):
-    """A database's error in one line: SQLAlchemy's text also has the statement, with the token of the lock."""
+    """A database's error in one line, without the statement that SQLAlchemy's text has."""
 
     def __init__(self, text: str, cause: BaseException | None = None) -> None:
         super().__init__(text)

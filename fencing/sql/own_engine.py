@@ -91,7 +91,7 @@ class OwnConnection:
             return
         if not self._dialect.bound_session(self._connection, self._driver_connection, bound):
             self._connection.rollback()
-            self._connection.execution_options(isolation_level="READ COMMITTED")
+            self._connection.dialect.set_isolation_level(self._dbapi_connection, "READ COMMITTED")
             self._is_shared = True
         self._seconds = bound
 

@@ -1,0 +1,87 @@
+"""Many connections that race for one lock: one is granted, and nobody else believes it is free."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from fencing.kernel.effects import run, run_async
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
+from fencing.locks.plans import new_token
+from fencing.sql.own_engine import MAX_CONNECTIONS
+from tests.support.sql_locks import LockDatabase, through
+
+CONNECTIONS = 50
+
+
+@through("psycopg", "pymysql", "sqlite", "asyncpg")
+def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
+    """The first round is for a name without a row, the others for one that was released."""
+    coordinators = [locks.coordinator(direct=True) for _ in range(CONNECTIONS)]
+    locks.side.race([partial(locks.side.call, each.holder, "warm") for each in coordinators])
+    last = 0
+    for _ in range(3):
+        replies = locks.side.race([partial(acquire, locks, each) for each in coordinators])
+        [(holder, grant)] = [(c, reply) for c, reply in zip(coordinators, replies, strict=True) if type(reply) is Grant]
+        refusals = [reply for reply in replies if type(reply) is Taken]
+        assert len(refusals) == CONNECTIONS - 1
+        assert all(0 < reply.remaining <= 10 for reply in refusals)
+        assert grant.fence.number > last
+        last = grant.fence.number
+        plan(locks, holder, holder.plan_release(grant.fence, holder.settings, deadline=holder.clock() + 5))
+
+
+def acquire(locks: LockDatabase, coordinator: Any) -> Any:
+    made = coordinator.plan_acquire(
+        "raced", new_token(), coordinator.settings, floor=0, deadline=coordinator.clock() + 5
+    )
+    return plan(locks, coordinator, made)
+
+
+def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
+    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator.perform)
+
+
+@through("psycopg", "pymysql", "aiosqlite")
+def test_renewals_of_the_same_locks_in_other_orders_do_not_wait_for_each_other(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True)
+    names = [f"name {i}" for i in range(100)]
+    grants = [
+        plan(
+            locks,
+            coordinator,
+            coordinator.plan_acquire(
+                name, new_token(), coordinator.settings, floor=0, deadline=coordinator.clock() + 5
+            ),
+        )
+        for name in names
+    ]
+
+    def renew(step: int) -> None:
+        for _ in range(10):
+            asked = grants[::step]
+            made = coordinator.plan_renew(asked, coordinator.settings, deadline=coordinator.clock() + 5)
+            assert None not in plan(locks, coordinator, made)
+
+    locks.side.race([partial(renew, step) for step in (1, -1, 2, -2, 1, -1)])
+
+
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_more_threads_than_connections(locks: LockDatabase) -> None:
+    """Forty threads take turns at eight connections, and never hold a lock together."""
+    coordinator = locks.coordinator(direct=True)
+    inside = threading.Lock()
+
+    def work(_: int) -> None:
+        with coordinator.hold("one", timeout=20):
+            assert inside.acquire(blocking=False)
+            inside.release()
+
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(work, range(40)))
+    if locks.driver.database == "postgres":
+        [[count]] = locks.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        assert count <= MAX_CONNECTIONS + 2, "one of the fixture, and one that counts"
