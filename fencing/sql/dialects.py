@@ -6,13 +6,11 @@ Code asks for the name of a database or driver only here, and where it chooses o
 from __future__ import annotations
 
 import math
-import os
-import socket
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
 from fencing.sql.client import LEAST_SECONDS, ask, milliseconds, with_settings
@@ -36,17 +34,6 @@ _IN_TRANSACTION = 1
 _MYSQL_BOUNDS = ("innodb_lock_wait_timeout", "lock_wait_timeout", "net_write_timeout", "net_read_timeout")
 # MariaDB only: for clients that stop between two statements, and for each statement, which is not in whole seconds.
 _MARIADB_BOUNDS = (*_MYSQL_BOUNDS, "idle_transaction_timeout", "max_statement_time")
-
-
-# How a connection of one's own is bounded for good, and made READ COMMITTED. Behind a pooler of transactions, the
-# settings would reach other clients. The id of the session shows a pooler: it is not the one of the server's process.
-_BOUND_POSTGRESQL = """
-    SELECT name, set_config(name, CASE name WHEN 'default_transaction_isolation' THEN 'read committed' ELSE :limit END,
-        false)
-    FROM pg_settings
-    WHERE pg_backend_pid() = :session AND name IN ('statement_timeout', 'lock_timeout', 'tcp_user_timeout',
-        'client_connection_check_interval', 'default_transaction_isolation')
-"""
 
 
 def unsupported(engine: Engine) -> str | None:
@@ -105,33 +92,6 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def bound_session(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
-        """Bound the waits of a connection of one's own for good, and make its transactions READ COMMITTED.
-
-        Args:
-            connection: in autocommit.
-            driver_connection: the driver's.
-            seconds: the bound.
-
-        Returns:
-            False: nothing was changed, because the session is shared with other clients. Bound each transaction.
-        """
-
-    def session_seconds(self, seconds: float) -> float:
-        """Return the bound of a session for requests with this bound.
-
-        A change costs a round trip, so it is a power of two. The client itself ends a request in time.
-        """
-        return float(2 ** math.ceil(math.log2(seconds)))
-
-    def connect_bounds(self, seconds: float) -> dict[str, float]:
-        """Return the arguments of the sync driver's ``connect`` that bound it."""
-        return {}
-
-    def break_off(self, driver_connection: Any) -> None:  # noqa: B027 - SQLite has no socket
-        """Shut the socket, so that a sync call that waits on it in another thread ends with an error."""
-
-    @abstractmethod
     def is_open(self, connection: Connection) -> bool:
         """Return whether the driver reports an open transaction.
 
@@ -187,22 +147,6 @@ class PostgreSQL(Dialect):
         """Do nothing: on PostgreSQL, bounds belong to the transaction."""
         return nullcontext()
 
-    def bound_session(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
-        """Bound the waits of a connection of one's own: see :meth:`Dialect.bound_session`."""
-        if self.is_psycopg(connection):
-            session = driver_connection.info.backend_pid
-        else:
-            session = driver_connection.get_server_pid()
-        return bool(connection.execute(text(_BOUND_POSTGRESQL), {**self.limit(seconds), "session": session}).all())
-
-    def connect_bounds(self, seconds: float) -> dict[str, float]:
-        """Return the bound of ``connect``, in whole seconds; psycopg takes 1 for 2."""
-        return {"connect_timeout": math.ceil(seconds)}
-
-    def break_off(self, driver_connection: Any) -> None:
-        """Shut the socket: see :meth:`Dialect.break_off`."""
-        _shut(driver_connection.pgconn.socket)
-
     def is_open(self, connection: Connection) -> bool:
         """Return whether the driver reports an open transaction; with psycopg, one that has not failed."""
         driver: Any = connection.connection.driver_connection
@@ -244,10 +188,9 @@ class MySQL(Dialect):
         the arguments.
         """
         is_mariadb = self.is_mariadb(connection)
-        names = _MARIADB_BOUNDS if is_mariadb else _MYSQL_BOUNDS
-        limits = _limits(names, seconds)
+        limits = mysql_limits(is_mariadb, seconds)
         prefix = "fencing" if begins else "fencing_joined"  # a block around a joined transaction may have set bounds
-        change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in names]
+        change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in limits]
         change += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
         if begins:
             level = "tx_isolation" if is_mariadb else "transaction_isolation"
@@ -256,24 +199,8 @@ class MySQL(Dialect):
             if not read_committed:
                 next_level = f"IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', {next_level})"
             change.append(f"@@{level} = {next_level}")
-        restore = [f"SESSION {name} = @{prefix}_{name}" for name in names]
+        restore = [f"SESSION {name} = @{prefix}_{name}" for name in limits]
         return with_settings(connection, f"SET {', '.join(change)}", f"SET {', '.join(restore)}")
-
-    def bound_session(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
-        """Bound the waits of a connection of one's own: see :meth:`Dialect.bound_session`."""
-        names = _MARIADB_BOUNDS if self.is_mariadb(connection) else _MYSQL_BOUNDS
-        bounds = ", ".join(f"SESSION {name} = {limit}" for name, limit in _limits(names, seconds).items())
-        connection.execute(text("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"))
-        connection.execute(text(f"SET {bounds}"))
-        return True
-
-    def connect_bounds(self, seconds: float) -> dict[str, float]:
-        """Return the bounds of ``connect``, and of each reply after it."""
-        return {"connect_timeout": math.ceil(seconds), "read_timeout": seconds, "write_timeout": seconds}
-
-    def break_off(self, driver_connection: Any) -> None:
-        """Shut the socket: see :meth:`Dialect.break_off`."""
-        _shut(driver_connection._sock.fileno())
 
     def is_open(self, connection: Connection) -> bool:
         """Return whether the server's last reply reported an open transaction."""
@@ -297,8 +224,9 @@ class MySQL(Dialect):
         return "MariaDB" if self.is_mariadb(connection) else "MySQL"
 
 
-def _limits(names: tuple[str, ...], seconds: float) -> dict[str, str]:
-    """Return the values of MariaDB's and MySQL's bounds."""
+def mysql_limits(is_mariadb: bool, seconds: float) -> dict[str, str]:
+    """Return the bounds of a session of MariaDB or MySQL, by their names."""
+    names = _MARIADB_BOUNDS if is_mariadb else _MYSQL_BOUNDS
     whole_seconds, exact_seconds = max(1, math.ceil(seconds)), max(seconds, LEAST_SECONDS)
     return {name: f"{exact_seconds:.6f}" if name == "max_statement_time" else str(whole_seconds) for name in names}
 
@@ -317,15 +245,6 @@ class SQLite(Dialect):
             connection, f"PRAGMA busy_timeout = {milliseconds(seconds)}", f"PRAGMA busy_timeout = {before}"
         )
 
-    def bound_session(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
-        """Bound the waits of a connection of one's own: see :meth:`Dialect.bound_session`."""
-        connection.execute(text(f"PRAGMA busy_timeout = {milliseconds(seconds)}"))
-        return True
-
-    def session_seconds(self, seconds: float) -> float:
-        """Return the exact bound: a change costs no round trip."""
-        return seconds
-
     def is_open(self, connection: Connection) -> bool:
         """Return whether sqlite3 reports an open transaction."""
         driver: Any = connection.connection.driver_connection
@@ -340,11 +259,6 @@ class SQLite(Dialect):
 
     def _kind(self, connection: Connection) -> str:
         return "SQLite"
-
-
-def _shut(fileno: int) -> None:
-    with socket.socket(fileno=os.dup(fileno)) as copy, suppress(OSError):  # it may be closed already
-        copy.shutdown(socket.SHUT_RDWR)
 
 
 DIALECTS: tuple[Dialect, ...] = (PostgreSQL(), MySQL(), SQLite())

@@ -12,10 +12,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from fencing.sql.dialects import Dialect, MySQL, PostgreSQL, SQLite, dialect_of, unsupported
+from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
 from fencing.sql.errors import UNDEFINED_TABLE
 from fencing.sql.failures import state_of_failure
-from fencing.sql.table import MySQLLocks, PostgreSQLLocks, Request, SQLiteLocks, SQLLocks
+from fencing.sql.sessions import SESSIONS
+from fencing.sql.statements import LOCKS
+from fencing.sql.table import Request, SQLLocks
 
 MAX_CONNECTIONS = 8
 """How many connections a coordinator opens; with asyncio, for each event loop."""
@@ -23,11 +25,6 @@ MAX_CONNECTIONS = 8
 GRACE_SECONDS = 0.1
 """How much later than the database the client ends a request, so that the database's own answer comes first."""
 
-_TABLES: dict[type[Dialect], type[SQLLocks]] = {
-    PostgreSQL: PostgreSQLLocks,
-    MySQL: MySQLLocks,
-    SQLite: SQLiteLocks,
-}
 _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 
 
@@ -61,6 +58,7 @@ class OwnConnection:
     def __init__(self, connection: Connection, dialect: Dialect, locks: SQLLocks) -> None:
         self._connection = connection
         self._dialect, self._locks = dialect, locks
+        self._sessions = SESSIONS[type(dialect)]
         self._dbapi_connection: Any = connection.connection.dbapi_connection
         self._driver_connection: Any = connection.connection.driver_connection
         connection.detach()
@@ -86,10 +84,10 @@ class OwnConnection:
             return self._locks.perform(self._connection, request)
 
     def _bound(self, seconds: float) -> None:
-        bound = self._dialect.session_seconds(seconds)
+        bound = self._sessions.bound_for(seconds)
         if self._is_shared or bound == self._seconds:
             return
-        if not self._dialect.bound_session(self._connection, self._driver_connection, bound):
+        if not self._sessions.bound(self._connection, self._driver_connection, bound):
             self._connection.rollback()
             self._connection.dialect.set_isolation_level(self._dbapi_connection, "READ COMMITTED")
             self._is_shared = True
@@ -98,7 +96,7 @@ class OwnConnection:
     def break_off(self) -> None:
         """End a call of another thread that waits for the server."""
         with suppress(Exception):
-            self._dialect.break_off(self._driver_connection)
+            self._sessions.break_off(self._driver_connection)
 
     def hang_up(self) -> None:
         """Close the socket at once."""
@@ -128,7 +126,7 @@ class OwnEngine:
         if reason is not None:
             raise TypeError(reason)
         self.dialect = dialect_of(engine)
-        self.locks = _TABLES[type(self.dialect)](schema, engine.dialect)
+        self.locks = LOCKS[type(self.dialect)](schema, engine.dialect)
         self.address = engine.url.host or engine.url.database or "its address"
         if engine.url.port is not None:
             self.address += f":{engine.url.port}"
@@ -140,7 +138,7 @@ class OwnEngine:
     def open(self, seconds: float) -> OwnConnection:
         """Open a connection. An async engine needs to be asked in a greenlet of SQLAlchemy's."""
         if not self._engine.dialect.is_async:  # an event loop bounds it itself, and its tasks share the thread
-            _opening.bounds = self.dialect.connect_bounds(seconds)
+            _opening.bounds = SESSIONS[type(self.dialect)].connect_bounds(seconds)
         try:
             # From a pool of its own, that lives for this moment: no other thread can use it up.
             connection = self._copy(self._engine).connect()

@@ -12,6 +12,7 @@ from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
 from fencing.locks.plans import new_token
 from fencing.sql.own_engine import MAX_CONNECTIONS
+from fencing.sql.table import Request
 from tests.support.sql_locks import LockDatabase, through
 
 CONNECTIONS = 50
@@ -61,10 +62,13 @@ def test_renewals_of_the_same_locks_in_other_orders_do_not_wait_for_each_other(l
     ]
 
     def renew(step: int) -> None:
-        for _ in range(10):
-            asked = grants[::step]
-            made = coordinator.plan_renew(asked, coordinator.settings, deadline=coordinator.clock() + 5)
-            assert None not in plan(locks, coordinator, made)
+        fences = [grant.fence for grant in grants[::step]]
+        values: dict[str, Any] = {"count": len(fences), "ttl": 10_000_000}
+        values |= {f"r{i}": fence.resource for i, fence in enumerate(fences)}
+        values |= {f"t{i}": fence.token for i, fence in enumerate(fences)}
+        for _ in range(10):  # past the plan, which would ask again after a deadlock
+            renewed = locks.side.call(coordinator.perform, Request("renew", values, 5.0))
+            assert len(renewed) == len(fences)
 
     locks.side.race([partial(renew, step) for step in (1, -1, 2, -2, 1, -1)])
 
