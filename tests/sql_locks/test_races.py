@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, text
 
 from fencing import SQLCoordinator
 from fencing.kernel.effects import run, run_async
@@ -53,19 +53,22 @@ def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
 def test_renewals_that_find_the_rows_in_other_orders_do_not_wait_for_each_other(postgres_url: str) -> None:
     """The planner of one reads the table as it was written, that of the other reads the index."""
     as_written = "-c enable_indexscan=off -c enable_bitmapscan=off -c enable_indexonlyscan=off"
-    engines = [create_engine(postgres_url, connect_args={"options": o}) for o in (as_written, "-c enable_seqscan=off")]
+    by_name = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off"
+    engines = [create_engine(postgres_url, connect_args={"options": options}) for options in (as_written, by_name)]
     coordinators = [SQLCoordinator(engine) for engine in engines]
     coordinators[0].create_tables()
-    values: dict[str, Any] = {"count": 100, "ttl": 10_000_000}
-    for i in reversed(range(100)):
-        fence = coordinators[0].acquire(f"name {i:02}", ttl=60).detach()
-        values |= {f"r{i}": fence.resource, f"t{i}": fence.token}
-
-    def renew(coordinator: SQLCoordinator) -> None:
-        for _ in range(50):  # past the plan, which would ask again after a deadlock
-            assert len(coordinator.perform(Request("renew", values, 5.0))) == 100
-
-    Contract().race([partial(renew, each) for each in coordinators])
+    names = [f"{i:04}" for i in range(2000)]
+    values: dict[str, Any] = {"count": len(names), "ttl": 10_000_000}
+    values |= {f"r{i}": name for i, name in enumerate(names)} | {f"t{i}": name for i, name in enumerate(names)}
+    far = 2**52
+    for _ in range(10):  # past the plan, which would ask again after a deadlock
+        with engines[0].begin() as connection:
+            connection.execute(text("TRUNCATE fencing_locks"))
+            rows = [{"name": name} for name in reversed(names)]
+            insert = text(f"INSERT INTO fencing_locks VALUES (:name, 1, :name, '', 0, {far})")
+            connection.execute(insert, rows)
+        renewals = [partial(each.perform, Request("renew", values, 5.0)) for each in coordinators]
+        assert [len(renewed) for renewed in Contract().race(renewals)] == [len(names)] * 2
     for coordinator, engine in zip(coordinators, engines, strict=True):
         coordinator.close()
         engine.dispose()
