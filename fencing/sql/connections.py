@@ -13,7 +13,7 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from fencing.locks.timer import timer
-from fencing.sql.failures import FAILURES, explain, leaves_good_connection
+from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request
 
@@ -113,15 +113,16 @@ class Connections:
                 slot.opened_at = opened_at
             sent = True
             return slot.connection.perform(request)
-        except FAILURES as error:
-            raise_interruption(error)
-            if not leaves_good_connection(error):
-                slot.close()
+        except BaseException as error:
+            is_good = leaves_good_connection(error)
+            if not is_good:
+                slot.close()  # the answer may still come
+            raise_interruption(unwrap(error))
+            if not isinstance(error, FAILURES):
+                raise
+            if not is_good:
                 self._broken_at = time.monotonic()
             raise explain(error, sent=sent, address=self._engine.address) from error
-        except BaseException:
-            slot.close()  # the answer may still come
-            raise
         finally:
             slot.unwatch()
 

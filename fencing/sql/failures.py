@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from fencing.kernel.errors import CoordinatorUnavailable
@@ -28,6 +28,13 @@ _PASSING = ("25", "40", "53", "55", "57", "23505", "42P07", "42710")
 and the states of two that create the table at once."""
 
 _REFUSED_LOGINS = ("28", "3D")  # invalid_authorization_specification, invalid_catalog_name: classes of states
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """Return the exception in whose place SQLAlchemy raised ``error``: one that interrupted a driver, for example."""
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error
 
 
 def state_of_failure(error: BaseException) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -120,3 +121,34 @@ def test_a_server_that_is_killed_and_started_again(own_server: Any, asynchronous
     assert again.fence.number > lease.fence.number
     side.call(again.release)
     side.call(coordinator.close)
+
+
+class Alarm(Exception):
+    """An exception of a signal handler."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a destructor
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing_taken(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True)
+    coordinator.acquire("a").release()
+    interrupted = 0
+
+    def handler(*_: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for i in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00005 + 0.00005 * (i % 40))
+                with coordinator.hold("a", timeout=3):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Alarm:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    coordinator.acquire("a", timeout=15).release()
