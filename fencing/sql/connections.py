@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 import weakref
 from collections import deque
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.interruptions import interruption_in
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from fencing.locks.timer import timer
@@ -113,13 +114,17 @@ class Connections:
                 slot.opened_at = opened_at
             sent = True
             return slot.connection.perform(request)
-        except BaseException as error:
-            is_good = leaves_good_connection(error)
+        except BaseException as raised:  # noqa: BLE001 - it is raised again below
+            error = unwrap(raised)
+            is_good, interruption = leaves_good_connection(error), interruption_in(error)
             if not is_good:
+                # The frames of an interrupted statement hold its cursor, and with it the lock of a file of SQLite.
+                traceback.clear_frames(error.__traceback__)
                 slot.close()  # the answer may still come
-            raise_interruption(unwrap(error))
+            if interruption is not None:
+                raise interruption from interruption.__cause__
             if not isinstance(error, FAILURES):
-                raise
+                raise error from error.__cause__  # in the place of one of SQLAlchemy's
             if not is_good:
                 self._broken_at = time.monotonic()
             raise explain(error, sent=sent, address=self._engine.address) from error
