@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
     from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
+    from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
+    from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
 
 _HOME = {
     "kernel.errors": (
@@ -67,6 +69,8 @@ _HOME = {
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
+    "sql.coordinator": ("SQLCoordinator",),
+    "sql.coordinator_async": ("AsyncSQLCoordinator",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

@@ -14,22 +14,45 @@ from typing import Any, Protocol
 from fencing.kernel import process
 from fencing.locks.backend import Backend
 
+_REDIS = "fencing.redis.coordinator"
+
 _COORDINATORS = {
-    "redis": ("fencing.redis.coordinator", "RedisCoordinator"),
+    "redis": ((_REDIS, "RedisCoordinator"), (_REDIS, "AsyncRedisCoordinator")),
+    "sqlalchemy": (
+        ("fencing.sql.coordinator", "SQLCoordinator"),
+        ("fencing.sql.coordinator_async", "AsyncSQLCoordinator"),
+    ),
 }
-"""From the package of a client's class to the module of its coordinators, and the name of the sync one."""
+"""From the package of a client's class to its coordinators, the sync one and the async one: their modules and names."""
 
 _HINTS = {"str": "; write redis.Redis.from_url(...)", "Sentinel": "; pass what sentinel.master_for(...) returns"}
 
 
-class Client(Protocol):
-    """The part of a client that tells it from a URL, for type checkers. Each of redis-py's clients has it."""
+_ATTRIBUTE = "_fencing_coordinator"
+
+
+class _RedisClient(Protocol):
+    """The part of redis-py's clients that tells them from a URL, for type checkers."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any: ...
 
 
+class _SQLEngine(Protocol):
+    """The part of SQLAlchemy's engines that tells them from a URL, for type checkers."""
+
+    @property
+    def dialect(self) -> Any: ...
+
+
+Client = _RedisClient | _SQLEngine
+
+
 class _Shared:
-    """The coordinators that were made from clients. Each lives as long as its client."""
+    """The coordinators that were made from clients. Each lives as long as its client.
+
+    So it is kept in the client, because it may reference the client: a weak dictionary would then hold both for ever.
+    The dictionary is for clients without attributes, which their coordinators do not reference.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -37,9 +60,14 @@ class _Shared:
 
     def get(self, client: Any, kind: Any) -> Backend:
         with self._lock:
-            found: Any = self._made.get(client)
+            attributes = getattr(client, "__dict__", None)
+            found: Any = self._made.get(client) if attributes is None else attributes.get(_ATTRIBUTE)
             if not isinstance(found, kind) or found.closed:
-                found = self._made[client] = kind(client)
+                found = kind(client)
+                if attributes is None:
+                    self._made[client] = found
+                else:
+                    attributes[_ATTRIBUTE] = found
             made: Backend = found
             return made
 
@@ -66,11 +94,10 @@ def coordinator_of(given: Any, *, asynchronous: bool) -> Backend:
     for kind in type(given).__mro__:
         home = _COORDINATORS.get(kind.__module__.partition(".")[0])
         if home is not None:
-            module, name = home
-            return _shared.get(
-                given, getattr(importlib.import_module(module), f"Async{name}" if asynchronous else name)
-            )
+            module, name = home[asynchronous]
+            return _shared.get(given, getattr(importlib.import_module(module), name))
     kind_name = type(given).__name__
     raise TypeError(
-        f"{lock} takes a client, such as a redis.Redis, or a coordinator, not {kind_name}{_HINTS.get(kind_name, '')}"
+        f"{lock} takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, "
+        f"not {kind_name}{_HINTS.get(kind_name, '')}"
     )

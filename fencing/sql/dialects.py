@@ -110,10 +110,11 @@ class Dialect(ABC):
     def hang_up(self, connection: Connection | None) -> None:
         """Close the socket at once, even if a call waits on it, without a message to the server."""
         if connection is not None and not connection.invalidated:
-            self._close(connection)
+            self.close_socket(connection.connection.driver_connection)
 
     @abstractmethod
-    def _close(self, connection: Connection) -> None: ...
+    def close_socket(self, driver_connection: Any) -> None:
+        """Close the socket at once, even if a call waits on it: see :meth:`hang_up`."""
 
     @abstractmethod
     def _kind(self, connection: Connection) -> str: ...
@@ -162,12 +163,12 @@ class PostgreSQL(Dialect):
         """Return whether this is a connection of psycopg."""
         return connection.dialect.driver == "psycopg"
 
-    def _close(self, connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        if self.is_psycopg(connection):
-            driver.pgconn.finish()
+    def close_socket(self, driver_connection: Any) -> None:
+        """Close the socket at once."""
+        if hasattr(driver_connection, "pgconn"):  # psycopg
+            driver_connection.pgconn.finish()
         else:
-            driver.terminate()
+            driver_connection.terminate()
 
     def _kind(self, connection: Connection) -> str:
         return "PostgreSQL"
@@ -187,14 +188,9 @@ class MySQL(Dialect):
         the arguments.
         """
         is_mariadb = self.is_mariadb(connection)
-        names = _MARIADB_BOUNDS if is_mariadb else _MYSQL_BOUNDS
-        whole_seconds = max(1, math.ceil(seconds))
-        exact_seconds = max(seconds, LEAST_SECONDS)
-        limits = {
-            name: f"{exact_seconds:.6f}" if name == "max_statement_time" else str(whole_seconds) for name in names
-        }
+        limits = mysql_limits(is_mariadb, seconds)
         prefix = "fencing" if begins else "fencing_joined"  # a block around a joined transaction may have set bounds
-        change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in names]
+        change = [f"@{prefix}_{name} = @@SESSION.{name}" for name in limits]
         change += [f"SESSION {name} = {limit}" for name, limit in limits.items()]
         if begins:
             level = "tx_isolation" if is_mariadb else "transaction_isolation"
@@ -203,7 +199,7 @@ class MySQL(Dialect):
             if not read_committed:
                 next_level = f"IF(@@SESSION.{level} = 'SERIALIZABLE', 'SERIALIZABLE', {next_level})"
             change.append(f"@@{level} = {next_level}")
-        restore = [f"SESSION {name} = @{prefix}_{name}" for name in names]
+        restore = [f"SESSION {name} = @{prefix}_{name}" for name in limits]
         return with_settings(connection, f"SET {', '.join(change)}", f"SET {', '.join(restore)}")
 
     def is_open(self, connection: Connection) -> bool:
@@ -220,12 +216,19 @@ class MySQL(Dialect):
         """Return whether the server is MariaDB, not MySQL."""
         return bool(connection.dialect.is_mariadb)  # type: ignore[attr-defined]
 
-    def _close(self, connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        driver.close()
+    def close_socket(self, driver_connection: Any) -> None:
+        """Close the socket at once."""
+        driver_connection.close()
 
     def _kind(self, connection: Connection) -> str:
         return "MariaDB" if self.is_mariadb(connection) else "MySQL"
+
+
+def mysql_limits(is_mariadb: bool, seconds: float) -> dict[str, str]:
+    """Return the bounds of a session of MariaDB or MySQL, by their names."""
+    names = _MARIADB_BOUNDS if is_mariadb else _MYSQL_BOUNDS
+    whole_seconds, exact_seconds = max(1, math.ceil(seconds)), max(seconds, LEAST_SECONDS)
+    return {name: f"{exact_seconds:.6f}" if name == "max_statement_time" else str(whole_seconds) for name in names}
 
 
 class SQLite(Dialect):
@@ -251,8 +254,16 @@ class SQLite(Dialect):
         """Return False: it depends on the engine's set-up."""
         return False
 
-    def _close(self, connection: Connection) -> None:
+    def close_socket(self, driver_connection: Any) -> None:
         """Do nothing: there is no server to wait for."""
 
     def _kind(self, connection: Connection) -> str:
         return "SQLite"
+
+
+DIALECTS: tuple[Dialect, ...] = (PostgreSQL(), MySQL(), SQLite())
+
+
+def dialect_of(engine: Engine) -> Dialect:
+    """Return the kind of database of a supported engine."""
+    return next(each for each in DIALECTS if engine.dialect.name in each.names)

@@ -128,7 +128,11 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
     assert_refused(TypeError, "takes a redis.Redis, not", RedisCoordinator, None)
     assert_refused(
-        TypeError, "takes a client, such as a redis.Redis, or a coordinator, not NoneType", FencedLock, None, "r"
+        TypeError,
+        "such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, not NoneType",
+        FencedLock,
+        None,
+        "r",
     )
     assert_refused(TypeError, "takes an async coordinator", AsyncFencedLock, RedisCoordinator(CLIENT), "r")
     assert_refused(TypeError, "takes a sync coordinator", FencedLock, AsyncRedisCoordinator(ASYNC_CLIENT), "r")

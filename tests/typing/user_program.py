@@ -29,6 +29,7 @@ from fencing import (
     NotAcquired,
     OutcomeUnknown,
     RedisCoordinator,
+    SQLCoordinator,
     StaleFence,
     StaleRead,
     hold_all,
@@ -168,6 +169,10 @@ async def moved_async(client: redis.asyncio.Redis) -> None:
 def publish() -> None:
     guard = ObjectStoreGuard(S3Store("bucket"), prefix="fencing/", timeout=5, upload_timeout=30)
     assert_type(guard.verify(), ProbeReport)
+    FencedLock(create_engine("sqlite:///locks.db"), "r")
+    AsyncFencedLock(create_async_engine("sqlite+aiosqlite:///locks.db"), "r")
+    FencedLock("sqlite:///locks.db", "r")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(SQLCoordinator(create_engine("sqlite:///locks.db"), ttl=5).acquire("r"), Lease)
     with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease:
         before = guard.read("r")
         assert_type(before, Publication | None)

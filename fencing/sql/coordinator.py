@@ -1,0 +1,75 @@
+"""The sync coordinator whose locks are in a table of a SQL database."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from sqlalchemy import Engine, MetaData
+
+from fencing.coordinator import Coordinator
+from fencing.kernel.effects import run
+from fencing.locks.settings import LockOptions
+from fencing.sql.connections import Connections
+from fencing.sql.own_engine import OwnEngine, not_an_engine
+from fencing.sql.plans import SQLPlans
+from fencing.sql.table import Request
+
+
+class SQLCoordinator(SQLPlans, Coordinator):
+    """A coordinator whose locks are in a table of a SQL database. Thread-safe; make one per process and database.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    the database loses data. The guards make data safe: they refuse every holder but the newest.
+
+    Waiters ask again after 10 to 200 ms, in no order. The database's clock alone ends leases. On SQLite the table is
+    created at its first use; elsewhere call :meth:`create_tables` once.
+
+    Args:
+        engine: from ``create_engine``: ``postgresql+psycopg``, ``mysql+pymysql``, ``mariadb+pymysql`` or ``sqlite``.
+            The coordinator opens up to 8 connections of its own with the engine's settings. It does not use the
+            engine's pool.
+        schema: the schema of the table (on MariaDB and MySQL a database; on SQLite an attached file). None: the
+            connection's own.
+        options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
+            ``guards``, ``renew``, ``max_lifetime``, ``owner``.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value, or the driver or pool is not supported. Correct it as the
+            message says.
+    """
+
+    def __init__(self, engine: Engine, *, schema: str | None = None, **options: Unpack[LockOptions]) -> None:
+        if not isinstance(engine, Engine):
+            raise TypeError(not_an_engine(engine, "SQLCoordinator", "an Engine"))
+        if engine.dialect.is_async:
+            raise TypeError("this is the sync part of an async engine; pass the engine to AsyncSQLCoordinator")
+        super().__init__(**options)
+        self._engine = OwnEngine(engine, schema)
+        self._connections = Connections(self._engine)
+        self.address, self.location = self._engine.address, self._engine.location
+
+    @property
+    def metadata(self) -> MetaData:
+        """The table's metadata, for Alembic: ``target_metadata = [my_metadata, coordinator.metadata]``."""
+        return self._engine.locks.metadata
+
+    def create_tables(self) -> None:
+        """Create the table of locks where it is missing. Two processes may do it at once.
+
+        Raises:
+            CoordinatorUnavailable: no answer, or the user may not create tables. Retry, or change its privileges.
+        """
+        run(self.plan_create(), self.perform)
+
+    def perform(self, effect: Request) -> Any:
+        """Perform one request at the table."""
+        return self._connections.perform(effect)
+
+    def close(self) -> None:
+        """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
+        super().close()
+        self._connections.close()

@@ -1,0 +1,74 @@
+"""The async coordinator whose locks are in a table of a SQL database. The twin of ``coordinator.py``."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from sqlalchemy import MetaData
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from fencing.coordinator_async import AsyncCoordinator
+from fencing.kernel.effects import run_async
+from fencing.locks.settings import AsyncLockOptions
+from fencing.sql.connections_async import AsyncConnections
+from fencing.sql.own_engine import OwnEngine, not_an_engine
+from fencing.sql.plans import SQLPlans
+from fencing.sql.table import Request
+
+
+class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
+    """A coordinator for asyncio whose locks are in a table of a SQL database. Make one per process and database.
+
+    A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
+    the database loses data. The guards make data safe: they refuse every holder but the newest.
+
+    Waiters ask again after 10 to 200 ms, in no order. The database's clock alone ends leases. On SQLite the table is
+    created at its first use; elsewhere call :meth:`create_tables` once.
+
+    Args:
+        engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql``,
+            ``mariadb+aiomysql`` or ``sqlite+aiosqlite``. The coordinator opens up to 8 connections of its own per event
+            loop, with the engine's settings. It does not use the engine's pool.
+        schema: the schema of the table (on MariaDB and MySQL a database; on SQLite an attached file). None: the
+            connection's own.
+        options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
+            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value, or the driver or pool is not supported. Correct it as the
+            message says.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, schema: str | None = None, **options: Unpack[AsyncLockOptions]) -> None:
+        if not isinstance(engine, AsyncEngine):
+            raise TypeError(not_an_engine(engine, "AsyncSQLCoordinator", "an AsyncEngine"))
+        super().__init__(**options)
+        self._engine = OwnEngine(engine.sync_engine, schema)
+        self._connections = AsyncConnections(self._engine)
+        self.address, self.location = self._engine.address, self._engine.location
+
+    @property
+    def metadata(self) -> MetaData:
+        """The table's metadata, for Alembic: ``target_metadata = [my_metadata, coordinator.metadata]``."""
+        return self._engine.locks.metadata
+
+    async def create_tables(self) -> None:
+        """Create the table of locks where it is missing. Two processes may do it at once.
+
+        Raises:
+            CoordinatorUnavailable: no answer, or the user may not create tables. Retry, or change its privileges.
+        """
+        await run_async(self.plan_create(), self.perform)
+
+    async def perform(self, effect: Request) -> Any:
+        """Perform one request at the table."""
+        return await self._connections.perform(effect)
+
+    async def close(self) -> None:
+        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
+        await super().close()
+        await self._connections.close()

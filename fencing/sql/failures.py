@@ -1,0 +1,99 @@
+"""The meaning of a failed request to the table of locks: whether another attempt may succeed, or what to change."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sqlalchemy.exc import DBAPIError, InterfaceError, InternalError, OperationalError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.retry import NoReply
+from fencing.sql.errors import (
+    NO_PRIVILEGE,
+    READ_ONLY,
+    UNDEFINED_TABLE,
+    first_line,
+    is_an_answer,
+    state_of,
+    state_of_sqlite,
+)
+from fencing.sql.table import TABLE
+
+FAILURES = (DBAPIError, PoolTimeoutError, OSError, asyncio.TimeoutError)
+"""The errors of a database, and of the connection to it. asyncpg passes on the errors of its socket."""
+
+_PASSING = ("25", "40", "53", "55", "57", "23505", "42P07", "42710")
+"""States that pass, and classes of them: a read-only replica, a lost race, insufficient resources, an operator's doing;
+and the states of two that create the table at once."""
+
+_REFUSED_LOGINS = ("28", "3D")  # invalid_authorization_specification, invalid_catalog_name: classes of states
+
+
+def unwrap(error: BaseException) -> BaseException:
+    """Return the exception in whose place SQLAlchemy raised ``error``: one that interrupted a driver, for example."""
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error
+
+
+def state_of_failure(error: BaseException) -> str | None:
+    """Return the state of a failure; None: it has none."""
+    cause = error.orig if isinstance(error, DBAPIError) else None
+    return state_of(cause) or state_of_sqlite(first_line(cause))
+
+
+def leaves_good_connection(error: BaseException) -> bool:
+    """Return whether the connection can be used again. A server that cannot write may be a replica since a failover."""
+    return was_answered(error) and state_of_failure(error) != READ_ONLY
+
+
+def was_answered(error: BaseException) -> bool:
+    """Return whether the failure is an answer of the database, so that the statement was undone."""
+    if not isinstance(error, DBAPIError) or error.connection_invalidated:
+        return False
+    state = state_of_failure(error)
+    if state is not None:
+        return is_an_answer(state)
+    # Without a state, it is an error of the driver, or of a disk under SQLite, or one that MariaDB alone has.
+    return not hasattr(error.orig, "sqlstate") and "I/O" not in first_line(error.orig)
+
+
+def explain(error: Exception, *, sent: bool, address: str) -> Exception:
+    """Return what to raise for a failure: NoReply if another attempt may succeed.
+
+    Args:
+        error: one of FAILURES.
+        sent: whether the request may have been sent.
+        address: of the database.
+    """
+    if not isinstance(error, DBAPIError):
+        return NoReply(_Text(str(error) or type(error).__name__), may_have_run=sent)
+    text, state = first_line(error.orig), state_of_failure(error)
+    if state == UNDEFINED_TABLE:
+        return _refused(
+            f"the table {TABLE} is missing: call coordinator.create_tables() once, or give coordinator.metadata to "
+            f"Alembic; or pass the schema= that has it",
+            address,
+        )
+    if state == NO_PRIVILEGE:
+        return _refused(f"{text}; the user needs SELECT, INSERT and UPDATE on {TABLE}", address)
+    if state is not None and state.startswith(_REFUSED_LOGINS):
+        return _refused(f"{text}; correct the engine's URL", address)
+    if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:
+        return NoReply(_Text(text, error), may_have_run=sent and not was_answered(error))
+    if state is not None and is_an_answer(state) and state.startswith(_PASSING):
+        return NoReply(_Text(text, error), may_have_run=False)
+    return _refused(f"{text}; is {TABLE} the table that create_tables() makes?", address)
+
+
+class _Text(Exception):
+    """A database's error in one line, without the statement that SQLAlchemy's text has."""
+
+    def __init__(self, text: str, cause: BaseException | None = None) -> None:
+        super().__init__(text)
+        self.__cause__ = cause
+
+
+def _refused(text: str, address: str) -> CoordinatorUnavailable:
+    return CoordinatorUnavailable(f"the database at {address} refused the request: {text}", address=address)

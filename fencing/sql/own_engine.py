@@ -1,0 +1,164 @@
+"""Connections of a coordinator's own, with the settings of the user's engine: bounded, and in autocommit.
+
+The user's pool is never asked for a connection. It may be empty just because its users wait for a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import DBAPIError
+
+from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
+from fencing.sql.errors import UNDEFINED_TABLE
+from fencing.sql.failures import state_of_failure
+from fencing.sql.sessions import SESSIONS
+from fencing.sql.statements import LOCKS
+from fencing.sql.table import Request, SQLLocks
+
+MAX_CONNECTIONS = 8
+"""How many connections a coordinator opens; with asyncio, for each event loop."""
+
+GRACE_SECONDS = 0.1
+"""How much later than the database the client ends a request, so that the database's own answer comes first."""
+
+_LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
+
+
+class _Opening(threading.local):
+    """The bounds of the connection that this thread opens for a coordinator; None: it opens none."""
+
+    bounds: dict[str, float] | None = None
+
+
+_opening = _Opening()
+
+
+def _connect_in_time(dialect: Any, record: Any, args: Any, options: dict[str, Any]) -> Any:
+    """Connect within the bounds of this thread: a hook of SQLAlchemy. None: connect as usual."""
+    bounds = _opening.bounds
+    if not bounds:
+        return None
+    shorter = {name: min(float(options.get(name) or seconds), seconds) for name, seconds in bounds.items()}
+    return dialect.connect(*args, **{**options, **shorter})
+
+
+class OwnConnection:
+    """A connection of a coordinator, outside any pool. Each request is committed by itself.
+
+    Args:
+        connection: in autocommit. It is detached from its pool.
+        dialect: its kind of database.
+        locks: the table of locks.
+    """
+
+    def __init__(self, connection: Connection, dialect: Dialect, locks: SQLLocks) -> None:
+        self._connection = connection
+        self._dialect, self._locks = dialect, locks
+        self._sessions = SESSIONS[type(dialect)]
+        self._dbapi_connection: Any = connection.connection.dbapi_connection
+        self._driver_connection: Any = connection.connection.driver_connection
+        connection.detach()
+        self._seconds = 0.0
+        self._is_shared = False
+
+    def perform(self, request: Request) -> Any:
+        """Perform a request. On SQLite, create the table first if it is missing."""
+        self._bound(request.timeout)
+        try:
+            return self._perform(request)
+        except DBAPIError as error:
+            if not self._locks.is_embedded or state_of_failure(error) != UNDEFINED_TABLE:
+                raise
+        self._perform(Request("create", {}, request.timeout))
+        return self._perform(request)
+
+    def _perform(self, request: Request) -> Any:
+        if not self._is_shared:
+            return self._locks.perform(self._connection, request)
+        with self._connection.begin():
+            self._connection.execute(_LIMITS, PostgreSQL.limit(request.timeout))
+            return self._locks.perform(self._connection, request)
+
+    def _bound(self, seconds: float) -> None:
+        bound = self._sessions.bound_for(seconds)
+        if self._is_shared or bound == self._seconds:
+            return
+        if not self._sessions.bound(self._connection, self._driver_connection, bound):
+            self._connection.rollback()
+            self._connection.dialect.set_isolation_level(self._dbapi_connection, "READ COMMITTED")
+            self._is_shared = True
+        self._seconds = bound
+
+    def break_off(self) -> None:
+        """End a call of another thread that waits for the server."""
+        with suppress(Exception):
+            self._sessions.break_off(self._driver_connection)
+
+    def hang_up(self) -> None:
+        """Close the socket at once."""
+        with suppress(Exception):
+            self._dialect.close_socket(self._driver_connection)
+
+    def close(self) -> None:
+        """Close the connection, also a broken one."""
+        with suppress(Exception):
+            self._connection.engine.dialect.do_terminate(self._dbapi_connection)
+
+
+class OwnEngine:
+    """The source of a coordinator's connections.
+
+    Args:
+        engine: a user's, which is copied, and not referenced; of an async engine the sync one in it.
+        schema: of the table; None: the connection's own.
+    """
+
+    def __init__(self, engine: Engine, schema: str | None) -> None:
+        if schema is not None and not isinstance(schema, str):
+            raise TypeError(f"schema must be a str, not {type(schema).__name__}")
+        if schema == "":
+            raise ValueError("schema must not be empty; leave it out for the connection's own")
+        reason = unsupported(engine)
+        if reason is not None:
+            raise TypeError(reason)
+        self.dialect = dialect_of(engine)
+        self.locks = LOCKS[type(self.dialect)](schema, engine.dialect)
+        self.address = engine.url.host or engine.url.database or "its address"
+        if engine.url.port is not None:
+            self.address += f":{engine.url.port}"
+        self.location = engine.url.render_as_string(hide_password=True)
+        self._engine = self._copy(engine)
+        if not event.contains(self._engine, "do_connect", _connect_in_time):
+            event.listen(self._engine, "do_connect", _connect_in_time)
+
+    def open(self, seconds: float) -> OwnConnection:
+        """Open a connection. An async engine needs to be asked in a greenlet of SQLAlchemy's."""
+        if not self._engine.dialect.is_async:  # an event loop bounds it itself, and its tasks share the thread
+            _opening.bounds = SESSIONS[type(self.dialect)].connect_bounds(seconds)
+        try:
+            # From a pool of its own, that lives for this moment: no other thread can use it up.
+            connection = self._copy(self._engine).connect()
+        finally:
+            _opening.bounds = None
+        connection.execution_options(isolation_level="AUTOCOMMIT")
+        return OwnConnection(connection, self.dialect, self.locks)
+
+    @staticmethod
+    def _copy(engine: Engine) -> Engine:
+        return Engine(engine.pool.recreate(), engine.dialect, engine.url, hide_parameters=True)
+
+
+def not_an_engine(given: object, coordinator: str, wanted: str) -> str:
+    """Return the text of the error for an argument that is not an engine of the wanted kind."""
+    hint = ""
+    if isinstance(getattr(given, "sync_engine", None), Engine):
+        hint = "; for asyncio use AsyncSQLCoordinator or AsyncFencedLock"
+    elif isinstance(given, Engine):
+        hint = "; for threads use SQLCoordinator or FencedLock"
+    elif isinstance(given, str):
+        hint = "; write create_engine(...)"
+    return f"{coordinator} takes {wanted} of SQLAlchemy, not {type(given).__name__}{hint}"

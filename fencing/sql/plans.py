@@ -1,0 +1,154 @@
+"""The plans of a SQL coordinator: its requests, the meaning of the replies, and the retries. No I/O."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.fence import Fence, granted_fence
+from fencing.kernel.retry import Answer
+from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number, owner_label
+from fencing.locks.holding import Grant
+from fencing.locks.listing import Pattern
+from fencing.locks.settings import Settings
+from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Request
+
+
+class SQLPlans(Backend):
+    """The plans of locks in a table of a SQL database."""
+
+    service = "the database"
+    max_renewals: int = 100
+    """Leases in one request: all their rows stay locked until its end."""
+
+    ttl_per_lock: ClassVar[Literal[True]] = True
+    one_of_many_wins: ClassVar[Literal[True]] = True
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        answer = yield from self._plan_mint("acquire", resource, token, settings, floor, deadline)
+        row: LockRow = answer.value
+        if row.token == token:
+            return self._grant(resource, answer, settings)
+        if row.is_held:
+            return Taken((row.expires_at - row.now) / 1e6, row.owner)
+        _check_number(resource, row, floor)
+        return Taken(BACKOFF.first, None)  # it has become free since, or changes hands
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        answer = yield from self._plan_mint("remint", fence.resource, token, settings, floor, deadline, old=fence.token)
+        row: LockRow = answer.value
+        if row.token == token:
+            return self._grant(fence.resource, answer, settings)
+        if row.token == fence.token and row.is_held:
+            _check_number(fence.resource, row, floor)
+        return None
+
+    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
+        answer = yield from self._plan_mint("force", resource, token, settings, floor, deadline)
+        if answer.value.token != token:
+            _check_number(resource, answer.value, floor)
+            raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+        return self._grant(resource, answer, settings)
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
+        fences = [grant.fence for grant in grants]
+        values: dict[str, Any] = {"count": len(fences), "ttl": _microseconds(settings)}
+        for i, fence in enumerate(fences):
+            values[f"r{i}"], values[f"t{i}"] = fence.resource, fence.token
+        about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
+        answer = yield from self._plan_request("renew", values, about, settings, deadline)
+        until, renewed = settings.deadline(answer.sent_at), answer.value
+        return [until if (fence.resource, fence.token) in renewed else None for fence in fences]
+
+    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        values = {"resource": fence.resource, "token": fence.token}
+        answer = yield from self._plan_request("release", values, fence.resource, settings, deadline)
+        return answer.value or answer.repeated  # an earlier attempt may have freed it
+
+    def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
+        row = yield from self._plan_read(resource, settings, deadline)
+        return _holder(row) if row.is_held else None
+
+    def plan_holders(
+        self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
+    ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
+        """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
+        answer = yield from self._plan_request("list", {"resource": page}, pattern.text, settings, deadline)
+        rows: list[tuple[str, LockRow]] = answer.value
+        found = [(resource, _holder(row)) for resource, row in rows if row.is_held and pattern.matches(resource)]
+        return found, rows[-1][0] if len(rows) == PAGE_ROWS else ""
+
+    def plan_create(self) -> Plan[None]:
+        """Create the table where it is missing."""
+        deadline = self.clock() + self.settings.request_seconds
+        yield from self._plan_request("create", {}, TABLE, self.settings, deadline)
+
+    def _plan_mint(
+        self,
+        operation: Operation,
+        resource: str,
+        token: str,
+        settings: Settings,
+        floor: int,
+        deadline: float,
+        **more: str,
+    ) -> Plan[Answer]:
+        if floor:  # it must be plausible; the number and the clock that it is compared with only grow
+            _check_number(resource, (yield from self._plan_read(resource, settings, deadline)), floor)
+        values = {
+            "resource": resource,
+            "token": token,
+            "ttl": _microseconds(settings),
+            "floor": floor,
+            "owner": owner_label(settings),
+            **more,
+        }
+        return (yield from self._plan_request(operation, values, resource, settings, deadline, may_take=token))
+
+    def _plan_read(self, resource: str, settings: Settings, deadline: float) -> Plan[LockRow]:
+        answer = yield from self._plan_request("read", {"resource": resource}, resource, settings, deadline)
+        row: LockRow = answer.value
+        return row
+
+    def _plan_request(
+        self,
+        operation: Operation,
+        values: Mapping[str, Any],
+        about: str,
+        settings: Settings,
+        deadline: float,
+        may_take: str | None = None,
+    ) -> Plan[Answer]:
+        def attempt(timeout: float, last: bool) -> Request:
+            return Request(operation, values, timeout)
+
+        return self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
+
+    def _grant(self, resource: str, answer: Answer, settings: Settings) -> Grant:
+        row: LockRow = answer.value
+        assert row.number is not None
+        return Grant(granted_fence(resource, row.number, row.token), settings.deadline(answer.sent_at))
+
+
+def _check_number(resource: str, row: LockRow, floor: int) -> None:
+    """Raise MarkImplausible if no number can be minted."""
+    next_number(resource, last=row.number or 0, floor=floor, clock_us=row.now)
+
+
+def _holder(row: LockRow) -> Holder:
+    return Holder(row.owner, row.number, (row.now - row.granted_at) / 1e6, (row.expires_at - row.now) / 1e6)
+
+
+def _microseconds(settings: Settings) -> int:
+    assert settings.ttl is not None
+    return math.ceil(settings.ttl * 1e6)

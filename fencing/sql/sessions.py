@@ -1,0 +1,102 @@
+"""Sessions of one's own: bounded for good, for requests that are single statements, and broken off from outside."""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from fencing.sql import dialects
+from fencing.sql.client import milliseconds
+from fencing.sql.dialects import MySQL, PostgreSQL, mysql_limits
+
+# Behind a pooler of transactions, the settings would reach other clients. The id of the session shows a pooler: it is
+# not the one of the server's process.
+_BOUND_POSTGRESQL = text("""
+    SELECT name, set_config(name, CASE name WHEN 'default_transaction_isolation' THEN 'read committed' ELSE :limit END,
+        false)
+    FROM pg_settings
+    WHERE pg_backend_pid() = :session AND name IN ('statement_timeout', 'lock_timeout', 'tcp_user_timeout',
+        'client_connection_check_interval', 'default_transaction_isolation')
+""")
+
+
+class Sessions:
+    """The sessions of one kind of database. This is the one without a server."""
+
+    def bound(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
+        """Bound the waits of a session, and make its transactions READ COMMITTED.
+
+        Args:
+            connection: in autocommit.
+            driver_connection: the driver's.
+            seconds: the bound.
+
+        Returns:
+            False: nothing was changed, because the session is shared with other clients. Bound each transaction.
+        """
+        connection.execute(text(f"PRAGMA busy_timeout = {milliseconds(seconds)}"))
+        return True
+
+    def bound_for(self, seconds: float) -> float:
+        """Return the bound of a session for requests that may take this many seconds."""
+        return seconds
+
+    def connect_bounds(self, seconds: float) -> dict[str, float]:
+        """Return the arguments of the sync driver's ``connect`` that bound it."""
+        return {}
+
+    def break_off(self, driver_connection: Any) -> None:
+        """Shut the socket, so that a sync call that waits on it in another thread ends with an error."""
+
+
+class _ServerSessions(Sessions):
+    def bound_for(self, seconds: float) -> float:
+        """Return a power of two: a change costs a round trip. The client itself ends each request in time."""
+        return float(2 ** math.ceil(math.log2(seconds)))
+
+
+class _PostgreSQLSessions(_ServerSessions):
+    def bound(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
+        if PostgreSQL.is_psycopg(connection):
+            session = driver_connection.info.backend_pid
+        else:
+            session = driver_connection.get_server_pid()
+        values = {**PostgreSQL.limit(seconds), "session": session}
+        return bool(connection.execute(_BOUND_POSTGRESQL, values).all())
+
+    def connect_bounds(self, seconds: float) -> dict[str, float]:
+        return {"connect_timeout": math.ceil(seconds)}  # psycopg takes 1 for 2
+
+    def break_off(self, driver_connection: Any) -> None:
+        _shut(driver_connection.pgconn.socket)
+
+
+class _MySQLSessions(_ServerSessions):
+    def bound(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
+        limits = mysql_limits(MySQL.is_mariadb(connection), seconds)
+        connection.execute(text("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"))
+        connection.execute(text(f"SET {', '.join(f'SESSION {name} = {limit}' for name, limit in limits.items())}"))
+        return True
+
+    def connect_bounds(self, seconds: float) -> dict[str, float]:
+        return {"connect_timeout": math.ceil(seconds), "read_timeout": seconds, "write_timeout": seconds}
+
+    def break_off(self, driver_connection: Any) -> None:
+        _shut(driver_connection._sock.fileno())
+
+
+def _shut(fileno: int) -> None:
+    with socket.socket(fileno=os.dup(fileno)) as copy, suppress(OSError):  # it may be closed already
+        copy.shutdown(socket.SHUT_RDWR)
+
+
+SESSIONS: dict[type[dialects.Dialect], Sessions] = {
+    PostgreSQL: _PostgreSQLSessions(),
+    MySQL: _MySQLSessions(),
+    dialects.SQLite: Sessions(),
+}

@@ -1,0 +1,161 @@
+"""The statements of the table of locks on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, ClassVar
+
+from sqlalchemy import VARBINARY, Connection, Dialect, Table, Text, TextClause
+
+from fencing.kernel.fence import MAX_RESOURCE_BYTES
+from fencing.sql import dialects
+from fencing.sql.table import INSERT, IS_ANY, IS_FREE, IS_OLD, SET, LockRow, SQLLocks, lock_definition
+
+_TOKEN_BYTES = 128
+_OWNER_BYTES = 800  # 200 characters
+
+
+class _WithReturning(SQLLocks):
+    """The statements where a changed row is returned: a grant takes one statement, a refusal two."""
+
+    _renewal: ClassVar[str]
+
+    def __init__(self, schema: str | None, dialect: Dialect) -> None:
+        super().__init__(schema, dialect)
+        returning = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
+        upsert = f"{INSERT} ON CONFLICT (resource) DO UPDATE SET {SET} WHERE {IS_FREE} {returning}"
+        change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
+        self._acquire = self._text(upsert)
+        self._remint = self._text(f"{change} {IS_OLD} {returning}")
+        self._force = self._text(f"{change} {IS_ANY} {returning}")
+        self._renewals = lru_cache(maxsize=128)(self._renew_text)
+
+    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        return self._changed(connection, self._acquire, values)
+
+    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        return self._changed(connection, self._remint, values)
+
+    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        return self._changed(connection, self._force, values)
+
+    def _changed(self, connection: Connection, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
+        row = connection.execute(statement, values).one_or_none()
+        # A statement of its own: the first one's snapshot may be older than the row that it waited for.
+        return self._read_lock(connection, values) if row is None else self._row(row)
+
+    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+        rows = connection.execute(self._renewals(values["count"]), values).all()
+        return {(row.resource, row.token) for row in rows}
+
+    def _renew_text(self, count: int) -> TextClause:
+        return self._text(self._renewal, given=self._renewed_names(count))
+
+
+class PostgreSQLLocks(_WithReturning):
+    """The table of locks on PostgreSQL."""
+
+    clock = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+    # Rows are locked in the order of their names, or two renewals could wait for each other.
+    _renewal = """
+        UPDATE {table} AS l SET expires_at = greatest(l.expires_at, {clock} + :ttl)
+        WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE)
+        RETURNING resource, token
+    """
+
+    def _define(self, schema: str | None) -> Table:
+        exact = Text(collation="C")
+        # Nothing that is indexed changes, so with free space an update stays in its page.
+        return lock_definition(exact, exact, Text(), schema, postgresql_with={"fillfactor": 50})
+
+
+class SQLiteLocks(_WithReturning):
+    """The table of locks in a file of SQLite, which only one statement writes at a time."""
+
+    # In whole milliseconds: SQLite's clock has no more.
+    clock = "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER) * 1000"
+    greatest = "max"
+    is_embedded = True
+    _renewal = """
+        UPDATE {table} AS l SET expires_at = max(l.expires_at, {clock} + :ttl) WHERE {given}
+        RETURNING resource, token
+    """
+
+    def _define(self, schema: str | None) -> Table:
+        exact = Text(collation="BINARY")
+        return lock_definition(exact, exact, Text(), schema)
+
+
+class MySQLLocks(SQLLocks):
+    """The table of locks on MariaDB and MySQL, where changed rows are not returned: each request also reads.
+
+    Names and owners are sent as hexadecimal digits, so no character set and no ``sql_mode`` changes them.
+    """
+
+    # The moment at which the statement began, also in a replica. A statement that waited grants a shorter time.
+    clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    state = (
+        "{clock} AS now, l.number, CONVERT(l.token USING utf8mb4) AS token, HEX(l.owner) AS owner, l.granted_at, "
+        "l.expires_at"
+    )
+    name = "HEX(l.resource)"
+    sent = "UNHEX(:{})"
+
+    def __init__(self, schema: str | None, dialect: Dialect) -> None:
+        super().__init__(schema, dialect)
+        change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
+        self._acquire = self._text(f"{change} {IS_FREE}")
+        self._remint = self._text(f"{change} {IS_OLD}")
+        self._force = self._text(f"{change} {IS_ANY}")
+        self._insert = self._text(f"{INSERT} ON DUPLICATE KEY UPDATE number = number", as_l="")
+        self._renewals = lru_cache(maxsize=128)(self._renew_texts)
+
+    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        row = self._changed(connection, self._acquire, values)
+        return row if row.number is not None else self._changed(connection, self._insert, values)
+
+    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        return self._changed(connection, self._remint, values)
+
+    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        return self._changed(connection, self._force, values)
+
+    def _changed(self, connection: Connection, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
+        connection.execute(statement, self._sent(values))
+        return self._read_lock(connection, values)
+
+    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+        change, read = self._renewals(values["count"])
+        sent = self._sent(values)
+        connection.execute(change, sent)
+        return {(self._received(row.resource), row.token) for row in connection.execute(read, sent)}
+
+    def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
+        given = self._renewed_names(count)
+        extended = "expires_at = greatest(l.expires_at, {clock} + :ttl)"
+        return (
+            self._text(f"UPDATE {{table}} AS l SET {extended} WHERE {given} ORDER BY l.resource"),
+            self._text(
+                "SELECT HEX(l.resource) AS resource, CONVERT(l.token USING utf8mb4) AS token FROM {table} AS l "
+                f"WHERE {given}"
+            ),
+        )
+
+    def _sent(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        names = {key: value for key, value in values.items() if key in ("resource", "owner") or key[0] == "r"}
+        return {**values, **{key: value.encode().hex() for key, value in names.items()}}
+
+    def _received(self, name: str) -> str:
+        return bytes.fromhex(name).decode()
+
+    def _define(self, schema: str | None) -> Table:
+        name, token, owner = (VARBINARY(size) for size in (MAX_RESOURCE_BYTES, _TOKEN_BYTES, _OWNER_BYTES))
+        return lock_definition(name, token, owner, schema, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+
+
+LOCKS: dict[type[dialects.Dialect], type[SQLLocks]] = {
+    dialects.PostgreSQL: PostgreSQLLocks,
+    dialects.MySQL: MySQLLocks,
+    dialects.SQLite: SQLiteLocks,
+}

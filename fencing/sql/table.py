@@ -1,0 +1,221 @@
+"""The table of locks: its columns, the requests to it, and their statements on each database.
+
+The row of a resource stays when its lock is free, because it has the last number. Times are microseconds since 1970 in
+UTC, and come from the database's clock alone. No statement needs a transaction with another one: each can be
+committed by itself, so no client ever holds a row while it computes, or while it is stopped.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Connection,
+    Dialect,
+    MetaData,
+    Row,
+    Table,
+    TextClause,
+    text,
+)
+from sqlalchemy.schema import CreateTable
+from sqlalchemy.types import TypeEngine
+
+from fencing.kernel.fence import MAX_NUMBER
+
+TABLE = "fencing_locks"
+
+PAGE_ROWS = 1000
+"""How many rows a listing reads in one request, held or free. It bounds the time of the request."""
+
+ROUNDS = 3
+"""How often a lock is taken by force in one request, if it changes hands meanwhile."""
+
+# Assignments of MariaDB and MySQL run from left to right, so the token comes last. The same token is the same request.
+SET = """
+    number = CASE WHEN l.token = :token THEN l.number ELSE {greatest}(l.number, :floor, {clock}) + 1 END,
+    granted_at = CASE WHEN l.token = :token THEN l.granted_at ELSE {clock} END,
+    expires_at = CASE WHEN l.token = :token THEN {greatest}(l.expires_at, {clock} + :ttl) ELSE {clock} + :ttl END,
+    owner = {owner}, token = :token
+"""
+INSERT = """
+    INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at)
+    VALUES ({resource}, {greatest}(:floor, {clock}) + 1, :token, {owner}, {clock}, {clock} + :ttl)
+"""
+IS_FREE = f"(l.token IN ('', :token) OR l.expires_at <= {{clock}}) AND l.number < {MAX_NUMBER}"
+IS_OLD = f"l.token IN (:old, :token) AND l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"
+IS_ANY = f"l.number < {MAX_NUMBER}"
+_READ = """
+    SELECT {state} FROM (SELECT 1 AS one) AS always LEFT JOIN {table} AS l ON l.resource = {resource}
+"""
+_LIST = f"""
+    SELECT {{name}} AS resource, {{state}} FROM {{table}} AS l WHERE l.resource > {{resource}}
+    ORDER BY l.resource LIMIT {PAGE_ROWS}
+"""
+_RELEASE = """
+    UPDATE {table} AS l SET token = '', expires_at = 0
+    WHERE l.resource = {resource} AND l.token = :token AND l.expires_at > {clock}
+"""
+
+Operation = Literal["acquire", "remint", "force", "renew", "release", "read", "list", "create"]
+
+
+class Request(NamedTuple):
+    """The effect: perform one request at the table. Each may be repeated with the same token."""
+
+    operation: Operation
+    values: Mapping[str, Any]
+    timeout: float
+
+
+class LockRow(NamedTuple):
+    """The row of a resource, and the moment at which the database read it.
+
+    Args:
+        now: the database's clock, in microseconds.
+        number: of the last grant; None: there is no row.
+        token: empty: the lock is free.
+    """
+
+    now: int
+    number: int | None
+    token: str
+    owner: str
+    granted_at: int
+    expires_at: int
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the lock is held."""
+        return bool(self.token) and self.expires_at > self.now
+
+
+class SQLLocks(ABC):
+    """The table of locks of one kind of database, and the requests to it.
+
+    Args:
+        schema: the schema of the table; None: the connection's own.
+        dialect: SQLAlchemy's, which quotes the schema.
+    """
+
+    clock: ClassVar[str]
+    greatest: ClassVar[str] = "greatest"
+    is_embedded: ClassVar[bool] = False
+    """Whether the database is a file of this machine. Then the table is created at its first use."""
+
+    def __init__(self, schema: str | None, dialect: Dialect) -> None:
+        self._definition = self._define(schema)
+        self.metadata = self._definition.metadata
+        self._name = dialect.identifier_preparer.format_table(self._definition).replace(":", "\\:")
+        self._read = self._text(_READ)
+        self._list = self._text(_LIST)
+        self._release = self._text(_RELEASE)
+
+    def perform(self, connection: Connection, request: Request) -> Any:
+        """Perform a request on a connection in autocommit, or in a transaction of the request."""
+        answer: Any = getattr(self, f"_{request.operation}_lock")(connection, request.values)
+        return answer
+
+    @abstractmethod
+    def _define(self, schema: str | None) -> Table: ...
+
+    @abstractmethod
+    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+
+    @abstractmethod
+    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+
+    @abstractmethod
+    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+
+    @abstractmethod
+    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+        """Extend the locks of the tokens, and return the pairs of resource and token that were extended."""
+
+    def _force_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        for _ in range(ROUNDS):
+            row = self._force_free(connection, values)
+            if row.token == values["token"] or row.number is not None:
+                break
+            row = self._acquire_lock(connection, values)  # there was no row
+            if row.token == values["token"]:
+                break
+        return row
+
+    def _release_lock(self, connection: Connection, values: Mapping[str, Any]) -> bool:
+        return connection.execute(self._release, self._sent(values)).rowcount > 0
+
+    def _read_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        return self._row(connection.execute(self._read, self._sent(values)).one())
+
+    def _list_lock(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[str, LockRow]]:
+        rows = connection.execute(self._list, self._sent(values)).all()
+        return [(self._received(row.resource), self._row(row)) for row in rows]
+
+    def _create_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        connection.execute(CreateTable(self._definition, if_not_exists=True))
+
+    # What differs
+
+    state: ClassVar[str] = "{clock} AS now, l.number, l.token, l.owner, l.granted_at, l.expires_at"
+    name: ClassVar[str] = "l.resource"
+    sent: ClassVar[str] = ":{}"
+    """How the parameter of a name is written."""
+
+    def _sent(self, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the parameters as the database is sent them."""
+        return values
+
+    def _received(self, name: str) -> str:
+        """Return a name as it was sent."""
+        return name
+
+    def _row(self, row: Row[Any]) -> LockRow:
+        if row.number is None:
+            return LockRow(row.now, None, "", "", 0, 0)
+        return LockRow(row.now, row.number, row.token, self._received(row.owner), row.granted_at, row.expires_at)
+
+    def _text(self, statement: str, **more: str) -> TextClause:
+        resource, owner = self.sent.format("resource"), self.sent.format("owner")
+        for key, value in more.items():  # these have places of their own
+            statement = statement.replace(f"{{{key}}}", value)
+        return text(
+            statement.replace("{state}", self.state).format(
+                table=self._name,
+                clock=self.clock,
+                greatest=self.greatest,
+                resource=resource,
+                owner=owner,
+                name=self.name,
+                as_l="AS l",
+            )
+        )
+
+    def _renewed_names(self, count: int) -> str:
+        resources = ", ".join(self.sent.format(f"r{i}") for i in range(count))
+        tokens = ", ".join(f":t{i}" for i in range(count))
+        return f"l.resource IN ({resources}) AND l.token IN ({tokens}) AND l.expires_at > {{clock}}"
+
+
+def lock_definition(
+    name: TypeEngine[Any], token: TypeEngine[Any], owner: TypeEngine[Any], schema: str | None, **options: Any
+) -> Table:
+    """Return the table with the given types of its texts."""
+    return Table(
+        TABLE,
+        MetaData(),
+        Column("resource", name, primary_key=True),
+        Column("number", BigInteger, nullable=False),
+        Column("token", token, nullable=False),
+        Column("owner", owner, nullable=False),
+        Column("granted_at", BigInteger, nullable=False),
+        Column("expires_at", BigInteger, nullable=False),
+        CheckConstraint(f"number BETWEEN 1 AND {MAX_NUMBER}", name="fencing_locks_number"),
+        schema=schema,
+        **options,
+    )

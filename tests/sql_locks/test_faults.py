@@ -1,0 +1,154 @@
+"""Servers that die, freeze or keep others waiting: every call ends in time, and the locks work on afterwards."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from examples.servers import ServerError, start_postgres
+from fencing import CoordinatorUnavailable, NotAcquired
+from tests.support import wait_until
+from tests.support.servers import start_mariadb
+from tests.support.sides import Side
+from tests.support.sql_locks import DRIVERS, OVER_A_NETWORK, LockDatabase, through
+
+TIMEOUT = 0.5
+MOST_SECONDS = TIMEOUT + 3
+"""Giving back takes a second more, and the machine may be busy."""
+
+
+def seconds_of(call: Any, *args: Any, **options: Any) -> float:
+    started = time.monotonic()
+    call(*args, **options)
+    return time.monotonic() - started
+
+
+@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+def test_a_server_that_falls_silent_costs_the_callers_time(locks: LockDatabase) -> None:
+    """The request is under way on an open connection."""
+    side, coordinator = locks.side, locks.coordinator()
+    side.call(side.call(coordinator.acquire, "free").release)
+    locks.proxy.silence()
+    took = seconds_of(side.expect, CoordinatorUnavailable, coordinator.acquire, "free", timeout=TIMEOUT)
+    assert took < MOST_SECONDS
+    locks.proxy.restore()
+    side.call(side.call(coordinator.acquire, "free", timeout=5).release)
+
+
+@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+def test_a_row_that_somebody_else_has_locked_costs_the_callers_time(locks: LockDatabase) -> None:
+    side, coordinator = locks.side, locks.coordinator(direct=True)
+    side.call(side.call(coordinator.acquire, "row").release)
+    with locks.transaction() as connection:
+        connection.execute(text("UPDATE fencing_locks SET owner = 'a person'"))
+        took = seconds_of(side.expect, CoordinatorUnavailable, coordinator.acquire, "row", timeout=TIMEOUT)
+        if locks.driver.database == "postgres":  # no request waits on, to take the lock later
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            wait_until(lambda: not locks.sql(waiting))
+    assert took < MOST_SECONDS
+    side.call(side.call(coordinator.acquire, "row", timeout=5).release)
+
+
+@through("sqlite", "aiosqlite", of=("sqlite", "aiosqlite"))
+def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
+    side, coordinator = locks.side, locks.coordinator()
+    with locks.transaction() as connection:
+        connection.execute(text("UPDATE fencing_locks SET owner = 'a person'"))
+        took = seconds_of(side.expect, CoordinatorUnavailable, coordinator.acquire, "row", timeout=TIMEOUT)
+    assert took < MOST_SECONDS
+    side.call(side.call(coordinator.acquire, "row", timeout=5).release)
+
+
+@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+def test_broken_connections_are_not_noticed_by_callers(locks: LockDatabase) -> None:
+    side, coordinator = locks.side, locks.coordinator()
+    lease = side.call(coordinator.acquire, "held")
+    for _ in range(3):
+        locks.proxy.cut()
+        assert side.call(coordinator.try_acquire, "held") is None
+        side.call(lease.renew)
+    locks.proxy.cut()
+    assert side.call(lease.release) is True
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server to kill."""
+    try:
+        if request.param == "postgres":
+            server: Any = start_postgres(local=True)
+        else:
+            server = start_mariadb(local=True, settings={"innodb-flush-log-at-trx-commit": "1"})
+    except ServerError as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+def test_a_server_that_is_killed_and_started_again(own_server: Any, asynchronous: bool) -> None:
+    """A lease survives a short absence, and its number is not minted again."""
+    url, side = own_server.create_database(), Side(asynchronous)
+    scheme = url.split(":", 1)[0]
+    driver = next(
+        each
+        for each in DRIVERS.values()
+        if each.asynchronous is asynchronous and each.scheme.split("+")[0] == scheme.split("+")[0]
+    )
+    coordinator = driver.coordinator(url, ttl=30)
+    side.call(coordinator.create_tables)
+    lease = side.call(coordinator.acquire, "held")
+    own_server.kill()
+    assert seconds_of(side.expect, CoordinatorUnavailable, coordinator.acquire, "free", timeout=TIMEOUT) < MOST_SECONDS
+    own_server.restart()
+
+    def is_back() -> bool:
+        try:
+            side.call(lease.renew)
+        except CoordinatorUnavailable:
+            return False
+        return True
+
+    wait_until(is_back)
+    side.expect(NotAcquired, coordinator.acquire, "held", timeout=0)
+    assert side.call(lease.release) is True
+    again = side.call(coordinator.acquire, "held")
+    assert again.fence.number > lease.fence.number
+    side.call(again.release)
+    side.call(coordinator.close)
+
+
+class Alarm(Exception):
+    """An exception of a signal handler."""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a destructor
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing_taken(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True)
+    coordinator.acquire("a").release()
+    interrupted = 0
+
+    def handler(*_: object) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for i in range(100):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00005 + 0.00005 * (i % 40))
+                with coordinator.hold("a", timeout=3):
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+            except Alarm:
+                interrupted += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    coordinator.acquire("a", timeout=15).release()

@@ -1,0 +1,126 @@
+"""A reply, or a request, that is lost: each request is repeated, and comes to the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fencing import Fence
+from fencing.kernel.effects import run, run_async
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
+from fencing.locks.plans import new_token
+from tests.support.sql_locks import OVER_A_NETWORK, LockDatabase, through
+
+MOST_REQUESTS = 8
+"""More than any plan sends."""
+
+
+class NthLost:
+    """A block in which the n-th request, or its reply, is lost. Nothing is lost after it."""
+
+    def __init__(self, locks: LockDatabase, what: str, n: int) -> None:
+        self._proxy, self._what, self._left = locks.proxy, what, n
+        self.happened = False
+
+    def __enter__(self) -> None:
+        self._loss = getattr(self._proxy, f"drop_{self._what}_when")(self._is_the_one)
+
+    def __exit__(self, *_: object) -> None:
+        self._proxy.restore()
+        self.happened = self._loss.fired > 0
+
+    def _is_the_one(self, request: bytes) -> bool:
+        self._left -= 1
+        return self._left == 0
+
+
+def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
+    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator.perform)
+
+
+def deadline(coordinator: Any) -> dict[str, float]:
+    return {"deadline": coordinator.clock() + 5}
+
+
+def acquire(locks: LockDatabase, coordinator: Any, name: str, token: str, floor: int = 0) -> Any:
+    made = coordinator.plan_acquire(name, token, coordinator.settings, floor=floor, **deadline(coordinator))
+    return plan(locks, coordinator, made)
+
+
+def check_acquire(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    token = new_token()
+    with loss:
+        fence = acquire(locks, coordinator, "free", token).fence
+    assert acquire(locks, coordinator, "free", token).fence == fence
+    assert locks.sql("SELECT number FROM fencing_locks WHERE resource = 'free'") == [(fence.number,)]
+
+
+def check_taken(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    with loss:
+        taken = acquire(locks, coordinator, "held", new_token())
+    assert isinstance(taken, Taken)
+    assert 0 < taken.remaining <= 10
+
+
+def check_remint(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    token, floor = new_token(), held.number + 1000
+    made = coordinator.plan_remint(held, token, coordinator.settings, floor=floor, **deadline(coordinator))
+    with loss:
+        fence = plan(locks, coordinator, made).fence
+    assert fence.number > floor
+    assert acquire(locks, coordinator, "held", token).fence == fence
+
+
+def check_force(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    token = new_token()
+    made = coordinator.plan_force("held", token, coordinator.settings, floor=0, **deadline(coordinator))
+    with loss:
+        fence = plan(locks, coordinator, made).fence
+    assert fence.number > held.number
+    assert acquire(locks, coordinator, "held", token).fence == fence
+
+
+def check_renew(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    grants = [Grant(held, 0.0), Grant(Fence("free", 1, new_token()), 0.0)]
+    made = coordinator.plan_renew(grants, coordinator.settings, **deadline(coordinator))
+    with loss:
+        renewed = plan(locks, coordinator, made)
+    assert [until is not None for until in renewed] == [True, False]
+
+
+def check_release(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    with loss:
+        freed = plan(locks, coordinator, coordinator.plan_release(held, coordinator.settings, **deadline(coordinator)))
+    assert freed
+    assert locks.side.call(coordinator.holder, "held") is None
+
+
+def check_holder(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
+    made = coordinator.plan_holder("held", coordinator.settings, **deadline(coordinator))
+    with loss:
+        holder = plan(locks, coordinator, made)
+    assert holder.number == held.number
+
+
+CHECKS = [check_acquire, check_taken, check_remint, check_force, check_renew, check_release, check_holder]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+def test_what_is_lost_is_asked_again(locks: LockDatabase, check: Callable[..., None]) -> None:
+    """The first, second … request is lost, or its reply, until the plan has not so many."""
+    for what in ("reply", "request"):
+        for n in range(1, MOST_REQUESTS):
+            locks.sql("DELETE FROM fencing_locks")
+            coordinator = locks.coordinator()
+            for name in ("warm", "held"):  # a driver prepares a statement at its first use
+                fence = acquire(locks, coordinator, name, new_token()).fence
+            loss = NthLost(locks, what, n)
+            check(locks, coordinator, fence, loss)
+            locks.side.call(coordinator.close)
+            if not loss.happened:
+                break
+        assert 1 < n < MOST_REQUESTS - 1

@@ -1,0 +1,92 @@
+"""Many connections that race for one lock: one is granted, and nobody else believes it is free."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from fencing import SQLCoordinator
+from fencing.kernel.effects import run, run_async
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
+from fencing.locks.plans import new_token
+from fencing.sql.own_engine import MAX_CONNECTIONS
+from fencing.sql.table import Request
+from fencing.testing.contract import Contract
+from tests.support.sql_locks import LockDatabase, through
+
+CONNECTIONS = 50
+
+
+@through("psycopg", "pymysql", "sqlite", "asyncpg")
+def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
+    """The first round is for a name without a row, the others for one that was released."""
+    coordinators = [locks.coordinator(direct=True) for _ in range(CONNECTIONS)]
+    locks.side.race([partial(locks.side.call, each.holder, "warm") for each in coordinators])
+    last = 0
+    for _ in range(3):
+        replies = locks.side.race([partial(acquire, locks, each) for each in coordinators])
+        [(holder, grant)] = [(c, reply) for c, reply in zip(coordinators, replies, strict=True) if type(reply) is Grant]
+        refusals = [reply for reply in replies if type(reply) is Taken]
+        assert len(refusals) == CONNECTIONS - 1
+        assert all(0 < reply.remaining <= 10 for reply in refusals)
+        assert grant.fence.number > last
+        last = grant.fence.number
+        plan(locks, holder, holder.plan_release(grant.fence, holder.settings, deadline=holder.clock() + 5))
+
+
+def acquire(locks: LockDatabase, coordinator: Any) -> Any:
+    made = coordinator.plan_acquire(
+        "raced", new_token(), coordinator.settings, floor=0, deadline=coordinator.clock() + 5
+    )
+    return plan(locks, coordinator, made)
+
+
+def plan(locks: LockDatabase, coordinator: Any, made: Any) -> Any:
+    return locks.side.call(run_async if locks.side.asynchronous else run, made, coordinator.perform)
+
+
+def test_renewals_that_find_the_rows_in_other_orders_do_not_wait_for_each_other(postgres_url: str) -> None:
+    """The planner of one reads the table as it was written, that of the other reads the index."""
+    as_written = "-c enable_indexscan=off -c enable_bitmapscan=off -c enable_indexonlyscan=off"
+    by_name = "-c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off"
+    engines = [create_engine(postgres_url, connect_args={"options": options}) for options in (as_written, by_name)]
+    coordinators = [SQLCoordinator(engine) for engine in engines]
+    coordinators[0].create_tables()
+    names = [f"{i:04}" for i in range(2000)]
+    values: dict[str, Any] = {"count": len(names), "ttl": 10_000_000}
+    values |= {f"r{i}": name for i, name in enumerate(names)} | {f"t{i}": name for i, name in enumerate(names)}
+    far = 2**52
+    for _ in range(10):  # past the plan, which would ask again after a deadlock
+        with engines[0].begin() as connection:
+            connection.execute(text("TRUNCATE fencing_locks"))
+            rows = [{"name": name} for name in reversed(names)]
+            insert = text(f"INSERT INTO fencing_locks VALUES (:name, 1, :name, '', 0, {far})")
+            connection.execute(insert, rows)
+        renewals = [partial(each.perform, Request("renew", values, 5.0)) for each in coordinators]
+        assert [len(renewed) for renewed in Contract().race(renewals)] == [len(names)] * 2
+    for coordinator, engine in zip(coordinators, engines, strict=True):
+        coordinator.close()
+        engine.dispose()
+
+
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_more_threads_than_connections(locks: LockDatabase) -> None:
+    """Forty threads take turns at eight connections, and never hold a lock together."""
+    coordinator = locks.coordinator(direct=True)
+    inside = threading.Lock()
+
+    def work(_: int) -> None:
+        with coordinator.hold("one", timeout=20):
+            assert inside.acquire(blocking=False)
+            inside.release()
+
+    with ThreadPoolExecutor(40) as pool:
+        list(pool.map(work, range(40)))
+    if locks.driver.database == "postgres":
+        [[count]] = locks.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+        assert count <= MAX_CONNECTIONS + 2, "one of the fixture, and one that counts"

@@ -1,0 +1,309 @@
+"""The set-up of a SQL coordinator: its table, its errors, its isolation, and its use of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, inspect
+from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.pool import StaticPool
+
+from fencing import (
+    AsyncFencedLock,
+    AsyncSQLCoordinator,
+    CoordinatorUnavailable,
+    FencedLock,
+    MarkImplausible,
+    SQLCoordinator,
+)
+from fencing.kernel.fence import MAX_NUMBER
+from fencing.locks.plans import new_token
+from fencing.sql.table import Request
+from fencing.testing.contract import Contract
+from tests.support.sql_locks import LockDatabase, through
+
+SERVERS = ("psycopg", "psycopg-async", "asyncpg", "pymysql", "aiomysql")
+
+
+def create_table(engine: Engine) -> None:
+    with SQLCoordinator(engine) as coordinator:
+        coordinator.create_tables()
+
+
+# The table
+
+
+@through("psycopg", "asyncpg", "pymysql", of=SERVERS)
+def test_a_missing_table_is_named_at_once(locks: LockDatabase) -> None:
+    locks.sql("DROP TABLE fencing_locks")
+    side, coordinator = locks.side, locks.coordinator(direct=True)
+    started = time.monotonic()
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "a", timeout=20)
+    assert time.monotonic() - started < 5
+    assert "the table fencing_locks is missing: call coordinator.create_tables() once" in str(error)
+    side.race([lambda: side.call(coordinator.create_tables) for _ in range(4)])
+    side.call(side.call(coordinator.acquire, "a", timeout=5).release)
+
+
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_the_table_is_as_the_metadata_says(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True)
+    [table] = coordinator.metadata.tables.values()
+    columns = {each["name"]: each for each in inspect(locks.engine()).get_columns("fencing_locks")}
+    assert list(columns) == [each.name for each in table.columns]
+    assert not any(each["nullable"] for each in columns.values())
+
+
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_names_are_exact(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True)
+    names = ["a", "A", "ä", "a ", "a\\", "a'b", 'a"b', "a:b", "a%b", "a%(b)s", "\U0001f512", "x" * 512]
+    leases = [coordinator.acquire(name, timeout=0) for name in names]
+    assert {resource for resource, _ in coordinator.holders()} == set(names)
+    assert all(lease.release() for lease in leases)
+
+
+def test_a_schema_of_its_own(postgres_url: str) -> None:
+    engine = create_engine(postgres_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql('CREATE SCHEMA "Odd: name"')
+    coordinator = SQLCoordinator(engine, schema="Odd: name")
+    coordinator.create_tables()
+    with coordinator.hold("a", timeout=5):
+        assert inspect(engine).get_table_names("Odd: name") == ["fencing_locks"]
+        assert inspect(engine).get_table_names() == []
+    coordinator.close()
+    engine.dispose()
+
+
+def test_a_used_up_number_is_an_operators_job(postgres_url: str) -> None:
+    engine = create_engine(postgres_url)
+    coordinator = SQLCoordinator(engine)
+    coordinator.create_tables()
+    with engine.begin() as connection:
+        connection.exec_driver_sql(f"INSERT INTO fencing_locks VALUES ('a', {MAX_NUMBER}, '', '', 0, 0)")
+    with pytest.raises(MarkImplausible):
+        coordinator.acquire("a", timeout=5)
+    with pytest.raises(MarkImplausible):
+        coordinator.force_release("a")
+    coordinator.close()
+    engine.dispose()
+
+
+# Refusals of the database
+
+
+def test_missing_rights_are_named(postgres_url: str, postgres_server: Any) -> None:
+    owner = create_engine(postgres_url)
+    create_table(owner)
+    role = f"reader_{os.getpid()}_{time.monotonic_ns()}"
+    with owner.begin() as connection:
+        connection.exec_driver_sql(f"CREATE ROLE {role}")
+        connection.exec_driver_sql(f"GRANT SELECT ON fencing_locks TO {role}")
+    reader = create_engine(postgres_url, connect_args={"options": f"-c role={role}"})
+    coordinator = SQLCoordinator(reader)
+    with pytest.raises(CoordinatorUnavailable, match=r"permission denied .* needs SELECT, INSERT and UPDATE"):
+        coordinator.acquire("a", timeout=20)
+    assert coordinator.holder("a") is None
+    coordinator.close()
+    with owner.begin() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {role}")
+        connection.exec_driver_sql(f"DROP ROLE {role}")
+    reader.dispose()
+    owner.dispose()
+
+
+def test_a_read_only_server_is_named_in_time(postgres_url: str) -> None:
+    create_table(create_engine(postgres_url))
+    engine = create_engine(postgres_url, connect_args={"options": "-c default_transaction_read_only=on"})
+    coordinator = SQLCoordinator(engine)
+    with pytest.raises(CoordinatorUnavailable, match="read-only transaction"):
+        coordinator.acquire("a", timeout=0.3)
+    coordinator.close()
+
+
+def test_a_full_disk_is_named_in_time(tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
+    coordinator = SQLCoordinator(engine)
+    coordinator.acquire("a").release()
+
+    def fill(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA max_page_count = 1")
+
+    event.listen(engine, "connect", fill)
+    full = SQLCoordinator(engine)
+
+    def fill_up() -> None:
+        for i in range(100):
+            full.acquire(f"{i}" * 200, timeout=0.3).release()
+
+    with pytest.raises(CoordinatorUnavailable, match="full"):
+        fill_up()
+    full.close()
+    coordinator.close()
+    engine.dispose()
+
+
+def test_errors_do_not_show_tokens_or_passwords(postgres_url: str) -> None:
+    coordinator = SQLCoordinator(create_engine(postgres_url))
+    with pytest.raises(CoordinatorUnavailable) as caught:
+        coordinator.acquire("a")
+    assert "INSERT" not in str(caught.value)
+    assert "***" in repr(coordinator) or ":@" not in repr(coordinator)
+    coordinator.close()
+
+
+def test_what_is_not_supported_is_refused_when_it_is_made() -> None:
+    for engine in (create_engine("sqlite://"), create_engine("sqlite:///x", poolclass=StaticPool)):
+        with pytest.raises(TypeError, match="use a database file"):
+            SQLCoordinator(engine)
+    with pytest.raises(TypeError, match="for asyncio use AsyncSQLCoordinator"):
+        SQLCoordinator(create_async_engine("sqlite+aiosqlite:///x"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="for threads use SQLCoordinator"):
+        AsyncSQLCoordinator(create_engine("sqlite:///x"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="write create_engine"):
+        SQLCoordinator("sqlite:///x")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="schema must be a str"):
+        SQLCoordinator(create_engine("sqlite:///x"), schema=1)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="schema must not be empty"):
+        SQLCoordinator(create_engine("sqlite:///x"), schema="")
+
+
+# The engine
+
+
+@through("psycopg", "asyncpg", "pymysql", of=SERVERS)
+@pytest.mark.parametrize("level", ["SERIALIZABLE", "AUTOCOMMIT"])
+def test_the_engines_isolation_does_not_matter(locks: LockDatabase, level: str) -> None:
+    kind: Any = AsyncSQLCoordinator if locks.side.asynchronous else SQLCoordinator
+    side = locks.side
+    coordinators = [kind(locks.engine(isolation_level=level)) for _ in range(8)]
+    side.made.extend(coordinators)
+    for _ in range(5):
+        leases = side.race([partial(side.call, each.try_acquire, "a") for each in coordinators])
+        [lease] = [each for each in leases if each is not None]
+        assert side.call(lease.release) is True
+
+
+def test_a_roles_default_of_repeatable_read_does_not_matter(postgres_url: str) -> None:
+    """A refusal is an answer, and no serialization failure that must be asked again."""
+    engine = create_engine(postgres_url, connect_args={"options": "-c default_transaction_isolation=repeatable\\ read"})
+    coordinators = [SQLCoordinator(engine) for _ in range(8)]
+    coordinators[0].create_tables()
+
+    def acquire(coordinator: SQLCoordinator) -> bool:
+        token = new_token()
+        values = {"resource": "a", "token": token, "ttl": 10_000_000, "floor": 0, "owner": "me"}
+        granted = bool(coordinator.perform(Request("acquire", values, 5.0)).token == token)
+        if granted:
+            coordinator.perform(Request("release", values, 5.0))
+        return granted
+
+    for _ in range(20):
+        assert any(Contract().race([partial(acquire, each) for each in coordinators]))
+    for coordinator in coordinators:
+        coordinator.close()
+    engine.dispose()
+
+
+@through("psycopg", "aiosqlite")
+def test_an_exhausted_pool_of_the_user_does_not_matter(locks: LockDatabase) -> None:
+    engine = locks.engine(pool_size=1, max_overflow=0, pool_timeout=0.1)
+    kind: Any = AsyncSQLCoordinator if locks.side.asynchronous else SQLCoordinator
+    coordinator = kind(engine)
+    locks.side.made.append(coordinator)
+    used = locks.side.call(engine.connect if not locks.side.asynchronous else engine.connect().start)
+    locks.side.call(locks.side.call(coordinator.acquire, "a", timeout=5).release)
+    locks.side.call(used.close)
+    locks.side.call(engine.dispose)
+
+
+def test_behind_a_pooler_of_transactions(pgbouncer_server: Any, postgres_url: str) -> None:
+    """Nothing of ours is left in the sessions that others use next, and the races have one winner."""
+    create_table(create_engine(postgres_url))
+    engine = create_engine(pgbouncer_server.url(postgres_url), connect_args={"prepare_threshold": None})
+    coordinators = [SQLCoordinator(engine) for _ in range(4)]
+    side = Contract()
+    for _ in range(5):
+        leases = side.race([partial(each.try_acquire, "a") for each in coordinators])
+        [lease] = [each for each in leases if each is not None]
+        assert lease.release() is True
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar_one() == "0"
+    for coordinator in coordinators:
+        coordinator.close()
+    engine.dispose()
+
+
+# Locks from engines
+
+
+def test_a_lock_from_an_engine_works_between_processes(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/locks.db"
+    code = f"""
+from sqlalchemy import create_engine
+from fencing import FencedLock
+lease = FencedLock(create_engine({url!r}), "nightly", owner="another").try_acquire()
+print(lease and lease.fence.number)
+lease and lease.release()
+"""
+
+    def other() -> str:
+        return subprocess.run(
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+        ).stdout.strip()
+
+    engine = create_engine(url)
+    lock = FencedLock(engine, "nightly")
+    assert FencedLock(engine, "nightly").coordinator is lock.coordinator
+    with lock.hold(timeout=5) as lease:
+        assert other() == "None"
+    assert int(other()) > lease.fence.number
+
+
+def test_an_async_lock_from_an_engine(tmp_path: Path) -> None:
+    async def main() -> None:
+        engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/locks.db")
+        lock = AsyncFencedLock(engine, "nightly")
+        async with lock.hold(timeout=5) as lease:
+            assert await AsyncFencedLock(engine, "nightly").try_acquire() is None
+            assert lease.held
+        await lock.coordinator.close()
+        await engine.dispose()
+
+    asyncio.run(main())
+
+
+@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+def test_a_forked_child_opens_its_own_connections(locks: LockDatabase) -> None:
+    coordinator = locks.coordinator(direct=True)
+    lease = coordinator.acquire("a")
+    context: Any = multiprocessing.get_context("fork")
+    queue = context.Queue()
+
+    def child() -> None:
+        for _ in range(100):
+            assert coordinator.holder("a") is not None
+        queue.put((coordinator.try_acquire("a"), coordinator.acquire("b", timeout=5).fence.number))
+
+    process = context.Process(target=child)
+    process.start()
+    while queue.empty():  # on a shared connection, the two would take each other's replies
+        assert coordinator.holder("c") is None
+        assert process.exitcode in (None, 0)
+    taken, number = queue.get(timeout=20)
+    process.join(20)
+    assert taken is None
+    assert number > 0
+    assert coordinator.try_acquire("b") is None, "the child ended without a release"
+    assert lease.renew() is None
+    assert lease.release() is True

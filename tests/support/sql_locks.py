@@ -1,0 +1,93 @@
+"""Coordinators on every SQL database, driver by driver."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from fencing import AsyncSQLCoordinator, SQLCoordinator
+from tests.support.servers import Proxy
+from tests.support.sides import Side
+
+
+class Driver(NamedTuple):
+    database: str
+    scheme: str
+    asynchronous: bool
+
+    def engine(self, url: str, **options: Any) -> Any:
+        """An engine with this driver, for the database of a URL."""
+        make: Any = create_async_engine if self.asynchronous else create_engine
+        return make(f"{self.scheme}:{url.split(':', 1)[1]}", **options)
+
+    def coordinator(self, url: str, **options: Any) -> Any:
+        kind: Any = AsyncSQLCoordinator if self.asynchronous else SQLCoordinator
+        return kind(self.engine(url), **options)
+
+
+DRIVERS = {
+    "psycopg": Driver("postgres", "postgresql+psycopg", False),
+    "psycopg-async": Driver("postgres", "postgresql+psycopg", True),
+    "asyncpg": Driver("postgres", "postgresql+asyncpg", True),
+    "pymysql": Driver("mariadb", "mysql+pymysql", False),
+    "aiomysql": Driver("mariadb", "mysql+aiomysql", True),
+    "sqlite": Driver("sqlite", "sqlite", False),
+    "aiosqlite": Driver("sqlite", "sqlite+aiosqlite", True),
+}
+OVER_A_NETWORK = tuple(name for name, driver in DRIVERS.items() if driver.database != "sqlite")
+
+
+def through(*often: str, of: tuple[str, ...] = tuple(DRIVERS)) -> pytest.MarkDecorator:
+    """Run a test through each driver: always through those named first, through the others in the thorough run."""
+    names = [name if name in often else pytest.param(name, marks=pytest.mark.thorough) for name in of]
+    return pytest.mark.parametrize("locks", names, indirect=True)
+
+
+class LockDatabase:
+    """A database with the table of locks, seen with and without the proxy before it."""
+
+    def __init__(self, driver: Driver, url: str, proxy: Proxy | None, side: Side) -> None:
+        self.driver, self.side = driver, side
+        self._url, self._proxy = url, proxy
+        self._direct = create_engine(url, isolation_level="AUTOCOMMIT")
+        self._beside = create_engine(url)
+        self._engines: list[Any] = []
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None, "SQLite has no network"
+        return self._proxy
+
+    def coordinator(self, *, direct: bool = False, **options: Any) -> Any:
+        """A coordinator, through the proxy if there is one, until the end of the test."""
+        url = self._url if direct or self._proxy is None else self._proxy.url(self._url)
+        made = self.driver.coordinator(url, **options)
+        self.side.made.append(made)
+        return made
+
+    def engine(self, **options: Any) -> Any:
+        """An engine with the driver, until the end of the test."""
+        made = self.driver.engine(self._url, **options)
+        self._engines.append(made)
+        return made
+
+    def sql(self, statement: str, **values: Any) -> list[Any]:
+        """One statement, committed; its rows."""
+        with self._direct.connect() as connection:
+            result = connection.execute(text(statement), values)
+            return list(result.all()) if result.returns_rows else []
+
+    def transaction(self) -> Any:
+        """A transaction of somebody else, as a context manager; its value is the connection."""
+        return self._beside.begin()
+
+    def close(self) -> None:
+        if self._proxy is not None:
+            self._proxy.restore()
+        for coordinator in self.side.made:
+            self.side.call(coordinator.close)
+        for engine in (*self._engines, self._direct, self._beside):
+            self.side.call(engine.dispose)
