@@ -92,10 +92,12 @@ class TestAsyncToWSGI(AsyncOverHTTP):
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
 class TestSyncToWSGI(OverHTTP):
     kind = "waitress"
 
 
+@pytest.mark.thorough
 @pytest.mark.thorough
 class TestAsyncToASGI(AsyncOverHTTP):
     kind = "uvicorn"

@@ -14,6 +14,8 @@ from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, NotAcquired
 from tests.support.sides import Side
 
+QUICK: Any = {"socket_timeout": 0.2, "retry": None}
+
 
 @pytest.fixture
 def configured(any_redis: RedisServer) -> Iterator[RedisServer]:
@@ -84,7 +86,7 @@ def test_the_policy_costs_no_round_trip_of_an_open_connection(side: Side, any_re
 
 def test_sentinels_that_are_away_are_named_in_short(side: Side) -> None:
     sentinels: Any = (redis.asyncio.sentinel if side.asynchronous else redis.sentinel).Sentinel(
-        [("127.0.0.1", 1), ("127.0.0.1", 2)], socket_timeout=0.2
+        [("127.0.0.1", 1), ("127.0.0.1", 2)], sentinel_kwargs=QUICK, **QUICK
     )
     coordinator = side.coordinator(sentinels.master_for("orders"))
     with pytest.raises(CoordinatorUnavailable, match="the Sentinel service 'orders'") as caught:

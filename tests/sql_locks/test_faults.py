@@ -90,7 +90,7 @@ def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
         yield server
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("asynchronous", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["sync", "async"])
 def test_a_server_that_is_killed_and_started_again(own_server: Any, asynchronous: bool) -> None:
     """A lease survives a short absence, and its number is not minted again."""
     url, side = own_server.create_database(), Side(asynchronous)
@@ -139,7 +139,7 @@ def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing
 
     before = signal.signal(signal.SIGALRM, handler)
     try:
-        for i in range(100):
+        for i in range(60):
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.00005 + 0.00005 * (i % 40))
                 with coordinator.hold("a", timeout=3):

@@ -22,7 +22,7 @@ from tests.support.sql_locks import LockDatabase, through
 CONNECTIONS = 50
 
 
-@through("psycopg", "pymysql", "sqlite", "asyncpg")
+@through("psycopg", "pymysql", "sqlite")
 def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
     """The first round is for a name without a row, the others for one that was released."""
     coordinators = [locks.coordinator(direct=True) for _ in range(CONNECTIONS)]
