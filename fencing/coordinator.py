@@ -22,7 +22,7 @@ from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import FencedLock, check_adoptable
-from fencing.locks.locked import MOST_NAMES, Decorator, locked
+from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import LockOptions, Settings, check_timeout
 from fencing.locks.several import HoldAll, check_names, hold_all
@@ -163,6 +163,7 @@ class Coordinator(Backend):
             TypeError: the function is async, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
         """
+        check_template(resource)
         self.lock("checked now", **options)
         check_timeout(timeout)
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, **options))

@@ -19,7 +19,7 @@ from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
 from fencing.locks.lock import AsyncFencedLock, check_adoptable
-from fencing.locks.locked import MOST_NAMES, AsyncDecorator, locked_async
+from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
 from fencing.locks.several import AsyncHoldAll, check_names, hold_all
@@ -175,6 +175,7 @@ class AsyncCoordinator(Backend):
             TypeError: the function is sync, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
         """
+        check_template(resource)
         self.lock("checked now", **options)
         check_timeout(timeout)
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, **options))

@@ -149,10 +149,11 @@ class Holding:
             return
         self._alive = alive
         self.due_together: set[weakref.ref[Holding]] | None = None  # all that are due at the same moment
-        self._ref = ref = weakref.ref(self, alive.discard)
-        alive.add(ref)
         if self.due is None and self.settings.renew:
             self.due = self._next_due(self.granted_at, THIRD)
+        ref = weakref.ref(self, alive.discard)
+        alive.add(ref)
+        self._ref = ref  # last: if this is interrupted, the next call does all of it
         if self._ended:  # by another thread, which may have come too early to see the lines above
             self._leave_calendar(ref)
 

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from string import Formatter
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
+from fencing.kernel.fence import check_resource
 from fencing.locks.lease import Lease
 from fencing.locks.lease_async import AsyncLease
 
@@ -97,12 +98,17 @@ class _Decorated:
         return args, {**kwargs, LEASE: lease}
 
 
+def check_template(template: object) -> None:
+    """Raise TypeError unless the template is a text; so that ``@locked`` without parentheses is noticed."""
+    if not isinstance(template, str):
+        kind = "a function; write @coordinator.locked(resource)" if callable(template) else type(template).__name__
+        raise TypeError(f'locked takes a resource such as "orders:{{order_id}}", not {kind}')
+
+
 def _fields_of(
     template: str, function: Callable[..., Any], parameters: dict[str, inspect.Parameter]
 ) -> list[tuple[str, int | None, Any]]:
     """Return the template's parameters: name, position (None: by name only), default."""
-    if not isinstance(template, str):
-        raise TypeError(f'locked takes a resource such as "orders:{{order_id}}", not {type(template).__name__}')
     fields: dict[str, tuple[str, int | None, Any]] = {}
     names = list(parameters)
     for _, field, _, _ in Formatter().parse(template):
@@ -117,6 +123,8 @@ def _fields_of(
             )
         index = None if parameter.kind is inspect.Parameter.KEYWORD_ONLY else names.index(name)
         fields[name] = (name, index, parameter.default)
+    if not fields:
+        check_resource(template.format())
     return list(fields.values())
 
 

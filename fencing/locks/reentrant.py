@@ -94,6 +94,11 @@ class Block:
                 f"wait for itself; hold all locks in the outer block"
             )
 
+    @property
+    def is_last(self) -> bool:
+        """Whether no other block uses the lease, so that the end of this one releases it."""
+        return self._inside is None or self._inside == {id(self)}
+
     def _leave(self) -> bool:
         """Note the end of the block. Return whether it was the last of its lease, so that the lock must be released."""
         if self._inside is None:

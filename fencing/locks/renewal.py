@@ -87,22 +87,32 @@ class _Renewal:
         calendar = self._calendar()
         holding.young = young = calendar.young
         young.add(holding)
-        when = holding.granted_at + holding.settings.attempt_seconds * YOUNG_SHARE
+        now = holding.granted_at
+        when = now + holding.settings.attempt_seconds * YOUNG_SHARE
         sorting = calendar.sorting
-        if when < sorting.when or not sorting.open:  # read after the line above: _sort closes it before it looks
-            sorting = _Sorting(when)
-            self._call_at(when, self._sort, (calendar, sorting), partial(bool, young))
-            calendar.sorting = sorting
+        # Read after the line above: _sort closes it before it looks. If its moment is past, its call may be lost: an
+        # exception of a signal handler can hit the event loop itself.
+        if not now < sorting.when <= when or not sorting.open:
+            self._sort_at(when, calendar)
+
+    def _sort_at(self, when: float, calendar: _Calendar) -> None:
+        sorting = _Sorting(when)
+        self._call_at(when, self._sort, (calendar, sorting), partial(bool, calendar.young))
+        calendar.sorting = sorting
 
     def _sort(self, calendar: _Calendar, sorting: _Sorting) -> None:
         """Enter the young holdings into the calendar."""
         sorting.open = False
-        for holding in list(calendar.young):
-            seconds = holding.settings.attempt_seconds
-            if seconds < self._attempt_seconds:
-                self._attempt_seconds = max(seconds, LEAST_ATTEMPT_SECONDS)
-            self._schedule(holding)
-            calendar.young.discard(holding)
+        try:
+            for holding in list(calendar.young):
+                seconds = holding.settings.attempt_seconds
+                if seconds < self._attempt_seconds:
+                    self._attempt_seconds = max(seconds, LEAST_ATTEMPT_SECONDS)
+                self._schedule(holding)
+                calendar.young.discard(holding)
+        except BaseException:
+            self._sort_at(self._clock() + LEAST_ATTEMPT_SECONDS, calendar)  # the others are still young
+            raise
 
     def held(self) -> list[Holding]:
         """Return the holdings that have not ended."""
@@ -156,8 +166,9 @@ class _Renewal:
             if due and not self._closed:
                 self._submit(due)
         except BaseException:
-            for holding in due:
-                holding.due = when  # it was interrupted, and is called again
+            for holding in due:  # an interruption, or no thread could be started
+                self._ask_again(holding)
+                self._schedule(holding)
             raise
 
     def _watch(self, holdings: list[Holding]) -> None:
@@ -178,8 +189,11 @@ class _Renewal:
         """Log an unexpected failure of a renewal. The leases are retried until their deadlines."""
         logger.error("renewing %d leases failed; they are retried", len(holdings), exc_info=True)
         for holding in holdings:
-            holding.not_renewed(self._clock())
-            holding.unanswered_since = None  # it was not for lack of an answer
+            self._ask_again(holding)
+
+    def _ask_again(self, holding: Holding) -> None:
+        holding.not_renewed(self._clock())
+        holding.unanswered_since = None  # it was not for lack of an answer
 
     def _calendar(self) -> _Calendar:
         raise AssertionError("sync and async have their own")
@@ -230,7 +244,9 @@ class Renewal(_Renewal):
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
     ) -> None:
-        (self._own_timer or timer().call_at)(when, partial(method, *args), wanted)
+        # Weak: a coordinator that only the timer references has no leases, and may be collected.
+        call = partial(_call_if_alive, weakref.WeakMethod(method), args)
+        (self._own_timer or timer().call_at)(when, call, wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
         self._queue.extend(holdings)
@@ -246,14 +262,19 @@ class Renewal(_Renewal):
             self._awake = True
 
     def _work(self) -> None:
-        while batch := self._next_batch():
-            try:
-                run(plans.renew_all(self._backend, batch, self._attempt_seconds), self._backend.perform)
-            except BaseException:  # noqa: BLE001 - it is logged, and the thread continues
-                self._report_failure(batch)
-            finally:
-                for holding in batch:
-                    self._schedule(holding)
+        while self._renew(self._next_batch()):  # no variable: while this thread waits, it must not keep a holding
+            pass
+
+    def _renew(self, batch: list[Holding]) -> bool:
+        """Renew the batch. Return False if it is empty."""
+        try:
+            run(plans.renew_all(self._backend, batch, self._attempt_seconds), self._backend.perform)
+        except BaseException:  # noqa: BLE001 - it is logged, and the thread continues
+            self._report_failure(batch)
+        finally:
+            for holding in batch:
+                self._schedule(holding)
+        return bool(batch)
 
     def _next_batch(self) -> list[Holding]:
         """Return all holdings that are due; empty: there was none for a while, and the thread ends."""

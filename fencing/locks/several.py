@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, overload
@@ -58,6 +58,11 @@ class _Part:
         self.taking.fence, self.taking.token, self.taking.holding = holding.fence, None, holding
         return holding
 
+    def forget(self) -> None:
+        """Note that nothing is taken any more."""
+        self.taking.over()
+        self.taking.holding = None
+
     @property
     def holding(self) -> Holding:
         holding = self.taking.holding
@@ -70,13 +75,16 @@ class _Part:
 
 def check_names(resources: Iterable[str]) -> Iterable[str]:
     """Return the names if they are several; raise TypeError if it is one text."""
-    if isinstance(resources, (str, bytes)) or not isinstance(resources, Iterable):
-        raise TypeError(f"hold_all takes a list of names, not {type(resources).__name__}; write hold_all([name, ...])")
+    if isinstance(resources, (str, bytes, Set, Mapping)) or not isinstance(resources, Iterable):
+        raise TypeError(
+            f"hold_all takes a list of names, not {type(resources).__name__}: the leases come in its order; "
+            f"write hold_all([name, ...])"
+        )
     return resources
 
 
 def _check_locks(locks: Any) -> list[Any]:
-    if isinstance(locks, (str, bytes)) or not isinstance(locks, Iterable):
+    if isinstance(locks, (str, bytes, Set, Mapping)) or not isinstance(locks, Iterable):
         raise TypeError(f"hold_all takes a list of locks, not {type(locks).__name__}")
     given = list(locks)
     for each in given:
@@ -149,14 +157,16 @@ def _give_back_all(order: Sequence[_Part]) -> Plan[None]:
     """Give back what was taken, the last first. What takes too long is given back in the background."""
     clock = order[0].backend.clock
     ends_at = clock() + GIVE_BACK_SECONDS
-    for part in reversed(order):
-        if part.taking.may_hold:
-            if clock() < ends_at:
+    try:
+        for part in reversed(order):
+            if part.taking.may_hold and clock() < ends_at:
                 yield At(part.backend, part.plan_give_back())
-            else:
+                part.forget()
+    finally:
+        for part in order:
+            if part.taking.may_hold:
                 part.taking.abandon(part.backend, part.resource, part.settings)
-            part.taking.over()
-            part.taking.holding = None
+                part.forget()
 
 
 def _claim_all(order: Sequence[_Part], timeout: float, gives_up_at: float) -> Plan[bool]:
@@ -219,6 +229,11 @@ def _remint(order: Sequence[_Part], stale: StaleFence, timeout: float, gives_up_
 
 def _frees_several(backend: Backend, leases: Sequence[Any]) -> bool:
     return len(leases) > 1 and isinstance(backend, ReleasesSeveral)
+
+
+def _leases_of(blocks: Sequence[Hold | AsyncHold]) -> list[Any]:
+    """Return the leases that no block inside uses any more."""
+    return [block._lease for block in blocks if block.is_last]
 
 
 def _release_ahead(leases: Sequence[Lease | AsyncLease]) -> Plan[None]:
@@ -311,7 +326,7 @@ class HoldAll:
         """Release all locks, the last first. Raise LeaseLost if one was lost and the block raised nothing."""
         try:
             if error is None:
-                run(_release_ahead(self._leases), _perform)
+                run(_release_ahead(_leases_of(self._blocks)), _perform)
         except BaseException as raised:
             _exit(self._blocks, type(raised), raised, raised.__traceback__)
             raise
@@ -368,7 +383,7 @@ class AsyncHoldAll:
         """Release all locks, the last first. Raise LeaseLost if one was lost and the block raised nothing."""
         try:
             if error is None:
-                await run_async(_release_ahead(self._leases), _perform_async)
+                await run_async(_release_ahead(_leases_of(self._blocks)), _perform_async)
         except BaseException as raised:
             await _exit_async(self._blocks, type(raised), raised, raised.__traceback__)
             raise

@@ -199,3 +199,45 @@ def test_after_closing_nothing_is_renewed_and_deadlines_still_count() -> None:
     calendar.wait(TTL)
     assert calendar.submitted == []
     assert holding.lost == "expired"
+
+
+def test_a_call_that_is_lost_costs_no_later_lease() -> None:
+    """An exception of a signal handler can hit the event loop itself, which then drops the call."""
+    calendar = Calendar()
+    calendar.hold("first")
+    calendar.calls.clear()
+    calendar.now += TTL
+    calendar.hold("second")
+    assert [when for when, _, _ in calendar.calls] == [pytest.approx(calendar.now + YOUNG_SHARE * 10)]
+
+
+def test_an_interruption_while_a_holding_joins_the_calendar() -> None:
+    calendar = Calendar()
+    holding = calendar.hold()
+
+    class Interrupted(set[Any]):
+        def add(self, each: Any) -> None:
+            calendar._alive = set()
+            raise KeyboardInterrupt
+
+    calendar._alive = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        calendar.wait(TTL / 6)
+    calendar.wait(TTL)
+    assert calendar.submitted == [holding]
+
+
+def test_a_renewal_that_cannot_be_begun_is_tried_again() -> None:
+    calendar = Calendar()
+    holding = calendar.hold()
+    submit, calendar._submit = calendar._submit, no_thread  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="new thread"):
+        calendar.wait(TTL / 2)
+    calendar._submit = submit  # type: ignore[method-assign]
+    calendar.wait(TTL / 10)
+    assert calendar.submitted == [holding]
+    assert holding.unanswered_since is not None
+
+
+def no_thread(holdings: list[Holding]) -> None:
+    raise RuntimeError("can't start new thread")

@@ -171,7 +171,7 @@ def takes_leases(*lease: Any) -> None: ...
         ("orders", Order, "locked decorates a function"),
         ("orders", 7, "locked decorates a function"),
         (None, first, "locked takes a resource such as"),
-        (first, first, "locked takes a resource such as"),
+        (first, first, "not a function; write @coordinator.locked(resource)"),
     ],
 )
 def test_what_is_refused(side: MemorySide, template: Any, function: Any, says: str) -> None:
@@ -179,6 +179,14 @@ def test_what_is_refused(side: MemorySide, template: Any, function: Any, says: s
     with pytest.raises(TypeError) as caught:
         side.coordinator().locked(template)(adapt(side, function) if plain else function)
     assert says in str(caught.value).replace("adapt.<locals>.call", function.__name__ if plain else "")
+
+
+def test_a_constant_resource_is_checked_where_it_is_written(side: MemorySide) -> None:
+    for resource, says in (("", "must not be empty"), ("x" * 600, "512")):
+        with pytest.raises(ValueError, match=says):
+            side.coordinator().locked(resource)(adapt(side, first))
+    with pytest.raises(TypeError, match=r"write @coordinator.locked\(resource\)"):
+        side.coordinator().locked(first)
 
 
 def test_a_function_of_the_other_kind_is_refused(side: MemorySide) -> None:

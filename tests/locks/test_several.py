@@ -267,6 +267,8 @@ def test_what_is_refused(side: MemorySide) -> None:
     lock = coordinator.lock("a")
     for error, says, call in (
         (TypeError, "write hold_all([name, ...])", lambda: coordinator.hold_all("ab")),
+        (TypeError, "the leases come in its order", lambda: coordinator.hold_all({"a", "b"})),
+        (TypeError, "takes a list of locks, not set", lambda: hold_all({lock})),
         (TypeError, "coordinator.hold_all takes names", lambda: hold_all(["a"])),  # type: ignore[list-item]
         (TypeError, "takes a list of locks, not", lambda: hold_all(lock)),
         (TypeError, "either sync or async", lambda: hold_all([lock, other.lock("b")])),
@@ -323,3 +325,57 @@ def test_a_re_entrant_lock_is_shared_inside(side: MemorySide) -> None:
 
     assert side.call(asynchronous if side.asynchronous else sync)
     assert free(side, "a")
+
+
+def test_a_generator_inside_keeps_a_re_entrant_lock(side: MemorySide) -> None:
+    """The lock is released when the last of its blocks ends, also if that is after the outer one."""
+    lock = side.coordinator().lock("a").reentrant()
+    other = side.coordinator().lock("b")
+
+    def sync() -> None:
+        def use() -> Any:
+            with lock.hold() as lease:
+                yield lease
+
+        with hold_all([lock, other]):
+            using = use()
+            lease = next(using)
+        assert (lease.held, free(side, "a"), free(side, "b")) == (True, False, True)
+        using.close()
+
+    async def asynchronous() -> None:
+        async def use() -> Any:
+            async with lock.hold() as lease:
+                yield lease
+
+        async with hold_all([lock, other]):
+            using = use()
+            lease = await anext(using)
+        assert (lease.held, free(side, "a"), free(side, "b")) == (True, False, True)
+        await using.aclose()
+
+    side.call(asynchronous if side.asynchronous else sync)
+    assert free(side, "a", "b")
+
+
+class Interruption(BaseException):
+    """An exception of a signal handler."""
+
+
+def test_a_second_interruption_while_all_are_given_back_leaves_none_taken() -> None:
+    side = MemorySide(False)
+    coordinator = side.coordinator()
+    perform = coordinator.perform
+    requests: list[str] = []
+
+    def interrupted(effect: Any) -> Any:
+        requests.append(effect.operation)
+        if effect.arguments[0] == "c" or requests.count("release") == 1:
+            raise Interruption
+        return perform(effect)
+
+    coordinator.perform = interrupted
+    with pytest.raises(Interruption), coordinator.hold_all(["a", "b", "c"]):
+        pass
+    side.wait_until(lambda: free(side, "a", "b", "c"))
+    assert not coordinator._renewal.held()
