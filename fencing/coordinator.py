@@ -105,7 +105,7 @@ class Coordinator(Backend):
         return self.lock(resource, **options).try_acquire()
 
     def hold(
-        self, resource: str, timeout: float | None = None, **options: Unpack[LockOptions]
+        self, resource: str, timeout: float | None = None, *, reentrant: bool = False, **options: Unpack[LockOptions]
     ) -> AbstractContextManager[Lease]:
         """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
 
@@ -114,6 +114,7 @@ class Coordinator(Backend):
         Args:
             resource: the name of what is protected.
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
@@ -123,7 +124,7 @@ class Coordinator(Backend):
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        return self.lock(resource, **options).hold(timeout)
+        return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
 
     def hold_all(
         self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[LockOptions]
@@ -145,7 +146,9 @@ class Coordinator(Backend):
         """
         return hold_all([self.lock(each, **options) for each in check_names(resources)], timeout)
 
-    def locked(self, resource: str, timeout: float | None = None, **options: Unpack[LockOptions]) -> Decorator:
+    def locked(
+        self, resource: str, timeout: float | None = None, *, reentrant: bool = False, **options: Unpack[LockOptions]
+    ) -> Decorator:
         """Decorate a function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
         A parameter named ``lease`` is passed the lease, and callers leave it out::
@@ -157,6 +160,7 @@ class Coordinator(Backend):
             resource: the name of what is protected. ``{order_id}`` stands for the argument of that parameter, as in
                 ``str.format``.
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
+            reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
@@ -164,9 +168,9 @@ class Coordinator(Backend):
                 message says. Each call raises what ``hold`` and the function raise.
         """
         check_template(resource)
-        self.lock("checked now", **options)
+        self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
-        lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, **options))
+        lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractContextManager[Lease]:
             return lock_of(name).hold(timeout)

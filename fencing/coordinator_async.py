@@ -108,6 +108,7 @@ class AsyncCoordinator(Backend):
         timeout: float | None = None,
         *,
         cancel_on_loss: bool = False,
+        reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> AbstractAsyncContextManager[AsyncLease]:
         """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
@@ -118,6 +119,7 @@ class AsyncCoordinator(Backend):
             resource: the name of what is protected.
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
             cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
+            reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
@@ -127,7 +129,7 @@ class AsyncCoordinator(Backend):
             CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
         """
-        return self.lock(resource, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
+        return self.lock(resource, reentrant=reentrant, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
 
     def hold_all(
         self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[AsyncLockOptions]
@@ -155,6 +157,7 @@ class AsyncCoordinator(Backend):
         timeout: float | None = None,
         *,
         cancel_on_loss: bool = False,
+        reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> AsyncDecorator:
         """Decorate a coroutine function: each call holds the lock that its arguments name, as :meth:`hold` does.
@@ -169,6 +172,7 @@ class AsyncCoordinator(Backend):
                 ``str.format``.
             timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
             cancel_on_loss: cancel the function as soon as the lease is known to be lost, and raise LeaseLost.
+            reentrant: as of :meth:`lock`.
             options: as of :meth:`lock`.
 
         Raises:
@@ -176,9 +180,9 @@ class AsyncCoordinator(Backend):
                 message says. Each call raises what ``hold`` and the function raise.
         """
         check_template(resource)
-        self.lock("checked now", **options)
+        self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
-        lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, **options))
+        lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
             return lock_of(name).hold(timeout, cancel_on_loss=cancel_on_loss)

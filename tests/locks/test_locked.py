@@ -206,3 +206,25 @@ def test_wrong_options_are_refused_where_it_is_written(side: MemorySide) -> None
         side.coordinator().locked("orders", tll=1)
     with pytest.raises(ValueError, match="timeout must not be negative"):
         side.coordinator().locked("orders", timeout=-1)
+
+
+def test_a_re_entrant_function_may_call_itself(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    leases: list[Any] = []
+
+    def sync(depth: int, lease: Any) -> None:
+        leases.append(lease)
+        if depth:
+            nested[0](depth - 1)
+
+    async def asynchronous(depth: int, lease: Any) -> None:
+        leases.append(lease)
+        if depth:
+            await nested[0](depth - 1)
+
+    function: Any = asynchronous if side.asynchronous else sync
+    nested = [coordinator.locked("r", timeout=5, reentrant=True)(function)]
+    side.call(nested[0], 2)
+    assert len(leases) == 3
+    assert len(set(map(id, leases))) == 1
+    assert side.holder("r") is None

@@ -123,7 +123,7 @@ def work() -> int:
         def ship(lease: Lease, number: int, urgent: bool = False) -> str:
             return f"{lease.fence} {number} {urgent}"
 
-        @coordinator.locked("all orders")
+        @coordinator.locked("all orders", reentrant=True)
         def count_orders(urgent: bool) -> int:
             return int(urgent)
 
