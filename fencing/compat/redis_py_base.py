@@ -36,8 +36,8 @@ NOT_HELD = "Cannot release a lock that's not owned or is already unlocked."
 class LockLost(LeaseLost, LockNotOwnedError):
     """A lock that is no longer its holder's, as an error of both libraries."""
 
-    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False) -> None:
-        super().__init__(fence=fence, reason=reason, completed=completed)
+    def __init__(self, *, fence: Fence, reason: LossReason, completed: bool = False, cause: str | None = None) -> None:
+        super().__init__(fence=fence, reason=reason, completed=completed, cause=cause)
         self.lock_name = fence.resource
 
 
@@ -188,7 +188,8 @@ class RedisPyLockBase:
         """Return the error of a release that had nothing to free."""
         if lease is None:
             return _named(LockNotOwnedError("Cannot release a lock that's no longer owned"), self._resource)
-        return LockLost(fence=lease.fence, reason=_loss_of(lease))
+        lost: LeaseLost = lease._lost(_loss_of(lease))
+        return LockLost(fence=lost.fence, reason=lost.reason, cause=lost.cause)
 
     def _plan_extend(self, lease: Any, seconds: float, replace: bool) -> Plan[Literal[True]]:
         """Set the ttl. Reading it comes first, so that both requests can be repeated after a lost reply."""
@@ -218,7 +219,9 @@ class RedisPyLockBase:
         lost = isinstance(failure, (LockError, LeaseLost))
         if error is None and (not lost or self.raise_on_release_error):
             if isinstance(failure, LeaseLost) and not isinstance(failure, LockLost):
-                raise LockLost(fence=failure.fence, reason=failure.reason, completed=True) from None
+                raise LockLost(
+                    fence=failure.fence, reason=failure.reason, completed=True, cause=failure.cause
+                ) from None
             raise failure
         logger.warning("the lock on %r was not released at the end of its block: %s", self._resource, failure)
 

@@ -14,7 +14,9 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from examples.servers import RedisServer
 from fencing import Fence, GuardUnavailable, StaleFence, UnclaimedFence
+from fencing.compat import RedisPyLock
 from fencing.redis.keys import keys_of
+from tests.support import wait_until
 from tests.support.compat_locks import Locks
 
 KEYS = keys_of("r")
@@ -145,3 +147,11 @@ def test_a_token_that_was_handed_over_releases_and_wakes_the_next(locks: Locks, 
     thread.join(5)
     assert not thread.is_alive()
     assert client.get("r") not in (None, token)
+
+
+def test_a_loss_names_its_cause(any_redis: RedisServer) -> None:
+    lock: Any = any_redis.client().lock("r", timeout=0.05, lock_class=RedisPyLock)
+    lock.acquire()
+    wait_until(lambda: lock.lease.remaining() == 0)
+    with pytest.raises(LockNotOwnedError, match=r"renewal was off \(renew=False\)"):
+        lock.release()
