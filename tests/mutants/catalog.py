@@ -304,9 +304,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-that-comes-as-young-ones-are-entered-is-missed",
         "fencing/locks/renewal.py",
-        "if when < sorting.when or not sorting.open:",
-        "if when < sorting.when:",
+        "if not now < sorting.when <= when or not sorting.open:",
+        "if not now < sorting.when <= when:",
         ("tests/locks/test_calendar.py::test_a_call_of_the_timer_that_comes_at_once_does_not_stop_later_ones",),
+    ),
+    Mutant(
+        "a-lost-call-stops-all-later-renewals",
+        "fencing/locks/renewal.py",
+        "if not now < sorting.when <= when or not sorting.open:",
+        "if when < sorting.when or not sorting.open:",
+        ("tests/locks/test_calendar.py::test_a_call_that_is_lost_costs_no_later_lease",),
+    ),
+    Mutant(
+        "a-lock-that-an-inner-block-uses-is-freed",
+        "fencing/locks/several.py",
+        " if block.is_last]",
+        "]",
+        ("tests/locks/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
+    ),
+    Mutant(
+        "what-an-interruption-left-is-not-given-back",
+        "fencing/locks/several.py",
+        "                part.taking.abandon(part.backend, part.resource, part.settings)\n                part.forget()\n",
+        "                part.forget()\n",
+        ("tests/locks/test_several.py::test_a_second_interruption_while_all_are_given_back_leaves_none_taken",),
     ),
     Mutant(
         "the-rest-of-a-request-is-not-sent",
