@@ -320,13 +320,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/locks/several.py",
         " if block.is_last]",
         "]",
-        ("tests/locks/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
+        ("tests/redis/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
     ),
     Mutant(
         "what-an-interruption-left-is-not-given-back",
         "fencing/locks/several.py",
-        "                part.taking.abandon(part.backend, part.resource, part.settings)\n                part.forget()\n",
-        "                part.forget()\n",
+        "part.taking.abandon(part.backend, part.resource, part.settings)\n                part.forget()\n",
+        "part.forget()\n",
         ("tests/locks/test_several.py::test_a_second_interruption_while_all_are_given_back_leaves_none_taken",),
     ),
     Mutant(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisServer
-from fencing import LeaseLost, RedisCoordinator
+from fencing import LeaseLost, RedisCoordinator, hold_all
 from tests.support.sides import Side
 
 NAMES = ["c", "a", "b"]
@@ -111,3 +111,34 @@ def test_a_redis_that_is_silent_at_the_end_costs_the_time_of_one_release(
     assert time.monotonic() - ended[0] < 1.0 + 8.0, "two attempts, and not two for each lock: that would be 40 s"
     freezable_redis.thaw()
     side.wait_until(lambda: not freezable_redis.client().exists(*names))
+
+
+def test_a_generator_inside_keeps_a_re_entrant_lock(side: Side, any_redis: RedisServer) -> None:
+    """The lock is released when the last of its blocks ends, also if that is after the outer one."""
+    coordinator, direct = side.coordinator(any_redis.url), any_redis.client()
+    lock, other, third = coordinator.lock("a").reentrant(), coordinator.lock("b"), coordinator.lock("c")
+
+    def sync() -> None:
+        def use() -> Any:
+            with lock.hold() as lease:
+                yield lease
+
+        with hold_all([lock, other, third]):
+            using = use()
+            lease = next(using)
+        assert (lease.held, direct.exists("a"), direct.exists("b")) == (True, 1, 0)
+        using.close()
+
+    async def asynchronous() -> None:
+        async def use() -> Any:
+            async with lock.hold() as lease:
+                yield lease
+
+        async with hold_all([lock, other, third]):
+            using = use()
+            lease = await anext(using)
+        assert (lease.held, direct.exists("a"), direct.exists("b")) == (True, 1, 0)
+        await using.aclose()
+
+    side.call(asynchronous if side.asynchronous else sync)
+    assert not direct.exists("a", "b")
