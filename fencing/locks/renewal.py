@@ -321,7 +321,8 @@ class AsyncRenewal(_Renewal):
     def _submit(self, holdings: list[Holding]) -> None:
         state = self._calendar()
         state.due.extend(holdings)
-        if state.task is None:
+        if state.task is None or state.task.done():  # done: _done comes later, or never, if a signal interrupts its call
+            state.due, state.batch = [*state.batch, *state.due], []
             state.task = background(asyncio.get_running_loop(), self._work(state), "fencing-renewal")
             state.task.add_done_callback(partial(self._done, state))
 
@@ -339,6 +340,8 @@ class AsyncRenewal(_Renewal):
 
     def _done(self, state: _LoopCalendar, task: asyncio.Task[None]) -> None:
         """Clean up after the task. If it was cancelled, its leases are due again soon."""
+        if state.task is not task:
+            return
         state.task = None
         unfinished, state.batch, state.due = [*state.batch, *state.due], [], []
         for holding in unfinished:

@@ -367,6 +367,32 @@ def test_a_cancelled_renewal_is_tried_again() -> None:
     asyncio.run(main())
 
 
+def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of a signal handler in a callback of the event loop goes to the loop, and the rest does not run."""
+    clock = ManualClock()
+    done, lost = renewal_module.AsyncRenewal._done, []
+
+    def interrupted(self: Any, state: Any, task: Any) -> None:
+        if lost:
+            return done(self, state, task)
+        lost.append(task)
+        raise InterruptedError
+
+    monkeypatch.setattr(renewal_module.AsyncRenewal, "_done", interrupted)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+        async with AsyncMemoryCoordinator(clock=clock, ttl=TTL) as coordinator:
+            lease = await coordinator.acquire("r")
+            for _ in range(5):
+                clock.advance(STEP)
+                await until(lambda: lease.remaining() > TTL - STEP / 2)
+            assert lost
+            assert await lease.release() is True
+
+    asyncio.run(main())
+
+
 def test_threads_that_read_the_event_at_once_get_the_same_one() -> None:
     coordinator = MemoryCoordinator()
     for _ in range(50):
