@@ -23,6 +23,9 @@ from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import AsyncLockOptions, LockOptions, Settings
 
+FORCED_SECONDS = 60.0
+"""How long a forced release is remembered. The former holder asks at its next renewal, or when it releases."""
+
 
 @dataclass(slots=True)
 class _Held:
@@ -33,6 +36,12 @@ class _Held:
     expires_at: float
 
 
+class _Forced(NamedTuple):
+    token: str  # the former holder's
+    owner: str  # the label of whoever forced it
+    forgotten_at: float
+
+
 class LockTable:
     """A table of locks in memory. Coordinators in one process share it, as those of several processes share a server.
 
@@ -41,6 +50,7 @@ class LockTable:
 
     def __init__(self) -> None:
         self._held: dict[str, _Held] = {}
+        self._forced: dict[str, _Forced] = {}
         self._last = time.time_ns() // 1000  # higher than the numbers of an earlier process
         self._remake_lock()
         process.after_fork(self._remake_lock)
@@ -83,6 +93,19 @@ class LockTable:
         self._held[resource] = _Held(token, self._last, owner, now, now + ttl)
         return self._last
 
+    def _force(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int:
+        former = self._held.get(resource)
+        number = self._mint(now, resource, token, ttl, floor, owner)
+        if former is not None and former.token != token:
+            for name in [name for name, forced in self._forced.items() if forced.forgotten_at <= now]:
+                del self._forced[name]
+            self._forced[resource] = _Forced(former.token, owner, now + FORCED_SECONDS)
+        return number
+
+    def _forced_by(self, now: float, resource: str, token: str) -> str | None:
+        forced = self._forced.get(resource)
+        return forced.owner if forced is not None and forced.token == token else None
+
     def _renew(self, now: float, ttl: float, names: Sequence[tuple[str, str]]) -> list[bool]:
         renewed = []
         for resource, token in names:
@@ -114,7 +137,7 @@ class LockTable:
 class _Request(NamedTuple):
     """The effect: perform one request at the table."""
 
-    operation: Literal["acquire", "remint", "mint", "renew", "release", "holder", "holders"]
+    operation: Literal["acquire", "remint", "force", "renew", "release", "holder", "holders", "forced_by"]
     arguments: tuple[Any, ...]
 
 
@@ -144,7 +167,7 @@ class MemoryPlans(Backend):
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         sent_at = self.clock()
-        number = yield _Request("mint", _mint_arguments(resource, token, settings, floor))
+        number = yield _Request("force", _mint_arguments(resource, token, settings, floor))
         return _grant(resource, number, token, settings, sent_at)
 
     def plan_renew(
@@ -163,6 +186,11 @@ class MemoryPlans(Backend):
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
         holder: Holder | None = yield _Request("holder", (resource,))
         return holder
+
+    def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
+        """Tell who has forced a fence out: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""
+        owner: str | None = yield _Request("forced_by", (fence.resource, fence.token))
+        return owner
 
     def plan_holders(
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float

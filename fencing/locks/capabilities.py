@@ -113,6 +113,14 @@ class ListsHolders(Protocol):
         """
 
 
+@runtime_checkable
+class RemembersForce(Protocol):
+    """The capability to tell for a while, at least a minute, that a fence has lost its lock by a forced release."""
+
+    def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
+        """Return the owner label of the caller that forced the release; None: not known."""
+
+
 def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | None) -> Settings:
     """Return the settings if the backend has the capabilities that they need.
 

@@ -8,6 +8,7 @@ from fencing.kernel.effects import Plan
 from fencing.kernel.errors import FencingError, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder
+from fencing.locks.capabilities import RemembersForce
 from fencing.locks.holding import Holding
 from fencing.locks.settings import Settings
 
@@ -48,6 +49,10 @@ def plan_why_gone(backend: Backend, fence: Fence, settings: Settings, deadline: 
     if backend.clock() >= deadline:
         return None
     try:
+        if isinstance(backend, RemembersForce):
+            forced_by = yield from backend.plan_forced_by(fence, settings.for_one_try(), deadline=deadline)
+            if forced_by is not None:
+                return f"force-released by {forced_by}"
         holder = yield from backend.plan_holder(fence.resource, settings.for_one_try(), deadline=deadline)
     except FencingError:
         return None

@@ -26,6 +26,7 @@ class Keys(NamedTuple):
     counter: str
     queue: str
     listeners: str
+    forced: str
     packed: bytes  # lock and holder
 
 
@@ -83,4 +84,5 @@ def keys_of(resource: str) -> Keys:
     prefix = f"fencing:1:{{{tag_of(resource)}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
     queue, listeners = f"{prefix}:waiting:{resource}", f"{prefix}:listeners:{resource}"
-    return Keys(lock, holder, counter, queue, listeners, packed=bulks((lock, holder)))
+    forced = f"{prefix}:forced:{resource}"
+    return Keys(lock, holder, counter, queue, listeners, forced, packed=bulks((lock, holder)))

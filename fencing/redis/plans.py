@@ -26,7 +26,7 @@ from fencing.redis.calls import (
 )
 from fencing.redis.keys import Keys, holder_pattern, keys_of
 from fencing.redis.resp import bulk, bulks, size_of
-from fencing.redis.scripts import FORCE_RELEASE, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
+from fencing.redis.scripts import FORCE_RELEASE, FORCED_BY, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 
 KEYS_PER_PAGE = 500
@@ -162,7 +162,8 @@ class RedisPlans(Backend):
 
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         args = self._mint_arguments(settings, floor)
-        answer = yield from self._plan_mint(FORCE_RELEASE, token, args, resource, settings, deadline)
+        keys = (keys_of(resource).forced,)
+        answer = yield from self._plan_mint(FORCE_RELEASE, token, args, resource, settings, deadline, keys)
         return _grant(answer.value, resource, token, settings, answer.sent_at)
 
     def plan_renew(
@@ -225,6 +226,12 @@ class RedisPlans(Backend):
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
         )
 
+    def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
+        """Tell who has forced a fence out: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""
+        call = call_without_token(FORCED_BY, (keys_of(fence.resource).forced,), (fence.token,))
+        answer = yield from self._plan_call(call, fence.resource, settings, deadline)
+        return answer.value.decode("utf-8", "replace") or None
+
     def plan_holders(
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
     ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
@@ -246,10 +253,17 @@ class RedisPlans(Backend):
         return (settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), *more)
 
     def _plan_mint(
-        self, script: Script, token: str, args: Arguments, resource: str, settings: Settings, deadline: float
+        self,
+        script: Script,
+        token: str,
+        args: Arguments,
+        resource: str,
+        settings: Settings,
+        deadline: float,
+        more_keys: tuple[str, ...] = (),
     ) -> Plan[Answer]:
         names = keys_of(resource)
-        keys = (names.lock, names.holder, names.counter)
+        keys = (names.lock, names.holder, names.counter, *more_keys)
         call = Call(form_of(script, keys, args, "", token_size=size_of(token)), token)
         return self._plan_call(call, resource, settings, deadline)
 

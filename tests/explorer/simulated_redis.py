@@ -184,6 +184,7 @@ class SimulatedRedis:
             "release_several": self._release_several,
             "remint": self._remint,
             "force_release": self._force_release,
+            "forced_by": self._forced_by,
             "holder": self._holder,
         }
         return scripts[script](keys, [arg.encode() if isinstance(arg, str) else b"%d" % arg for arg in args])
@@ -275,11 +276,19 @@ class SimulatedRedis:
         return self._mint(keys, args)
 
     def _force_release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
-        if self.get(keys[0]) == args[0]:
+        former = self.get(keys[0])
+        if former == args[0]:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return number
-        return self._mint(keys, args)
+        reply = self._mint(keys, args)
+        if former is not None and isinstance(reply, bytes):
+            self.set(keys[3], former + b" " + args[2], px=b"60000")
+        return reply
+
+    def _forced_by(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        token, _, owner = (self.get(keys[0]) or b"").partition(b" ")
+        return owner if token == args[0] else b""
 
     def _granted_before(self, keys: Sequence[str], token: bytes, ttl: bytes) -> bytes | None:
         number = self._record_of(keys[1], token)[0]

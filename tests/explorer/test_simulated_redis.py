@@ -215,6 +215,8 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
         return [key for four in each for key in four], [chance.choice(TOKENS) for _ in many]
     if script == "holder":
         return [keys.lock, keys.holder], []
+    if script == "forced_by":
+        return [keys.forced], [token]
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
     args = [token, ttl, chance.choice(OWNERS), floor, chance.choice("0001")]
     if script == "remint":
@@ -223,6 +225,8 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
         ticket = chance.choice(["", "", "1000", str(chance.randint(1, 10**16))])
         args = [*args, listener, ticket] if listener or ttl == "" or chance.random() < 0.3 else args[:3]
         return [keys.lock, keys.holder, keys.counter, keys.queue, keys.listeners], args
+    if script == "force_release":
+        return [keys.lock, keys.holder, keys.counter, keys.forced], args
     return [keys.lock, keys.holder, keys.counter], args
 
 

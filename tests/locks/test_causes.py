@@ -15,8 +15,8 @@ from tests.support.memory_side import MemorySide
 GUESSES = "(expired, taken over, flushed, or overwritten)"
 
 
-def acquire(side: MemorySide, coordinator: Any) -> Any:
-    return side.call(coordinator.acquire, "r")
+def acquire(side: MemorySide, coordinator: Any, resource: str = "r") -> Any:
+    return side.call(coordinator.acquire, resource)
 
 
 def advance(side: MemorySide, lease: Any, seconds: int) -> None:
@@ -81,7 +81,7 @@ def test_another_holder_has_it(side: MemorySide, noticed_by: str) -> None:
 
     async def story() -> None:
         async with block(coordinator.lock("r")) as lease:
-            side.take_away()
+            side.table._held.clear()
             other.acquire("r").detach()
             if noticed_by == "renew" and side.asynchronous:
                 await lease.renew()
@@ -98,10 +98,24 @@ def test_nobody_has_it(side: MemorySide) -> None:
     lease = acquire(side, side.coordinator(ttl=9))
     lost: list[LeaseLost] = []
     side.call(in_loop(side, lambda: lease.on_lost(lost.append)))
-    side.take_away()
+    side.table._held.clear()
     side.clock.advance(5)
     side.wait_until(lambda: lost)
     assert lost[0].cause == cause_of(side, lease) == "the lock is free, nobody has it now"
+
+
+def test_a_forced_release(side: MemorySide) -> None:
+    leases = [acquire(side, side.coordinator(owner=str(number)), f"r{number}") for number in range(2)]
+    operator = side.coordinator(owner="an operator")
+    for number, lease in enumerate(leases):
+        side.call(operator.force_release, f"r{number}")
+        side.clock.advance(1)
+        error = side.expect(LeaseLost, lease.renew)
+        assert error.cause == "force-released by an operator"
+    side.clock.advance(70)
+    acquire(side, operator, "r2").detach()
+    side.call(operator.force_release, "r2")
+    assert list(side.table._forced) == ["r2"]
 
 
 def in_loop(side: MemorySide, function: Any) -> Any:

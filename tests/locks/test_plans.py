@@ -490,9 +490,9 @@ def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: S
     holdings = [holding(steps, name, ttl) for name, ttl in [("long", 60), ("a", 3), ("b", 3), ("c", 3)]]
     holdings[1].end("released")
     answers = [b"rg", b"r"]
-    steps.run(plans.renew_all(steps.redis, holdings, 1.0), answers[0], [b"free"], answers[1])
-    first, asked, second = steps.effects
-    assert asked.keys[0] == "c", "why it is gone"
+    steps.run(plans.renew_all(steps.redis, holdings, 1.0), answers[0], b"", [b"free"], answers[1])
+    first, asked, _, second = steps.effects
+    assert asked.keys[0].endswith(":forced:c"), "why it is gone"
     assert [key for key in first.keys if ":" not in key] == ["b", "c"], "who has ended is not asked for"
     assert [key for key in second.keys if ":" not in key] == ["long"]
     assert [each.ended for each in holdings] == [None, "released", None, "gone"]

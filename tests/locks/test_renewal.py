@@ -370,7 +370,7 @@ def test_a_cancelled_renewal_is_tried_again() -> None:
 def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception of a signal handler in a callback of the event loop goes to the loop, and the rest does not run."""
     clock = ManualClock()
-    done, lost = renewal_module.AsyncRenewal._done, []
+    done, lost = renewal_module.AsyncRenewal._done, list[Any]()
 
     def interrupted(self: Any, state: Any, task: Any) -> None:
         if lost:
