@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from fencing.kernel.fence import Mark as Mark
     from fencing.locks.backend import ForcedRelease as ForcedRelease
     from fencing.locks.backend import Holder as Holder
+    from fencing.locks.hold_all import hold_all as hold_all
     from fencing.locks.lease import Lease as Lease
     from fencing.locks.lease_async import AsyncLease as AsyncLease
     from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.lock import FencedLock as FencedLock
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
     from fencing.locks.settings import LockOptions as LockOptions
-    from fencing.locks.several import hold_all as hold_all
     from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
     from fencing.memory import LockTable as LockTable
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
@@ -65,7 +65,7 @@ _HOME = {
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
     "locks.lock": ("AsyncFencedLock", "FencedLock"),
-    "locks.several": ("hold_all",),
+    "locks.hold_all": ("hold_all",),
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),

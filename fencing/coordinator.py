@@ -18,6 +18,7 @@ from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import GiveBack, log_unreleased
+from fencing.locks.hold_all import HoldAll, hold_all
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
@@ -25,7 +26,7 @@ from fencing.locks.lock import FencedLock, check_adoptable
 from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import LockOptions, Settings, check_timeout
-from fencing.locks.several import HoldAll, check_names, hold_all
+from fencing.locks.several import check_names
 
 
 class Coordinator(Backend):

@@ -15,6 +15,7 @@ from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
+from fencing.locks.hold_all import AsyncHoldAll, hold_all
 from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
@@ -22,7 +23,7 @@ from fencing.locks.lock import AsyncFencedLock, check_adoptable
 from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
-from fencing.locks.several import AsyncHoldAll, check_names, hold_all
+from fencing.locks.several import check_names
 
 
 class AsyncCoordinator(Backend):

@@ -58,6 +58,9 @@ class LockTable:
     def _remake_lock(self) -> None:
         self._lock = threading.RLock()  # reentrant: a destructor may release a lease at any moment
 
+    def __repr__(self) -> str:
+        return f"<LockTable of {len(self._held)} locks>"
+
     def ask(self, request: _Request, now: float) -> Any:
         """Perform one request.
 

@@ -107,6 +107,9 @@ class RedisPyLockBase:
         self._renew = check_flag(renew, "renew")
         self._timeout, self._settings = self.timeout, self._settings_of(self.timeout)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._resource!r}>"
+
     @property
     def fence(self) -> Fence:
         """The fence of this lock while it is held.

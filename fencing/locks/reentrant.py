@@ -71,6 +71,9 @@ class Block:
     _inside: set[int] | None  # the ids of the blocks that share the lease, and have not ended; None: it is not shared
     _outermost: Block | None  # the block whose lease this one shares
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._lock.resource!r}>"
+
     def _begin(self, around: Notes) -> None:
         """Note that the block has begun, inside of these blocks."""
         if self._lock._is_reentrant:

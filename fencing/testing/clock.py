@@ -30,6 +30,9 @@ class ManualClock:
         """Return the seconds that it shows."""
         return self._now
 
+    def __repr__(self) -> str:
+        return f"<ManualClock at {self._now:g} s>"
+
     def call_at(self, when: float, callback: Callback, wanted: Callable[[], bool]) -> None:
         """Call ``callback`` in the :meth:`advance` that reaches ``when``, or at once if that moment is over.
 

@@ -11,7 +11,10 @@ import redis
 import redis.asyncio
 
 import fencing
-from fencing import AsyncRedisCoordinator, Coordinator, RedisCoordinator
+from fencing import AsyncRedisCoordinator, Coordinator, RedisCoordinator, hold_all
+from fencing.compat import RedisPyLock
+from fencing.memory import LockTable
+from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support.memory_side import MemorySide
 
@@ -95,3 +98,12 @@ def test_the_version_is_that_of_the_package() -> None:
 def test_the_base_shows_itself_too(side: MemorySide) -> None:
     assert repr(side.coordinator()) == f"<{side.kind.__name__} at memory, ttl 10 s>"
     assert isinstance(Coordinator.__doc__, str)
+
+
+def test_reprs_name_what_they_are(side: MemorySide) -> None:
+    one, two = side.coordinator().lock("one"), side.coordinator().lock("two")
+    assert repr(one.hold()) == f"<{'AsyncHold' if side.asynchronous else 'Hold'} of 'one'>"
+    assert repr(hold_all([one, two])).endswith("HoldAll of 'one', 'two'>")
+    assert repr(LockTable()) == "<LockTable of 0 locks>"
+    assert repr(ManualClock(5)) == "<ManualClock at 5 s>"
+    assert repr(redis.Redis().lock("one", lock_class=RedisPyLock)) == "<RedisPyLock of 'one'>"

@@ -316,8 +316,15 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/locks/test_calendar.py::test_a_call_that_is_lost_costs_no_later_lease",),
     ),
     Mutant(
+        "a-lost-callback-stops-all-later-renewals",
+        "fencing/locks/renewal.py",
+        "if state.task is None or state.task.done():",
+        "if state.task is None:",
+        ("tests/locks/test_renewal.py::test_a_lost_callback_of_a_renewal_does_not_end_renewal",),
+    ),
+    Mutant(
         "a-lock-that-an-inner-block-uses-is-freed",
-        "fencing/locks/several.py",
+        "fencing/locks/hold_all.py",
         " if block.is_last]",
         "]",
         ("tests/redis/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
