@@ -321,9 +321,7 @@ class AsyncRenewal(_Renewal):
     def _submit(self, holdings: list[Holding]) -> None:
         state = self._calendar()
         state.due.extend(holdings)
-        if (
-            state.task is None or state.task.done()
-        ):  # done: _done comes later, or never, if a signal interrupts its call
+        if state.task is None or state.task.done():  # done: _done comes later; if a signal interrupts its call, never
             state.due, state.batch = [*state.batch, *state.due], []
             state.task = background(asyncio.get_running_loop(), self._work(state), "fencing-renewal")
             state.task.add_done_callback(partial(self._done, state))
