@@ -109,6 +109,7 @@ def test_nothing_is_left_on_servers_of_others(
     assert len(left) == 1
 
 
+@pytest.mark.thorough
 def test_interrupted_while_a_worker_is_paused(any_redis: RedisServer, postgres_server: PostgresServer) -> None:
     environment = Environment()
     with subprocess.Popen(

@@ -24,6 +24,7 @@ DEMO = "examples.object_upload"
 SUNDAY, TUESDAY = "10 + 20 = 30", "70 + 80 = 150"
 
 
+@pytest.mark.thorough
 def test_the_acts(any_redis: RedisServer, s3_server: S3Server, tmp_path: Path) -> None:
     run = run_demo(DEMO, tmp_path)  # the fixtures only say that there are servers: it starts its own
     assert run.status == 0, run.output

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from obstore import PutMode
     from obstore.store import ObjectStore, RetryConfig
 
+pytestmark = pytest.mark.thorough  # it tests only what other tests use
+
 NO_RETRIES: "RetryConfig" = {"max_retries": 0}
 
 

@@ -15,6 +15,9 @@ from obstore.exceptions import NotModifiedError, PreconditionError
 from tests.support import wait_until
 from tests.support.servers import GCSServer, start_gcs
 
+pytestmark = pytest.mark.thorough  # it tests only what other tests use
+
+
 GENERATION = "x-goog-if-generation-match"
 METAGENERATION = "x-goog-if-metageneration-match"
 

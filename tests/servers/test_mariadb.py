@@ -10,6 +10,8 @@ import pytest
 from examples.servers import ServerError
 from tests.support.servers import MariaDBServer, mariadb, start_mariadb
 
+pytestmark = pytest.mark.thorough  # it tests only what other tests use
+
 
 def _query(url: str, statement: str) -> object:
     """The first value that a server on this machine answers."""

@@ -8,6 +8,9 @@ from examples.servers import ObjectServer, S3Server
 from tests.support.fixtures import ProxyFactory
 from tests.support.object_checks import CLIENTS, at_once, content, version
 
+pytestmark = pytest.mark.thorough  # it tests only what other tests use
+
+
 ROUNDS = 5
 
 

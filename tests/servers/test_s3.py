@@ -13,6 +13,8 @@ from examples.servers import S3Server, ServerError, start_s3
 from tests.support import wait_until
 from tests.support.object_checks import at_once
 
+pytestmark = pytest.mark.thorough  # it tests only what other tests use
+
 
 def test_the_same_bytes_bring_an_old_etag_back(s3_server: S3Server) -> None:
     store = s3_server.store()

@@ -79,7 +79,7 @@ ROWS = [
     Row("MariaDB", "pymysql", "READ COMMITTED"),
     Row("MariaDBRepeatableRead", "pymysql", REPEATABLE, THOROUGH),  # its default
     Row("MariaDBSerializable", "pymysql", SERIALIZABLE, THOROUGH),
-    Row("AsyncMariaDB", "aiomysql", "READ COMMITTED", is_async=True),
+    Row("AsyncMariaDB", "aiomysql", "READ COMMITTED", THOROUGH, is_async=True),
     Row("AsyncMariaDBRepeatableRead", "aiomysql", REPEATABLE, THOROUGH, is_async=True),
     Row("AsyncMariaDBSerializable", "aiomysql", SERIALIZABLE, THOROUGH, is_async=True),
     Row("SQLite", "sqlite"),
@@ -118,7 +118,7 @@ ROWS = [
     Row("EnforcedPoolSerializable", "pool", SERIALIZABLE, THOROUGH, enforced=True),
     Row("EnforcedOneConnection", "connection", "", THOROUGH, enforced=True),
     Row("EnforcedConnectionString", "string", "", THOROUGH, enforced=True),
-    Row("EnforcedAsyncPool", "pool", is_async=True, enforced=True),
+    Row("EnforcedAsyncPool", "pool", "", THOROUGH, is_async=True, enforced=True),
     Row("EnforcedBesideSQLAlchemyGuard", "pool", "", THOROUGH, enforced=True, second="sqlalchemy"),
     Row("EnforcedBesideTheOwner", "pool", "", THOROUGH, enforced=True, second="the owner's"),
 ]

@@ -50,7 +50,7 @@ def way(request: pytest.FixtureRequest, sql_ways: WayLender) -> Iterator[Way]:
 
 each_driver = pytest.mark.parametrize(
     "way",
-    ways("psycopg", "asyncpg", "pymysql", "aiomysql", "sqlite", "aiosqlite", "PsycopgGuard", "AsyncPsycopgGuard"),
+    ways("asyncpg", "pymysql", "aiosqlite", "PsycopgGuard"),  # the tests of ``way`` have the others
     indirect=True,
 )
 to_postgresql = pytest.mark.parametrize(
