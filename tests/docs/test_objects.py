@@ -71,7 +71,7 @@ def test_the_examples_work(
 
 def run(example: str, redis_url: str, names: dict[str, Any]) -> None:
     if "ObjectStoreGuard(" in example:
-        example = example.replace('S3Store("acme-data", region="eu-central-1"), timeout=10', "my_store, timeout=2")
+        example = example.replace('S3Store("acme-data", region="eu-central-1"), timeout=10', "my_store, timeout=5")
         assert "my_store" in example
     example = example.replace("redis.Redis()", f"redis.Redis.from_url({redis_url!r})")
     example = example.replace("guard.landed(error)", "landed_later(error)")
