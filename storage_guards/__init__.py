@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from storage_guards.objects.publication import Stream as Stream
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
+    from storage_guards.redis.guard import RedisGuard as RedisGuard
+    from storage_guards.redis.guard import RedisTransaction as RedisTransaction
+    from storage_guards.redis.guard_async import AsyncRedisGuard as AsyncRedisGuard
+    from storage_guards.redis.guard_async import AsyncRedisTransaction as AsyncRedisTransaction
     from storage_guards.sql.verify import Finding as Finding
     from storage_guards.sql.verify import VerifyReport as VerifyReport
     from storage_guards.sqlalchemy.guard import SQLAlchemyGuard as SQLAlchemyGuard
@@ -52,6 +56,8 @@ _HOME = {
     "objects.publication": ("AsyncPublication", "AsyncStream", "Publication", "Stream"),
     "psycopg.guard": ("PsycopgGuard",),
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
+    "redis.guard": ("RedisGuard", "RedisTransaction"),
+    "redis.guard_async": ("AsyncRedisGuard", "AsyncRedisTransaction"),
     "sql.verify": ("Finding", "VerifyReport"),
     "sqlalchemy.guard": ("SQLAlchemyGuard",),
     "sqlalchemy.guard_async": ("AsyncSQLAlchemyGuard",),

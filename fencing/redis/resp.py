@@ -52,13 +52,15 @@ def size_of(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
 
 
-def bulk(value: str | int) -> bytes:
+def bulk(value: str | int | bytes) -> bytes:
     """Pack one argument."""
+    if type(value) is bytes:
+        return b"$%d\r\n%b\r\n" % (len(value), value)
     text = str(value)
     return f"${size_of(text)}\r\n{text}\r\n".encode()
 
 
-def bulks(values: Iterable[str | int]) -> bytes:
+def bulks(values: Iterable[str | int | bytes]) -> bytes:
     """Pack several arguments."""
     return b"".join(map(bulk, values))
 

@@ -18,13 +18,13 @@ from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
 from storage_guards.objects.keys import Layout, check_key, check_name
-from storage_guards.objects.outcome import Sending
 from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
 from storage_guards.objects.publication import PublicationBase
 from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
+from storage_guards.sending import Sending
 
 OPEN_ROUNDS = 5
 """How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""

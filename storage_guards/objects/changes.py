@@ -32,7 +32,6 @@ from fencing.kernel.retry import Backoff
 from storage_guards.continuity import Acknowledged, Continuity, check
 from storage_guards.objects.batch import ABORT_SECONDS
 from storage_guards.objects.keys import Directory
-from storage_guards.objects.outcome import Sending
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
 from storage_guards.objects.requests import (
     CREATE,
@@ -49,6 +48,7 @@ from storage_guards.objects.requests import (
     Put,
 )
 from storage_guards.objects.seen import Seen, StoredPointers
+from storage_guards.sending import Sending
 
 ROUNDS = 50
 """How often a change is made again because others were faster. The deadline mostly comes first."""

@@ -20,11 +20,11 @@ from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.loop import in_loop
-from storage_guards.objects.outcome import Sending
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.publication import Publication, Stream
 from storage_guards.objects.requests import Close, Deadline, Next, OpenBody, Progressed
+from storage_guards.sending import Sending
 
 T = TypeVar("T")
 

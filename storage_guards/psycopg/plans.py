@@ -13,6 +13,7 @@ from psycopg.pq.abc import PGresult
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from storage_guards.continuity import new_id
 from storage_guards.psycopg import statements as sql
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.wire import (
@@ -26,7 +27,7 @@ from storage_guards.psycopg.wire import (
 )
 from storage_guards.sql import pruning as pruning_sql
 from storage_guards.sql.errors import ASK_AGAIN, ROUNDS, keeps_changing
-from storage_guards.sql.outcome import Admitted, Settled, new_id, verdict
+from storage_guards.sql.outcome import Admitted, Settled, verdict
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, on_postgresql
 from storage_guards.sql.schema import VisibleTables, read_visible_tables
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts

@@ -16,7 +16,8 @@ from psycopg.pq import Escaping
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import MAX_NUMBER, Fence
-from storage_guards.sql.outcome import FLOOR, TABLE, new_id
+from storage_guards.continuity import new_id
+from storage_guards.sql.outcome import FLOOR, TABLE
 from storage_guards.sql.pruning import now_as_number
 from storage_guards.sql.schema import POSTGRESQL_VISIBLE_TABLES, Choice, quoted
 from storage_guards.sql.statements import CREATE_LOCK, Statements, calls_in, enforced_in, statements_on

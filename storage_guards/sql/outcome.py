@@ -22,12 +22,11 @@ transactions, and so does a replica that takes over without them. "Committed" ma
 
 from __future__ import annotations
 
-import os
-from binascii import b2a_base64
 from typing import NamedTuple
 
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence
+from storage_guards.continuity import ID_CHARACTERS
 
 TABLE = "fencing_marks"
 
@@ -37,8 +36,7 @@ FLOOR = "fencing:floor"
 _REMEMBERED = 16
 """How many writes a mark remembers: enough for a caller that asks soon, and 208 bytes at most."""
 
-_ID_BYTES = 9
-REMEMBERED_CHARACTERS = _REMEMBERED * (_ID_BYTES * 4 // 3 + 1)
+REMEMBERED_CHARACTERS = _REMEMBERED * (ID_CHARACTERS + 1)
 
 
 class Admitted(NamedTuple):
@@ -69,12 +67,6 @@ class Settled(NamedTuple):
     recent_writes: str | None
     table: str
     floor: int
-
-
-def new_id() -> str:
-    """Return a random id for a write, or for a table: letters, digits, + and /. (``secrets`` takes three times as
-    long.)"""
-    return b2a_base64(os.urandom(_ID_BYTES), newline=False).decode()
 
 
 def verdict(unknown: OutcomeUnknown, settled: Settled) -> bool | None:

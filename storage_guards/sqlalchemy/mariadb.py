@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
 from fencing.sql.client import LEAST_SECONDS
-from storage_guards.sql.outcome import new_id
+from storage_guards.continuity import new_id
 from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks, is_logged
 
 NO_SAVEPOINT = (1178, 1305)

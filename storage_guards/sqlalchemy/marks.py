@@ -20,8 +20,9 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, StaleFence
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
 from fencing.sql.dialects import Dialect
+from storage_guards.continuity import new_id
 from storage_guards.sql.errors import ROUNDS, keeps_changing
-from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled, new_id
+from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, Settled
 from storage_guards.sql.pruning import (
     NO_FLOOR,
     Pruning,

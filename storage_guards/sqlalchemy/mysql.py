@@ -23,9 +23,10 @@ from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import MAX_RESOURCE_BYTES, Fence, Mark
 from fencing.sql.dialects import MySQL
+from storage_guards.continuity import new_id
 from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
-from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted, new_id
+from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
 from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable

@@ -12,7 +12,8 @@ from sqlalchemy.exc import OperationalError
 
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import SQLite
-from storage_guards.sql.outcome import FLOOR, TABLE, Admitted, new_id
+from storage_guards.continuity import new_id
+from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.statements import statements_on

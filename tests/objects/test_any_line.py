@@ -14,7 +14,7 @@ import pytest
 from fencing import Fence, OutcomeUnknown
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects import loop as object_loop
-from storage_guards.objects.outcome import Sending
+from storage_guards.sending import Sending
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.requests import Close, Next
 from tests.support import wait_until

@@ -32,7 +32,7 @@ LOCKS = "fencing.locks"
 BACKEND = (KERNEL, LOCKS, "fencing.coordinator", "fencing.coordinator_async")
 REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
 REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
-SHARED = ("storage_guards.bounds", "storage_guards.continuity")  # what all guards share
+SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
@@ -68,6 +68,7 @@ ROOMS = {
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.continuity": Room((KERNEL,)),
+    "storage_guards.sending": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),
     "storage_guards.sql": Room((KERNEL, "fencing.sql.errors", *SHARED)),
@@ -78,6 +79,9 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
+    "storage_guards.redis": Room(
+        (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.client_async", *SHARED), ("redis",)
+    ),
     "storage_guards.http": Room((KERNEL,)),
     **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),
 }

@@ -1,0 +1,346 @@
+"""The plans of both Redis guards. Sync and async perform the same ones.
+
+A write is one script. It is accepted if the mark is the fence's own, and its newest write id is the expected one. So of
+two writes that expect the same state one is refused, also if one of them arrives late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from redis.exceptions import RedisError
+
+from fencing.kernel.admission import admit_write, as_fence, sorted_fences
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.errors import (
+    CoordinatorUnavailable,
+    GuardUnavailable,
+    OutcomeUnknown,
+    StaleFence,
+    StaleRead,
+    UnclaimedFence,
+)
+from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.retry import LEAST_SECONDS, Backoff, NoReply, retry
+from fencing.redis.calls import Call, call_without_token
+from fencing.redis.keys import slot_of
+from fencing.redis.scripts import Script
+from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from storage_guards.continuity import Acknowledged, Continuity, check, new_id
+from storage_guards.redis.commands import READS, WRITES, Argument, Command, check_keys, encode, mark_key, packed_command
+from storage_guards.redis.replies import State, check_policy, decoded, error_of, failed_command, state_of
+from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, checked_script
+from storage_guards.sending import Sending
+
+POLICY_SECONDS = 60.0
+"""How long the answer about the eviction policy counts. A claim after it asks again."""
+
+_BACKOFF = Backoff(0.02, 0.5)
+
+Holder = Fence | HasFence
+_Request = tuple[Script, list[bytes], list[bytes | int]]
+
+
+class RedisBase:
+    """What both Redis guards share. A subclass has the connections."""
+
+    def __init__(self, client: Any, *, timeout: float, cluster: bool, address: str) -> None:
+        self._timeout = check_timeout(timeout)
+        self._cluster, self._address = cluster, address
+        pool = getattr(client, "connection_pool", client)
+        self._continuity = Continuity(pool)
+        self._decode = bool(getattr(pool, "connection_kwargs", None) and pool.connection_kwargs.get("decode_responses"))
+        self._policy_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} on {self._address}, timeout {self._timeout:g} s>"
+
+    # Claims and marks
+
+    def _plan_claim(self, holders: Sequence[Holder], timeout: float | None) -> Plan[dict[Fence, State]]:
+        fences = sorted_fences(holders)
+        deadline = time.monotonic() + wait_seconds(holders, self._timeout, timeout)
+        last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
+        states: dict[Fence, State] = {}
+        for group in self._by_slot(fences):
+            states.update((yield from self._plan_claim_group(group, deadline)))
+        for fence, holder in self._pairs(holders):
+            state = states[fence]
+            check(last[fence], fence, state.mark.seq, state.writes)
+            self._continuity.remember(holder, fence, state.mark.seq, state.writes[0])
+        return states
+
+    def _by_slot(self, fences: list[Fence]) -> list[list[Fence]]:
+        """Return the fences that one script can claim; outside a Cluster that is all of them."""
+        groups: dict[int, list[Fence]] = {}
+        for fence in fences:
+            groups.setdefault(slot_of(fence.resource.encode()) if self._cluster else 0, []).append(fence)
+        return list(groups.values())
+
+    def _plan_claim_group(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
+        asks = time.monotonic() >= self._policy_until or self._cluster
+        args: list[str | int] = [int(asks), new_id()]
+        for fence in fences:
+            args += (fence.number, fence.token)
+        reply = yield from self._plan_ask(CLAIM, fences, args, deadline)
+        if reply[0] == b"stale":
+            fence = fences[reply[1]]
+            state = state_of(fence.resource, reply[2])
+            raise StaleFence(fence=fence, mark=None if state is None else state.mark)
+        if asks:
+            check_policy(reply[1], self._address)
+            self._policy_until = time.monotonic() + POLICY_SECONDS
+        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[2:], strict=True)}
+
+    def _plan_mark(self, resource: str) -> Plan[Mark | None]:
+        check_resource(resource)
+        deadline = time.monotonic() + self._timeout
+        reply = yield from self._plan_call(
+            call_without_token(READ_MARKS, (mark_key(resource),), ()), resource, deadline
+        )
+        state = state_of(resource, reply[0])
+        return None if state is None else state.mark
+
+    def _plan_states(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
+        """Read the marks, which must be the fences' own."""
+        reply = yield from self._plan_ask(READ_MARKS, fences, [], deadline)
+        return {fence: self._present(fence, found) for fence, found in zip(fences, reply, strict=True)}
+
+    @staticmethod
+    def _present(fence: Fence, found: list[Any]) -> State:
+        state = state_of(fence.resource, found)
+        admit_write(None if state is None else state.mark, fence)
+        if state is None:
+            raise UnclaimedFence(fence=fence, mark=None)
+        return state
+
+    # Writes
+
+    def _plan_write(self, holders: Sequence[Holder], request: _Request, claim: bool, sending: Sending) -> Plan[Any]:
+        """Write as soon as the marks are in a state that is known, again if another write came in between."""
+        fences = sorted_fences(holders)
+        deadline = time.monotonic() + wait_seconds(holders, self._timeout)
+        if claim:
+            yield from self._plan_claim(holders, deadline - time.monotonic())
+        last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
+        newest = {fence: known.write_id for fence, known in last.items() if known is not None}
+        if len(newest) < len(fences):
+            states = yield from self._plan_states(fences, deadline)
+            newest = {fence: state.writes[0] for fence, state in states.items()}
+        while True:
+            changed = yield from self._plan_send(holders, fences, newest, last, request, deadline, sending)
+            if isinstance(changed, Written):
+                return changed.value
+            fence, state = changed
+            newest[fence] = state.writes[0]
+            if time.monotonic() >= deadline:
+                raise GuardUnavailable(
+                    f"others under the same fence of {fence.resource!r} wrote again and again; retry",
+                    resource=fence.resource,
+                )
+
+    def _plan_commit(
+        self, holders: Sequence[Holder], newest: dict[Fence, str], request: _Request, sending: Sending
+    ) -> Plan[None]:
+        """Write what a block has gathered, if nobody wrote or claimed since the block began."""
+        fences = list(newest)
+        deadline = time.monotonic() + wait_seconds(holders, self._timeout)
+        last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
+        changed = yield from self._plan_send(holders, fences, newest, last, request, deadline, sending)
+        if not isinstance(changed, Written):
+            raise StaleRead(resource=changed[0].resource)
+
+    def _plan_send(
+        self,
+        holders: Sequence[Holder],
+        fences: list[Fence],
+        newest: dict[Fence, str],
+        last: dict[Fence, Acknowledged | None],
+        request: _Request,
+        deadline: float,
+        sending: Sending,
+    ) -> Plan[Written | tuple[Fence, State]]:
+        """Send a write once. Return its replies, or the fence whose mark is in another state, and that state."""
+        script, keys, parts = request
+        id_ = new_id()
+        args: list[str | int | bytes] = [len(fences), id_]
+        for fence in fences:
+            args += (fence.number, fence.token, newest[fence])
+        names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
+        first, known = fences[0], last[fences[0]]
+        unknown = OutcomeUnknown(
+            fence=first, seq=1 + (known.seq if known else 0), recent_writes=f"{id_} {newest[first]}"
+        )
+        call = call_without_token(script, names, (*args, *parts))
+        reply = yield from self._plan_once(call, first.resource, deadline, unknown, sending)
+        if reply[0] == b"changed":
+            sending.unknown = None
+            fence = fences[reply[1]]
+            state = self._present(fence, reply[2])
+            check(last[fence], fence, state.mark.seq, state.writes)
+            return fence, state
+        seqs = dict(zip(fences, map(int, reply[1]), strict=True))
+        for fence, holder in self._pairs(holders):
+            self._continuity.remember(holder, fence, seqs[fence], id_)
+        if reply[0] == b"failed":
+            sending.unknown = None
+            raise failed_command(reply[2], reply[3])
+        value = reply[2] if len(reply) > 2 else None
+        return Written(decoded(value) if self._decode else value)
+
+    def _request_of(self, fences: Sequence[Fence], commands: Sequence[object]) -> _Request:
+        keys: list[bytes] = []
+        parts: list[bytes | int] = []
+        for command in commands:
+            encoded, its_keys = packed_command(command, WRITES)
+            keys += its_keys
+            parts += (len(encoded), *encoded)
+        self._check_keys(fences, keys)
+        return WRITE, keys, parts
+
+    def _script_request(self, fence: Fence, lua: str, keys: Sequence[Any], args: Sequence[Any]) -> _Request:
+        if not isinstance(lua, str):
+            raise TypeError(f"the Lua is a str, not {type(lua).__name__}")
+        if isinstance(keys, (str, bytes)) or isinstance(args, (str, bytes)):
+            raise TypeError("keys and args are lists; write keys=[key]")
+        names = [encode(key) for key in keys]
+        self._check_keys([fence], names)
+        return checked_script(lua), names, [encode(argument) for argument in args]
+
+    def _check_keys(self, fences: Sequence[Fence], keys: Sequence[bytes]) -> None:
+        check_keys((fence.resource for fence in fences), keys, one_slot=self._cluster)
+
+    # Blocks
+
+    def _plan_begin(self, holders: Sequence[Holder], claim: bool) -> Plan[dict[Fence, str]]:
+        fences = sorted_fences(holders)
+        self._check_keys(fences, ())
+        deadline = time.monotonic() + wait_seconds(holders, self._timeout)
+        last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
+        if claim:
+            states = yield from self._plan_claim(holders, deadline - time.monotonic())
+        else:
+            states = yield from self._plan_states(fences, deadline)
+            for fence, state in states.items():
+                check(last[fence], fence, state.mark.seq, state.writes)
+        return {fence: states[fence].writes[0] for fence in fences}
+
+    def _plan_read(self, fences: Sequence[Fence], command: object) -> Plan[Any]:
+        parts, keys = packed_command(command, READS)
+        self._check_keys(fences, keys)
+        names: tuple[Any, ...] = tuple(keys)
+        call = call_without_token(READ, names, tuple(parts))
+        reply = yield from self._plan_call(call, fences[0].resource, time.monotonic() + self._timeout)
+        if isinstance(reply[0], RedisError):
+            raise reply[0]
+        return decoded(reply[0]) if self._decode else reply[0]
+
+    # Outcomes
+
+    def _plan_landed(self, error: OutcomeUnknown, timeout: float | None) -> Plan[bool | None]:
+        fence, writes = check_unknown(error).fence, error.recent_writes.split()
+        if len(writes) != 2:
+            return None
+        deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
+        args: list[str | int] = [fence.number, fence.token, *writes, new_id()]
+        reply = yield from self._plan_ask(SETTLE, [fence], args, deadline)
+        return {b"landed": True, b"never": False}.get(reply[0])
+
+    # Requests
+
+    @staticmethod
+    def _pairs(holders: Sequence[Holder]) -> list[tuple[Fence, Holder]]:
+        return [(as_fence(holder), holder) for holder in holders]
+
+    def _plan_ask(self, script: Script, fences: list[Fence], args: Sequence[str | int], deadline: float) -> Plan[Any]:
+        """Run a script that may be repeated, on the marks."""
+        keys = tuple(mark_key(fence.resource) for fence in fences)
+        return (yield from self._plan_call(call_without_token(script, keys, tuple(args)), fences[0].resource, deadline))
+
+    def _plan_call(self, call: Call, resource: str, deadline: float) -> Plan[Any]:
+        """Perform a call that may be repeated. An attempt has half of the time, so that a lost reply is one of two."""
+        seconds = max(deadline - time.monotonic(), LEAST_SECONDS)
+
+        def give_up(failed: NoReply) -> GuardUnavailable:
+            return self._unavailable(failed, resource, "a claim may have happened")
+
+        try:
+            answer = yield from retry(
+                lambda timeout, _: call._replace(timeout=timeout),
+                clock=time.monotonic,
+                attempt_seconds=max(seconds / 2, LEAST_SECONDS),
+                deadline=deadline,
+                backoff=_BACKOFF,
+                give_up=give_up,
+            )
+        except CoordinatorUnavailable as refused:
+            raise error_of(refused, resource) from refused
+        return answer.value
+
+    def _plan_once(
+        self, call: Call, resource: str, deadline: float, unknown: OutcomeUnknown, sending: Sending
+    ) -> Plan[Any]:
+        """Perform a call that writes. It is not repeated once it may have run."""
+        failures = 0
+        while True:
+            sending.unknown = unknown
+            try:
+                return (yield call._replace(timeout=max(deadline - time.monotonic(), LEAST_SECONDS)))
+            except NoReply as failed:
+                if failed.may_have_run:
+                    raise unknown from failed.cause
+                sending.unknown = None
+                if time.monotonic() >= deadline:
+                    raise self._unavailable(failed, resource, "nothing was written") from failed.cause
+            except CoordinatorUnavailable as refused:
+                sending.unknown = None
+                raise error_of(refused, resource) from refused
+            failures += 1
+            yield Sleep(min(_BACKOFF.pause(failures), max(deadline - time.monotonic(), 0)))
+
+    def _unavailable(self, failed: NoReply, resource: str, done: str) -> GuardUnavailable:
+        return GuardUnavailable(
+            f"Redis at {self._address} gave no answer in time ({failed}); {done}; retry", resource=resource
+        )
+
+
+class Written(NamedTuple):
+    """The replies of a write that was accepted."""
+
+    value: Any
+
+
+class Block:
+    """What both transactions share: the writes of a block, gathered in order."""
+
+    def __init__(self, guard: Any, fences: list[Fence]) -> None:
+        self._guard = guard
+        self._run = guard._run
+        self.fences = fences
+        self.commands: list[Command] = []
+        self._ended = False
+
+    def write(self, *command: Argument) -> None:
+        """Add a command to those that are done as the block ends, such as ``write("SET", key, value)``.
+
+        Raises:
+            TypeError, ValueError: it is refused, as by the guard's ``write``; the block may go on without it.
+            RuntimeError: the block has ended.
+        """
+        self._check_open()
+        self._guard._request_of(self.fences, [command])
+        self.commands.append(command)
+
+    def end(self) -> None:
+        """Refuse what is added later: nothing would send it."""
+        self._ended = True
+
+    def _plan_read(self, command: Command) -> Plan[Any]:
+        self._check_open()
+        return self._guard._plan_read(self.fences, command)  # type: ignore[no-any-return]
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise RuntimeError("this transaction has ended; begin another one")

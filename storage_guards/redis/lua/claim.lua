@@ -1,0 +1,21 @@
+-- Raises the marks to the fences: all or none. A claim of the mark's own fence changes nothing.
+-- KEYS: the marks
+-- ARGV: 1 '1': return INFO memory too; 2 an id for marks that are made; then of each mark: number, token
+-- Returns: {'ok', INFO memory or '', mark 1, mark 2 …}, or {'stale', which (from 0), mark}
+
+local marks = {}
+for i, key in ipairs(KEYS) do
+  local number, token, mark = ARGV[2 * i + 1], ARGV[2 * i + 2], mark_at(key)
+  if mark[1] and not (mark[1] == number and mark[2] == token) and tonumber(number) <= tonumber(mark[1]) then
+    return {'stale', i - 1, mark}
+  end
+  marks[i] = mark
+end
+for i, key in ipairs(KEYS) do
+  local number, token, mark = ARGV[2 * i + 1], ARGV[2 * i + 2], marks[i]
+  if not (mark[1] == number and mark[2] == token) then
+    marks[i] = {number, token, '0', mark[4] or ARGV[2]}
+    redis.call('HSET', key, 'number', number, 'token', token, 'seq', '0', 'writes', marks[i][4])
+  end
+end
+return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', unpack(marks)}
