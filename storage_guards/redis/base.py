@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
-from fencing.kernel.admission import admit_write, as_fence, sorted_fences
+from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import (
     CoordinatorUnavailable,
@@ -29,7 +29,7 @@ from fencing.redis.keys import slot_of
 from fencing.redis.scripts import Script
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.continuity import Acknowledged, Continuity, check, new_id
-from storage_guards.redis.commands import READS, WRITES, Argument, Command, check_keys, encode, mark_key, packed_command
+from storage_guards.redis.commands import READS, WRITES, check_keys, encode, mark_key, packed_command
 from storage_guards.redis.replies import State, check_policy, decoded, error_of, failed_command, state_of
 from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, checked_script
 from storage_guards.sending import Sending
@@ -64,7 +64,11 @@ class RedisBase:
         deadline = time.monotonic() + wait_seconds(holders, self._timeout, timeout)
         last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
         states: dict[Fence, State] = {}
-        for group in self._by_slot(fences):
+        groups = self._by_slot(fences)
+        if len(groups) > 1:  # no script can claim them all, so at least check them all first
+            for fence in fences:
+                admit_claim((yield from self._plan_mark(fence.resource)), fence)
+        for group in groups:
             states.update((yield from self._plan_claim_group(group, deadline)))
         for fence, holder in self._pairs(holders):
             state = states[fence]
@@ -310,37 +314,3 @@ class Written(NamedTuple):
     """The replies of a write that was accepted."""
 
     value: Any
-
-
-class Block:
-    """What both transactions share: the writes of a block, gathered in order."""
-
-    def __init__(self, guard: Any, fences: list[Fence]) -> None:
-        self._guard = guard
-        self._run = guard._run
-        self.fences = fences
-        self.commands: list[Command] = []
-        self._ended = False
-
-    def write(self, *command: Argument) -> None:
-        """Add a command to those that are done as the block ends, such as ``write("SET", key, value)``.
-
-        Raises:
-            TypeError, ValueError: it is refused, as by the guard's ``write``; the block may go on without it.
-            RuntimeError: the block has ended.
-        """
-        self._check_open()
-        self._guard._request_of(self.fences, [command])
-        self.commands.append(command)
-
-    def end(self) -> None:
-        """Refuse what is added later: nothing would send it."""
-        self._ended = True
-
-    def _plan_read(self, command: Command) -> Plan[Any]:
-        self._check_open()
-        return self._guard._plan_read(self.fences, command)  # type: ignore[no-any-return]
-
-    def _check_open(self) -> None:
-        if self._ended:
-            raise RuntimeError("this transaction has ended; begin another one")

@@ -12,9 +12,10 @@ from fencing.kernel.admission import as_fence, sorted_fences
 from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
-from storage_guards.redis.base import Block, RedisBase
+from storage_guards.redis.base import RedisBase
 from storage_guards.redis.commands import Argument, Command
 from storage_guards.redis.nodes import CLUSTERS, check_client, connections_of
+from storage_guards.redis.transaction import Block
 from storage_guards.sending import Sending
 
 
@@ -69,7 +70,8 @@ class AsyncRedisGuard(RedisBase):
         """Raise the mark to each fence. A lock with ``guards=[guard]`` calls this when it is acquired.
 
         It protects what is read **after** it has returned. It may be repeated after an error. Several fences are
-        claimed all or none; in a Cluster this holds for those of one slot.
+        claimed all or none. In a Cluster this holds for those of one slot; others are checked first, and then claimed
+        one after the other.
 
         Args:
             holders: leases or fences of different resources.
@@ -178,8 +180,10 @@ class AsyncRedisGuard(RedisBase):
         """
         newest = await self._run(self._plan_begin(holders, claim))
         block = AsyncRedisTransaction(self, sorted_fences(holders))
-        yield block
-        block.end()
+        try:
+            yield block
+        finally:
+            block.end()
         sending = Sending()
         request = self._request_of(block.fences, block.commands)
         await self._send(self._plan_commit(holders, newest, request, sending), sending)

@@ -1,0 +1,352 @@
+"""Data in a real Redis behind the guard: what is refused, what is lost, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import pytest
+import redis
+
+from examples.servers import RedisServer
+from fencing import (
+    Fence,
+    GuardNotEnforceable,
+    GuardUnavailable,
+    OutcomeUnknown,
+    StaleFence,
+    StaleRead,
+    UnclaimedFence,
+)
+from fencing.redis.keys import slot_of, tag_of
+from storage_guards import AsyncRedisGuard, RedisGuard
+from storage_guards.redis.commands import mark_key
+from storage_guards.redis.scripts import CLAIM, WRITE
+from tests.support.fixtures import ProxyFactory, RedisFactory
+from tests.support.redis_guards import guard_of, in_block
+from tests.support.redis_requests import asks_for
+from tests.support.sides import Side
+
+MINE = Fence("orders:42", 5, "a" * 22)
+NEWER = Fence("orders:42", 6, "b" * 22)
+OTHER = Fence("orders:43", 5, "c" * 22)
+SET_1, SET_2 = ("SET", "total", 1), ("SET", "total", 2)
+
+
+def value(server: RedisServer, key: str = "total") -> Any:
+    return server.client().get(key)
+
+
+def test_the_commands_of_a_write_are_one_script(side: Side, any_redis: RedisServer) -> None:
+    guard = guard_of(side, any_redis.url)
+    commands = [("SET", "total", 7), ("INCRBY", "total", 3), ("HSET", "hash", "field", b"\xff"), ("del", "absent")]
+    assert side.call(guard.write, MINE, *commands, claim=True) == [b"OK", 10, 1, 0]
+    assert value(any_redis) == b"10"
+    assert side.call(guard.mark, "orders:42").seq == 1, "one write, whatever it has"
+    assert any_redis.client().ttl(mark_key("orders:42")) == -1, "a mark has no ttl"
+    decoding = guard_of(side, any_redis.url, decode_responses=True)
+    assert side.call(decoding.write, MINE, ("GETDEL", "total")) == ["10"]
+
+
+def test_the_mark_is_in_the_slot_of_its_resource() -> None:
+    for resource in ("orders:42", "{a}b", "{}", "x{y", "ä"):
+        assert slot_of(mark_key(resource).encode()) == slot_of(resource.encode())
+    assert mark_key("orders:42") == f"fencing:1:{{{tag_of('orders:42')}}}:mark:orders:42"
+
+
+@pytest.mark.parametrize(
+    ("command", "error", "text"),
+    [
+        (("GET", "total"), ValueError, "script"),
+        (("FLUSHALL",), ValueError, "no command for this"),
+        (("EVAL", "return 1", 0), ValueError, "script"),
+        (("SET",), ValueError, "needs a key"),
+        (("SET", "orders:42", 1), ValueError, "the key of the lock itself"),
+        (("SET", "fencing:1:{0}:mark:orders:42", 1), ValueError, "the library's"),
+        (("DEL", "total", b"fencing:1:{0}:counter"), ValueError, "the library's"),
+        (("SET", "total", None), TypeError, "convert it first"),
+        (("SET", "total", True), TypeError, "convert it first"),
+        ("SET total 1", TypeError, "a tuple"),
+        ((), TypeError, "a tuple"),
+        (("RPUSH", "list", *range(5_000)), ValueError, "split it"),
+    ],
+    ids=str,
+)
+def test_a_command_that_is_refused_writes_nothing(
+    side: Side, any_redis: RedisServer, command: Any, error: type[Exception], text: str
+) -> None:
+    guard = guard_of(side, any_redis.url)
+    side.call(guard.claim, MINE)
+    assert text in str(side.expect(error, guard.write, MINE, SET_1, command))
+    assert value(any_redis) is None
+    assert side.call(guard.mark, "orders:42").seq == 0
+
+
+def test_a_command_that_fails_leaves_the_earlier_ones_done(side: Side, any_redis: RedisServer) -> None:
+    """Redis has no rollback: the error says so, and the write counts."""
+    guard = guard_of(side, any_redis.url)
+    any_redis.client().rpush("list", 1)
+    side.call(guard.claim, MINE)
+    failed = side.expect(redis.ResponseError, guard.write, MINE, SET_1, ("INCR", "list"), ("SET", "last", 1))
+    assert "command 2 failed: WRONGTYPE" in str(failed)
+    assert "the 1 commands before it stay done" in str(failed)
+    assert (value(any_redis), value(any_redis, "last")) == (b"1", None)
+    side.call(guard.write, MINE, SET_2)
+    assert side.call(guard.mark, "orders:42").seq == 2
+
+
+def test_lua_of_the_callers_own(side: Side, any_redis: RedisServer) -> None:
+    guard = guard_of(side, any_redis.url)
+    lua = "redis.call('SET', KEYS[1], ARGV[1] + 1); return {KEYS[1], #ARGV}"
+    arguments = {"keys": ["total"], "args": [4]}
+    assert side.call(guard.script, MINE, lua, **arguments, claim=True) == [b"total", 1]
+    assert value(any_redis) == b"5"
+    assert side.call(guard.script, MINE, "redis.call('INCR', KEYS[1])", keys=["total"]) is None
+    side.call(guard.claim, NEWER)
+    side.expect(StaleFence, guard.script, MINE, lua, **arguments)
+    assert value(any_redis) == b"6"
+
+
+def test_lua_that_fails(side: Side, any_redis: RedisServer) -> None:
+    guard = guard_of(side, any_redis.url)
+    side.call(guard.claim, MINE)
+    side.expect(ValueError, guard.script, MINE, "this is no Lua")
+    assert side.call(guard.mark, "orders:42").seq == 0
+    failing = "redis.call('SET', KEYS[1], 1); redis.call('INCR', KEYS[2])"
+    any_redis.client().rpush("list", 1)
+    said = side.expect(redis.ResponseError, guard.script, MINE, failing, keys=["total", "list"])
+    assert "WRONGTYPE" in str(said)
+    assert "stays done" in str(said)
+    assert value(any_redis) == b"1"
+    said = side.expect(redis.ResponseError, guard.script, MINE, "return redis.error_reply('SORRY no')")
+    assert "SORRY no" in str(said)
+    side.expect(TypeError, guard.script, MINE, "return 1", keys="total")
+    side.expect(ValueError, guard.script, MINE, "return 1", keys=["orders:42"])
+
+
+# Blocks
+
+
+def test_a_block_whose_data_changed_under_the_same_fence(side: Side, any_redis: RedisServer) -> None:
+    guard, second = guard_of(side, any_redis.url), RedisGuard(any_redis.client())
+    side.call(guard.claim, MINE)
+
+    def work(transaction: Any, _: Any) -> None:
+        second.write(MINE, SET_1)
+        transaction.write("SET", "total", 3)
+
+    with pytest.raises(StaleRead):
+        in_block(side, guard, MINE, work=work)
+    assert value(any_redis) == b"1"
+
+
+def test_a_newer_claim_ends_a_block_that_only_reads(side: Side, any_redis: RedisServer) -> None:
+    """So what it has read belongs together."""
+    guard, second = guard_of(side, any_redis.url), RedisGuard(any_redis.client())
+    with pytest.raises(StaleFence):
+        in_block(side, guard, MINE, work=lambda *_: second.claim(NEWER), claim=True)
+
+
+def test_a_block_of_two_resources(side: Side, any_redis: RedisServer) -> None:
+    guard, second = guard_of(side, any_redis.url), RedisGuard(any_redis.client())
+    side.call(guard.claim, MINE, OTHER)
+
+    def transfer(transaction: Any, _: Any) -> None:
+        transaction.write("DECRBY", "total", 5)
+        transaction.write("INCRBY", "other", 5)
+
+    in_block(side, guard, MINE, OTHER, work=transfer)
+    assert (value(any_redis), value(any_redis, "other")) == (b"-5", b"5")
+    assert side.call(guard.mark, "orders:43").seq == 1
+    second.claim(Fence("orders:43", 6, "d" * 22))
+    with pytest.raises(StaleFence):
+        in_block(side, guard, MINE, OTHER, work=transfer)
+    assert (value(any_redis), value(any_redis, "other")) == (b"-5", b"5")
+    assert side.call(guard.mark, "orders:42").seq == 1
+
+
+def test_what_a_block_reads_and_refuses(any_redis: RedisServer) -> None:
+    guard = RedisGuard(any_redis.client())
+    with guard.begin(MINE, claim=True) as transaction:
+        transaction.write("SET", "total", 1)
+        assert transaction.read("GET", "total") is None, "writes come at the end"
+        assert transaction.read("MGET", "total", "x") == [None, None]
+        with pytest.raises(ValueError, match="no command for this"):
+            transaction.read("SET", "total", 2)
+        with pytest.raises(ValueError, match="library's"):
+            transaction.write("SET", "fencing:x", 2)
+    assert value(any_redis) == b"1"
+    with pytest.raises(redis.ResponseError, match="WRONGTYPE"), guard.begin(MINE) as transaction:
+        transaction.read("LLEN", "total")
+    with pytest.raises(RuntimeError):
+        transaction.write("SET", "total", 2)
+
+
+# Replies that are lost, and requests that come late
+
+
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_lost_write_is_decided_by_its_id(side: Side, any_redis: RedisServer, proxy: ProxyFactory, lost: str) -> None:
+    through = proxy(any_redis)
+    guard = guard_of(side, through.url(any_redis.url))
+    side.call(guard.write, MINE, ("SET", "total", 0), claim=True)
+    lose = through.drop_reply_when if lost == "reply" else through.drop_request_when
+    lose(lambda request: asks_for(WRITE, request))
+    unknown = side.expect(OutcomeUnknown, guard.write, MINE, SET_1)
+    assert unknown.seq == 2
+    assert side.call(guard.landed, unknown) is (lost == "reply")
+    assert value(any_redis) == (b"1" if lost == "reply" else b"0")
+    side.call(guard.write, MINE, SET_2)
+    assert side.call(guard.landed, unknown) is (lost == "reply")
+    for _ in range(16):
+        side.call(guard.write, MINE, SET_2)
+    assert side.call(guard.landed, unknown) is None, "16 writes later it is forgotten"
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["landed was asked", "the next write came first"])
+def test_a_write_that_arrives_late_is_refused(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory, asks: bool
+) -> None:
+    """It has timed out. ``landed`` said that it never will land, or the holder has written again."""
+    slow = proxy(any_redis)
+    guard = guard_of(side, slow.url(any_redis.url), timeout=0.3)
+    direct = guard_of(side, any_redis.url)
+    side.call(guard.claim, MINE)
+    slow.silence()
+    unknown = side.expect(OutcomeUnknown, guard.write, MINE, SET_1)
+    if asks:
+        assert side.call(direct.landed, unknown) is False
+    else:
+        side.call(direct.write, MINE, SET_2)
+    slow.restore()
+    side.wait_until(lambda: slow.connections == 0)
+    assert value(any_redis) == (None if asks else b"2"), "the late write was refused"
+    assert side.call(direct.landed, unknown) is False
+
+
+def test_a_lost_claim_is_repeated(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+    guard = guard_of(side, through.url(any_redis.url))
+    loss = through.drop_reply_when(lambda request: asks_for(CLAIM, request))
+    side.call(guard.claim, MINE)
+    assert loss.fired == 1
+
+
+def test_a_task_that_is_cancelled_during_a_write(any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+
+    async def main() -> None:
+        guard = AsyncRedisGuard(redis.asyncio.Redis.from_url(through.url(any_redis.url)))
+        await guard.claim(MINE)
+        held = through.hold_reply_when(lambda request: asks_for(WRITE, request))
+        task = asyncio.create_task(guard.write(MINE, SET_1))
+        await asyncio.to_thread(held.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as cancelled:
+            await task
+        unknown = cancelled.value.__cause__
+        assert isinstance(unknown, OutcomeUnknown)
+        assert await AsyncRedisGuard(redis.asyncio.Redis.from_url(any_redis.url)).landed(unknown) is True
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_silent_or_away(side: Side, any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    through = proxy(any_redis)
+    guard = guard_of(side, through.url(any_redis.url), timeout=0.3)
+    through.refuse()
+    started = time.monotonic()
+    side.expect(GuardUnavailable, guard.claim, MINE)
+    side.expect(GuardUnavailable, guard.write, MINE, SET_1)
+    through.restore()
+    through.silence()
+    side.expect(GuardUnavailable, guard.mark, "orders:42")
+    assert time.monotonic() - started < 10
+    through.restore()
+
+
+# Servers that cannot keep the promise
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-lru", "noeviction"])
+def test_the_policy_of_eviction(side: Side, own_redis: RedisServer, policy: str) -> None:
+    client = own_redis.client()
+    client.config_set("maxmemory-policy", policy)
+    guard = guard_of(side, own_redis.url)
+    logging.getLogger("fencing").addFilter(lambda _: False)
+    if policy.startswith("allkeys"):
+        assert policy in str(side.expect(GuardNotEnforceable, guard.claim, MINE))
+    else:
+        side.call(guard.claim, MINE)
+
+
+def test_a_server_without_memory_writes_nothing(side: Side, own_redis: RedisServer) -> None:
+    client = own_redis.client()
+    guard = guard_of(side, own_redis.url)
+    side.call(guard.claim, MINE)
+    client.config_set("maxmemory", 1)
+    try:
+        side.expect(GuardUnavailable, guard.write, MINE, SET_1)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert client.get("total") is None
+    side.call(guard.write, MINE, SET_1)
+
+
+def test_other_data_under_the_key_of_the_mark(side: Side, any_redis: RedisServer) -> None:
+    client, guard = any_redis.client(), guard_of(side, any_redis.url)
+    client.set(mark_key("orders:42"), "x")
+    side.expect(GuardNotEnforceable, guard.claim, MINE)
+    client.delete(mark_key("orders:42"))
+    client.hset(mark_key("orders:42"), "number", "5")
+    assert "damaged" in str(side.expect(GuardNotEnforceable, guard.write, MINE, SET_1))
+
+
+def test_a_user_that_may_not_write(side: Side, own_redis: RedisServer) -> None:
+    own_redis.client().acl_setuser("reader", enabled=True, nopass=True, keys=["*"], commands=["+@read"])
+    guard = guard_of(side, own_redis.url, username="reader", password="")
+    assert "permission" in str(side.expect(GuardNotEnforceable, guard.claim, MINE))
+    assert own_redis.client().exists(mark_key("orders:42")) == 0
+
+
+def test_clients_of_the_wrong_kind(any_redis: RedisServer) -> None:
+    for guard, client, hint in (
+        (RedisGuard, redis.asyncio.Redis(), "AsyncRedisGuard"),
+        (AsyncRedisGuard, redis.Redis(), "RedisGuard"),
+        (RedisGuard, any_redis.url, "from_url"),
+        (RedisGuard, any_redis.client().pipeline(), "Pipeline"),
+    ):
+        with pytest.raises(TypeError, match=hint):
+            guard(client)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout"):
+        RedisGuard(any_redis.client(), timeout=0)
+
+
+# A failover loses marks and data together
+
+
+def test_a_failover_to_a_replica_that_lags(side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory) -> None:
+    """The promoted replica lacks an acknowledged write. Its holder is refused; the next one goes on from there."""
+    primary, replica = fresh_redis(), fresh_redis()
+    to_primary = proxy(primary)
+    first, second = primary.client(), replica.client()
+    first.config_set("repl-diskless-sync-delay", 0)
+    second.replicaof("127.0.0.1", primary.client().connection_pool.connection_kwargs["port"])
+    side.wait_until(lambda: second.info("replication")["master_link_status"] == "up")
+    guard = guard_of(side, to_primary.url(primary.url))
+    side.call(guard.write, MINE, SET_1, claim=True)
+    assert first.wait(1, 5000) == 1
+    second.replicaof("NO", "ONE")  # promoted; the old primary does not know it yet
+    side.call(guard.write, MINE, SET_2)
+    to_primary._target = ("127.0.0.1", second.connection_pool.connection_kwargs["port"])
+    to_primary.cut()
+    assert side.call(guard.mark, "orders:42").seq == 1, "on a new connection, to the replica"
+    lost = side.expect(UnclaimedFence, guard.write, MINE, ("SET", "total", 3))
+    assert lost.acknowledged == 2
+    side.expect(UnclaimedFence, guard.claim, MINE)
+    assert second.get("total") == b"1", "mark and data have gone back together"
+    side.call(guard.claim, NEWER)
+    side.call(guard.write, NEWER, ("INCRBY", "total", 10))
+    assert second.get("total") == b"11"
