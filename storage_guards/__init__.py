@@ -12,6 +12,9 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from storage_guards.files.base import FileTransaction as FileTransaction
+    from storage_guards.files.guard import FileGuard as FileGuard
+    from storage_guards.files.guard_async import AsyncFileGuard as AsyncFileGuard
     from storage_guards.http.asgi import FencingMiddleware as FencingMiddleware
     from storage_guards.http.fenced import fenced as fenced
     from storage_guards.http.guard import HTTPGuard as HTTPGuard
@@ -41,6 +44,9 @@ if TYPE_CHECKING:
     from storage_guards.sqlalchemy.guard_async import AsyncSQLAlchemyGuard as AsyncSQLAlchemyGuard
 
 _HOME = {
+    "files.base": ("FileTransaction",),
+    "files.guard": ("FileGuard",),
+    "files.guard_async": ("AsyncFileGuard",),
     "http.asgi": ("FencingMiddleware",),
     "http.fenced": ("fenced",),
     "http.guard": ("HTTPGuard",),
@@ -64,6 +70,7 @@ _HOME = {
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 _NEEDED_BY = {
+    "redis": "redis",
     "http.fenced": "httpx2",
     "http.guard": "httpx2",
     "http.guard_async": "httpx2",

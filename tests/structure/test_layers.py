@@ -82,6 +82,7 @@ ROOMS = {
     "storage_guards.redis": Room(
         (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.client_async", *SHARED), ("redis",)
     ),
+    "storage_guards.files": Room((KERNEL, *SHARED)),
     "storage_guards.http": Room((KERNEL,)),
     **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),
 }

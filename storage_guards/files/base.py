@@ -1,0 +1,262 @@
+"""The plans of both file guards. Sync and async perform the same ones; the async guard uses threads for the disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
+from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
+from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.retry import Backoff
+from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
+from storage_guards.continuity import Continuity, new_id
+from storage_guards.files import io
+from storage_guards.files.content import MOST_BYTES, Content, check_continuity, check_name, verdict
+from storage_guards.files.systems import check_file_system
+from storage_guards.sending import Sending
+
+_BACKOFF = Backoff(0.001, 0.02)
+
+Holder = Fence | HasFence
+
+
+class Do(NamedTuple):
+    """The effect: call a function that uses the disk."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    resource: str
+
+
+def do(effect: Do) -> Any:
+    """Perform an effect in this thread."""
+    try:
+        return effect.function(*effect.arguments)
+    except OSError as error:
+        raise_interruption(error)
+        raise io.error_of(error, effect.resource) from error
+
+
+class FileTransaction:
+    """A transaction of a file guard: what its block reads, and changes.
+
+    Attributes:
+        data: the bytes that are stored, None where there are none. What the block assigns is stored as it ends.
+    """
+
+    def __init__(self, place: io.Place, fence: Fence, found: Content | None, following: Content) -> None:
+        self._place, self._fence, self._found, self._following = place, fence, found, following
+        self._before = self.data = following.data
+
+    def _content(self) -> Content:
+        """Return what to store."""
+        if self.data is self._before:
+            return self._following
+        return replace(self._following, data=check_data(self.data), folders=())
+
+
+def check_data(data: object) -> bytes:
+    """Return ``data`` if one file may have it. Raise TypeError or ValueError otherwise."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise TypeError(f"the data of a file are bytes, not {type(data).__name__}; encode them first")
+    if memoryview(data).nbytes > MOST_BYTES:
+        raise ValueError(f"one file has at most {MOST_BYTES} bytes, as every claim writes it again; use publish()")
+    return bytes(data)
+
+
+class FileBase:
+    """What both file guards share."""
+
+    def __init__(self, folder: str | os.PathLike[str], *, timeout: float) -> None:
+        self._timeout = check_timeout(timeout)
+        if not isinstance(folder, (str, os.PathLike)):
+            raise TypeError(f"the folder is a path, not {type(folder).__name__}")
+        self._folder = Path(folder).resolve()
+        if not self._folder.is_dir():
+            raise GuardNotEnforceable(f"{str(self._folder)!r} is no folder; make it first, with the data's backup")
+        check_file_system(str(self._folder))
+        self._continuity = Continuity(object())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} in {str(self._folder)!r}, timeout {self._timeout:g} s>"
+
+    def _plan_claim(self, holders: Sequence[Holder], timeout: float | None) -> Plan[None]:
+        fences = sorted_fences(holders)
+        deadline = time.monotonic() + wait_seconds(holders, self._timeout, timeout)
+        of_fence = {as_fence(holder): holder for holder in holders}
+        with _released() as places:
+            found: dict[Fence, Content | None] = {}
+            for fence in fences:  # every guard locks in this order, so two cannot block each other
+                places.append((yield from self._plan_place(fence, deadline)))
+                found[fence] = yield Do(io.load, (places[-1].path,), fence.resource)
+                check_continuity(found[fence], fence, self._continuity.last(of_fence[fence], fence))
+            marks = {fence: admit_claim(_mark_of(found[fence]), fence) for fence in fences}
+            for fence, place in zip(fences, places, strict=True):
+                before = found[fence]
+                if before is None or not before.mark.is_of(fence):
+                    base = before or Content(fence, 0, (new_id(),))
+                    content = replace(base, fence=fence, seq=marks[fence].seq)
+                    yield Do(io.prepare, (place, content), fence.resource)
+                    yield Do(_replace, (place, before is None), fence.resource)
+                    before = content
+                self._continuity.remember(of_fence[fence], fence, before.seq, before.writes[0])
+
+    def _plan_place(self, fence: Fence, deadline: float) -> Plan[io.Place]:
+        """Lock the folder of a resource."""
+        path, failures = io.path_of(self._folder, fence.resource), 0
+        while True:
+            place: io.Place = yield Do(io.open_place, (path,), fence.resource)
+            while not place.try_lock():
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise GuardUnavailable(
+                        f"another process kept the files of {fence.resource!r} locked; nothing was written; retry",
+                        resource=fence.resource,
+                    )
+                failures += 1
+                yield Sleep(min(_BACKOFF.pause(failures), left))
+            if place.is_current():
+                return place
+            place.release()
+
+    def _plan_mark(self, resource: str) -> Plan[Mark | None]:
+        return _mark_of((yield from self._plan_load(resource)))
+
+    def _plan_load(self, resource: str) -> Plan[Content | None]:
+        path = io.path_of(self._folder, check_resource(resource))
+        return (yield Do(io.load, (path,), resource))  # type: ignore[no-any-return]
+
+    def _plan_read(self, resource: str) -> Plan[bytes | None]:
+        found = yield from self._plan_load(resource)
+        if found is not None and found.folders:
+            raise ValueError(f"{resource!r} was published as a folder; use path()")
+        return None if found is None else found.data
+
+    def _plan_path(self, resource: str) -> Plan[Path | None]:
+        found = yield from self._plan_load(resource)
+        if found is None or not found.folders:
+            return None
+        return io.path_of(self._folder, resource) / found.folders[0]
+
+    # Writes
+
+    def _plan_open(self, holder: Holder, claim: bool) -> Plan[FileTransaction]:
+        """Lock, and check the fence. The lock stays until the transaction is stored or released."""
+        fence = as_fence(holder)
+        deadline = time.monotonic() + wait_seconds([holder], self._timeout)
+        last = self._continuity.last(holder, fence)
+        place = yield from self._plan_place(fence, deadline)
+        try:
+            found = yield Do(io.load, (place.path,), fence.resource)
+            check_continuity(found, fence, last)
+            claimed = admit_claim(_mark_of(found), fence) if claim else _mark_of(found)
+            mark = admit_write(claimed, fence)
+            base = found or Content(fence, 0, (new_id(),))
+            return FileTransaction(place, fence, found, base.with_write(fence, mark, new_id()))
+        except BaseException:
+            place.release()
+            raise
+
+    def _plan_store(self, holder: Holder, transaction: FileTransaction, sending: Sending) -> Plan[Content]:
+        """Store what the transaction has. From the rename on, nobody but the disk knows the outcome."""
+        content, place = transaction._content(), transaction._place
+        resource = content.fence.resource
+        yield Do(io.prepare, (place, content), resource)
+        sending.unknown = content.unknown()
+        yield Do(_replace, (place, transaction._found is None), resource)
+        self._continuity.remember(holder, content.fence, content.seq, content.writes[0])
+        return content
+
+    def _plan_write(self, holder: Holder, data: object, claim: bool, sending: Sending) -> Plan[None]:
+        checked = check_data(data)
+        transaction = yield from self._plan_open(holder, claim)
+        try:
+            transaction.data = checked
+            yield from self._plan_store(holder, transaction, sending)
+        finally:
+            transaction._place.release()
+
+    def _plan_publish(self, holder: Holder, bodies: Mapping[str, io.Body], claim: bool, sending: Sending) -> Plan[Path]:
+        fence, name = as_fence(holder), f"{io.PREFIX}{new_id().replace('/', '-')}"
+        checked = _check_bodies(bodies)
+        path = io.path_of(self._folder, fence.resource)
+        mark = yield from self._plan_mark(fence.resource)
+        admit_write(admit_claim(mark, fence) if claim else mark, fence)  # refused before anything is copied
+        made: io.Place = yield Do(io.open_place, (path,), fence.resource)
+        made.release()
+        built: io.Place = yield Do(io.build, (path, name, checked), fence.resource)
+        try:
+            transaction = yield from self._plan_open(holder, claim)
+            try:
+                if not built.is_current():
+                    raise GuardUnavailable("the new folder was removed meanwhile; retry", resource=fence.resource)
+                following = transaction._following
+                folders = (name, *following.folders)[:2]
+                transaction._following = replace(following, folders=folders, data=None)
+                transaction._before = transaction.data = None
+                yield Do(os.fsync, (transaction._place.fd,), fence.resource)  # the folder's name, before the pointer
+                yield from self._plan_store(holder, transaction, sending)
+                yield Do(io.remove_unused, (path, folders), fence.resource)
+                return path / name
+            finally:
+                transaction._place.release()
+        finally:
+            built.release()
+
+    def _plan_landed(self, error: OutcomeUnknown, timeout: float | None) -> Plan[bool | None]:
+        """Find out under the lock: so the write is over. What has landed is also on the disk when this returns."""
+        unknown = check_unknown(error)
+        deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
+        if (yield from self._plan_load(unknown.fence.resource)) is None:
+            return None
+        with _released() as places:
+            places.append((yield from self._plan_place(unknown.fence, deadline)))
+            found = yield Do(io.load, (places[0].path,), unknown.fence.resource)
+            landed = verdict(unknown, found)
+            if landed:
+                yield Do(_sync, (places[0],), unknown.fence.resource)
+            return landed
+
+
+def _replace(place: io.Place, is_first: bool) -> None:
+    io.replace_pointer(place, is_first=is_first)
+
+
+def _sync(place: io.Place) -> None:
+    io.sync_folder(place, is_first=True)
+
+
+def _mark_of(found: Content | None) -> Mark | None:
+    return None if found is None else found.mark
+
+
+@contextmanager
+def _released() -> Iterator[list[io.Place]]:
+    """Release the places of the list at the end."""
+    places: list[io.Place] = []
+    try:
+        yield places
+    finally:
+        for place in places:
+            place.release()
+
+
+def _check_bodies(bodies: object) -> dict[str, io.Body]:
+    if not isinstance(bodies, Mapping):
+        raise TypeError(f"publish takes a mapping of names to bytes or paths, not {type(bodies).__name__}")
+    if not bodies:
+        raise ValueError("publish at least one file")
+    checked: dict[str, io.Body] = {}
+    for name, body in bodies.items():
+        if not isinstance(body, (bytes, Path)):
+            raise TypeError(f"{name!r:.80} is bytes or a pathlib.Path, not {type(body).__name__}")
+        checked[check_name(name)] = body
+    return checked

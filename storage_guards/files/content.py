@@ -1,0 +1,105 @@
+"""The pointer file of a resource: its mark, its last writes, and its data or the folder that has them. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import PurePath
+
+from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
+from fencing.kernel.fence import Fence, Mark
+from storage_guards.continuity import REMEMBERED_WRITES, Acknowledged, check
+
+MOST_BYTES = 64 * 2**20
+"""The most bytes of one file: every claim writes it again. Larger ones are published in a folder."""
+
+_HEAD = "fencing 1"
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a pointer file has.
+
+    Args:
+        fence: the newest one that was admitted.
+        seq: of the mark.
+        writes: the ids of the last writes, the newest first.
+        folders: the current publication's folder, and the one before; empty: ``data`` is current.
+        data: the bytes of the one file; None: there is none.
+    """
+
+    fence: Fence
+    seq: int
+    writes: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    data: bytes | None = None
+
+    @property
+    def mark(self) -> Mark:
+        return Mark(self.fence.number, self.fence.token, self.seq)
+
+    def with_write(self, fence: Fence, mark: Mark, id_: str) -> Content:
+        """Return it after one more write."""
+        return replace(self, fence=fence, seq=mark.seq, writes=(id_, *self.writes)[:REMEMBERED_WRITES])
+
+    def unknown(self) -> OutcomeUnknown:
+        """Return the error to raise if nobody knows whether this content, with its newest write, is stored."""
+        return OutcomeUnknown(fence=self.fence, seq=self.seq, recent_writes=" ".join(self.writes))
+
+    def encode(self) -> bytes:
+        """Return the bytes of the file."""
+        kind = "nothing" if self.data is None else "data"
+        if self.folders:
+            kind = " ".join(("folder", *self.folders))
+        head = f"{_HEAD} {self.fence} {self.seq}\n{' '.join(self.writes)}\n{kind}\n"
+        return head.encode() + (self.data or b"")
+
+
+def decode(stored: bytes, path: PurePath) -> Content:
+    """Return the content of a pointer file.
+
+    Raises:
+        GuardNotEnforceable: it is damaged, or another version of the library wrote it.
+    """
+    try:
+        first, second, third, data = stored.split(b"\n", 3)
+        head, fence, seq = first.decode("ascii").rsplit(" ", 2)
+        kind, *folders = third.decode("ascii").split()
+        if head != _HEAD or kind not in ("nothing", "data", "folder") or (kind == "folder") != bool(folders):
+            raise ValueError(f"unknown format {head!r} {kind!r}")
+        writes = tuple(second.decode("ascii").split())
+        found = Content(Fence.parse(fence), int(seq), writes, tuple(folders), data if kind == "data" else None)
+        found.mark  # noqa: B018 - checks the seq
+    except (ValueError, UnicodeDecodeError) as error:
+        raise GuardNotEnforceable(
+            f"the pointer file {str(path)!r} is damaged ({error!s:.100}): an operator must restore it with its data"
+        ) from error
+    return found
+
+
+def check_continuity(found: Content | None, fence: Fence, last: Acknowledged | None) -> None:
+    """Refuse a storage that has lost what it had acknowledged under this fence."""
+    if found is not None and found.mark.is_of(fence):
+        check(last, fence, found.seq, found.writes)
+
+
+def verdict(unknown: OutcomeUnknown, found: Content | None) -> bool | None:
+    """Return whether a write has landed, now that its lock is free, and so the write is over."""
+    own, *older = unknown.recent_writes.split() or [""]
+    if found is None or not own:
+        return None
+    if own in found.writes:
+        return True
+    return False if set(older) & set(found.writes) else None
+
+
+def check_name(name: object) -> str:
+    """Return the name of a file in a publication.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"the name of a file is a str, not {type(name).__name__}")
+    if not name or name in (".", "..") or "/" in name or "\0" in name or len(name.encode()) > 255:
+        raise ValueError(f"{name[:80]!r} is no name of a file: 1 to 255 bytes, without '/'")
+    return name

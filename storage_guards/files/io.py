@@ -1,0 +1,186 @@
+"""The calls of the operating system, and their order. The tests kill a process before each of them.
+
+The folder of a resource has:
+
+- ``current``: the pointer file, replaced by a rename;
+- ``new``: the next pointer file, while it is written;
+- ``folder-<id>``: the files of a publication. It never changes after its name is in the pointer file.
+
+The lock is flock(2) on the folder itself: the pointer file is replaced, and a lock file could be deleted. The kernel
+frees it when the process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from storage_guards.files.content import Content, decode
+
+CURRENT, NEW, PREFIX = "current", "new", "folder-"
+CHUNK = 2**20
+
+_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
+
+Body = bytes | Path
+
+
+class Place:
+    """The folder of one resource, opened, to lock it and to fsync it. Forgotten ones are closed by the collector."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+    def try_lock(self) -> bool:
+        """Lock the folder if it is free. Never waits."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+
+    def is_current(self) -> bool:
+        """Return whether the folder still has its name: it may have been removed, and made again."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def release(self) -> None:
+        """Free the lock, also where a forked child has a copy, and close the folder."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            finally:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        if vars(self).get("fd", -1) >= 0:
+            os.close(self.fd)
+
+
+def path_of(folder: Path, resource: str) -> Path:
+    """Return the path of a resource's folder: exact for every name, and never too long."""
+    return folder / hashlib.sha256(resource.encode()).hexdigest()
+
+
+def open_place(path: Path) -> Place:
+    """Open the folder of a resource; make it if there is none."""
+    try:
+        return Place(path)
+    except FileNotFoundError:
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            pass
+        return Place(path)
+
+
+def load(path: Path) -> Content | None:
+    """Return what the pointer file has; None: there is none. It may be called without the lock: a rename is atomic."""
+    try:
+        fd = os.open(path / CURRENT, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        parts = []
+        while part := os.read(fd, CHUNK):
+            parts.append(part)
+    finally:
+        os.close(fd)
+    return decode(b"".join(parts), path / CURRENT)
+
+
+def prepare(place: Place, content: Content) -> None:
+    """Write the next pointer file, and wait until the disk has it. Nothing has changed for readers."""
+    write_file(place.path / NEW, content.encode())
+
+
+def replace_pointer(place: Place, *, is_first: bool) -> None:
+    """Make the next pointer file the current one, and wait until the disk has the change."""
+    os.replace(place.path / NEW, place.path / CURRENT)
+    sync_folder(place, is_first=is_first)
+
+
+def sync_folder(place: Place, *, is_first: bool) -> None:
+    """Wait until the disk has the names in the folder; of the first pointer, also the folder's own name."""
+    os.fsync(place.fd)
+    if is_first:
+        fsync_path(place.path.parent)
+
+
+def fsync_path(path: Path) -> None:
+    """Wait until the disk has the names in a folder."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_file(path: Path, body: Body) -> None:
+    """Write a file, and wait until the disk has its bytes."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        if isinstance(body, bytes):
+            _write_all(fd, body)
+        else:
+            source = os.open(body, os.O_RDONLY)
+            try:
+                while part := os.read(source, CHUNK):
+                    _write_all(fd, part)
+            finally:
+                os.close(source)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def build(path: Path, name: str, bodies: Mapping[str, Body]) -> Place:
+    """Write the files of a publication into a new folder. It stays locked, so that nobody removes it as unused."""
+    os.mkdir(path / name)
+    made = Place(path / name)
+    if not made.try_lock() or not made.is_current():
+        raise GuardUnavailable("the new folder was removed by another publication; retry")
+    for file, body in bodies.items():
+        write_file(made.path / file, body)
+    os.fsync(made.fd)
+    return made
+
+
+def remove_unused(path: Path, used: tuple[str, ...]) -> None:
+    """Remove the folders of publications that are neither current, nor the one before, nor being built.
+
+    What cannot be removed now is removed after a later publication.
+    """
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            if name.startswith(PREFIX) and name not in used:
+                old = Place(path / name)
+                if old.try_lock():
+                    shutil.rmtree(old.path, ignore_errors=True)
+                old.release()
+
+
+def error_of(error: OSError, resource: str) -> GuardUnavailable | GuardNotEnforceable:
+    """Return the guard's error for one of the operating system's, before anything was changed."""
+    if error.errno in _REFUSED:
+        return GuardNotEnforceable(
+            f"the guard may not use its folder: {error}; nothing was written; give this user a folder that it can write"
+        )
+    return GuardUnavailable(f"the disk refused: {error}; nothing was written; retry", resource=resource)

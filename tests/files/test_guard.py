@@ -1,0 +1,302 @@
+"""Files behind the guard: publications, refusals, and what a disk that fails leaves."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.servers import freeze
+from fencing import (
+    Fence,
+    GuardNotEnforceable,
+    GuardUnavailable,
+    OutcomeUnknown,
+    StaleFence,
+    UnclaimedFence,
+)
+from storage_guards import FileGuard
+from storage_guards.files import content, io, systems
+from tests.support.sides import Side
+
+MINE = Fence("r", 5, "a" * 22)
+NEWER = Fence("r", 6, "b" * 22)
+ROOT = Path(__file__).resolve().parents[2]
+
+NewGuard = Callable[..., Any]
+
+
+def place(folder: Path) -> Path:
+    return io.path_of(folder, "r")
+
+
+def folders(folder: Path) -> set[str]:
+    return {name for name in os.listdir(place(folder)) if name.startswith("folder-")}
+
+
+def test_one_file(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
+    guard = new_guard()
+    assert side.call(guard.read, "r") is None
+    assert not place(tmp_path).exists(), "reading makes nothing"
+    side.call(guard.write, MINE, b"", claim=True)
+    assert side.call(guard.read, "r") == b""
+    side.call(guard.write, MINE, b"\n\nwhat\x00ever\n")
+    assert side.call(guard.read, "r") == b"\n\nwhat\x00ever\n"
+    side.call(guard.claim, NEWER)
+    assert side.call(guard.read, "r") == b"\n\nwhat\x00ever\n", "a claim leaves the data alone"
+    assert os.listdir(place(tmp_path)) == ["current"]
+
+
+def test_a_folder_changes_as_one(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
+    guard = new_guard()
+    copied = tmp_path / "copied"
+    copied.write_bytes(b"x" * 3_000_000)
+    first = side.call(guard.publish, MINE, {"a": b"1", "b": copied}, claim=True)
+    assert side.call(guard.path, "r") == first
+    assert (first / "b").read_bytes() == copied.read_bytes()
+    second = side.call(guard.publish, MINE, {"a": b"2"})
+    assert sorted(os.listdir(second)) == ["a"], "nothing of the one before"
+    assert (first / "a").read_bytes() == b"1", "its readers still have it"
+    side.call(guard.publish, MINE, {"a": b"3"})
+    assert not first.exists()
+    assert len(folders(tmp_path)) == 2
+    side.expect(ValueError, guard.read, "r")
+    side.call(guard.claim, NEWER)
+    side.expect(StaleFence, guard.publish, MINE, {"a": b"4"})
+    assert len(folders(tmp_path)) == 2, "nothing was copied"
+    side.call(guard.write, NEWER, b"one file again")
+    assert side.call(guard.path, "r") is None
+
+
+def test_a_publication_that_is_being_built_is_not_removed(tmp_path: Path) -> None:
+    guard = FileGuard(tmp_path)
+    guard.claim(MINE)
+    building = io.build(place(tmp_path), "folder-slow", {"a": b"1"})
+    for number in range(3):
+        guard.publish(MINE, {"a": b"%d" % number})
+    assert building.is_current()
+    building.release()
+    guard.publish(MINE, {"a": b"4"})
+    assert "folder-slow" not in folders(tmp_path), "a process that was killed while it built left it"
+
+
+@pytest.mark.parametrize(
+    ("files", "error"),
+    [
+        ({}, ValueError),
+        ({"../x": b""}, ValueError),
+        ({"a/b": b""}, ValueError),
+        ({"..": b""}, ValueError),
+        ({"": b""}, ValueError),
+        ({"x" * 256: b""}, ValueError),
+        ({"a": "text"}, TypeError),
+        ({b"a": b""}, TypeError),
+        ([b"a"], TypeError),
+    ],
+    ids=repr,
+)
+def test_files_that_are_refused(
+    side: Side, new_guard: NewGuard, tmp_path: Path, files: Any, error: type[Exception]
+) -> None:
+    side.expect(error, new_guard().publish, MINE, files, claim=True)
+    assert os.listdir(tmp_path) == []
+
+
+def test_data_that_are_refused(
+    side: Side, new_guard: NewGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = new_guard()
+    side.expect(TypeError, guard.write, MINE, "text", claim=True)
+    monkeypatch.setattr("storage_guards.files.base.MOST_BYTES", 10)
+    assert "publish()" in str(side.expect(ValueError, guard.write, MINE, b"x" * 11, claim=True))
+    assert os.listdir(tmp_path) == []
+    missing = {"a": tmp_path / "absent"}
+    side.expect(GuardNotEnforceable, guard.publish, MINE, missing, claim=True)
+    assert side.call(guard.mark, "r") is None
+
+
+# Folders and file systems that cannot be used
+
+
+def test_folders_that_are_refused(side: Side, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"")
+    for folder in (tmp_path / "absent", file):
+        with pytest.raises(GuardNotEnforceable, match="no folder"):
+            FileGuard(folder)
+    with pytest.raises(TypeError, match="a path"):
+        FileGuard(5)  # type: ignore[arg-type]
+
+
+def test_file_systems_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert systems.type_of(str(tmp_path)) in systems.ALLOWED
+    with pytest.raises(GuardNotEnforceable, match="an unknown file system"):
+        FileGuard("/proc")
+    for kind, name in ((0x6969, "NFS"), (0x65735546, "FUSE")):
+        monkeypatch.setattr(systems, "type_of", lambda _, kind=kind: kind)
+        with pytest.raises(GuardNotEnforceable, match=name):
+            FileGuard(tmp_path)
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(GuardNotEnforceable, match="Linux"):
+        FileGuard(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_folder_that_this_user_may_not_write(tmp_path: Path) -> None:
+    guard = FileGuard(tmp_path)
+    guard.write(MINE, b"1", claim=True)
+    os.chmod(tmp_path, 0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(GuardNotEnforceable, match="nothing was written"):
+            guard.claim(NEWER)
+        with pytest.raises(GuardNotEnforceable, match="nothing was written"):
+            guard.claim(Fence("another", 5, "c" * 22))
+    finally:
+        os.seteuid(0)
+    assert guard.read("r") == b"1"
+    assert guard.mark("r") is not None
+    guard.write(MINE, b"2")
+
+
+def test_a_pointer_that_is_damaged(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
+    guard = new_guard()
+    side.call(guard.write, MINE, b"1", claim=True)
+    current = place(tmp_path) / "current"
+    stored = current.read_bytes()
+    for damaged in (b"", stored[:20], b"fencing 2" + stored[9:], stored.replace(b"\ndata\n", b"\nfolder\n")):
+        current.write_bytes(damaged)
+        side.expect(GuardNotEnforceable, guard.claim, NEWER)
+        side.expect(GuardNotEnforceable, guard.write, MINE, b"2")
+        assert current.read_bytes() == damaged
+
+
+# A disk that fails, and a restore
+
+
+@pytest.mark.parametrize("failing", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_is_full_changes_nothing(
+    side: Side, new_guard: NewGuard, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    guard = new_guard()
+    side.call(guard.write, MINE, b"1", claim=True)
+
+    def fsync(_: int) -> None:
+        raise OSError(failing, os.strerror(failing))
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", fsync)
+        side.expect(GuardUnavailable, guard.write, MINE, b"2")
+        side.expect(GuardUnavailable, guard.publish, MINE, {"a": b"2"})
+    assert side.call(guard.read, "r") == b"1"
+    side.call(guard.write, MINE, b"3")
+    assert side.call(guard.mark, "r").seq == 2
+
+
+@pytest.mark.parametrize("landed", [True, False])
+def test_a_disk_that_fails_at_the_rename(
+    side: Side, new_guard: NewGuard, monkeypatch: pytest.MonkeyPatch, landed: bool
+) -> None:
+    """Nobody knows what it did. The id of the write decides, under the lock."""
+    guard = new_guard()
+    side.call(guard.write, MINE, b"1", claim=True)
+    real = os.replace
+
+    def rename(source: Path, target: Path) -> None:
+        if landed:
+            real(source, target)
+        raise OSError(errno.EIO, "the disk")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", rename)
+        unknown = side.expect(OutcomeUnknown, guard.write, MINE, b"2")
+    assert unknown.seq == 2
+    assert isinstance(unknown.__cause__, GuardUnavailable)
+    assert side.call(guard.landed, unknown) is landed
+    assert side.call(guard.read, "r") == (b"2" if landed else b"1")
+    for _ in range(17):
+        side.call(guard.write, MINE, b"3")
+    assert side.call(guard.landed, unknown) is None
+
+
+def test_a_folder_that_was_restored(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
+    """Its marks went back with the data: the holder that has seen more is refused."""
+    guard, current = new_guard(), place(tmp_path) / "current"
+    side.call(guard.write, MINE, b"1", claim=True)
+    backup = current.read_bytes()
+    side.call(guard.write, MINE, b"2")
+    current.write_bytes(backup)
+    assert side.expect(UnclaimedFence, guard.write, MINE, b"3").acknowledged == 2
+    side.expect(UnclaimedFence, guard.claim, MINE)
+    side.call(guard.claim, NEWER)
+    assert side.call(guard.read, "r") == b"1"
+
+
+# Holders that stop
+
+
+HOLDER = """
+import sys, time
+from fencing import Fence
+from storage_guards import FileGuard
+with FileGuard(sys.argv[1]).begin(Fence("r", 5, "a" * 22)) as file:
+    file.data = b"late"
+    print("inside", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_frozen_holder_keeps_others_out_until_it_is_killed(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:
+    guard = new_guard(timeout=0.2)
+    side.call(guard.write, MINE, b"first", claim=True)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    ) as holder:
+        assert holder.stdout
+        assert holder.stdout.readline() == "inside\n"
+        freeze(holder)
+        side.expect(GuardUnavailable, guard.claim, NEWER)
+        assert side.call(guard.read, "r") == b"first", "readers need no lock"
+        holder.kill()
+    side.call(new_guard().claim, NEWER)
+    side.expect(StaleFence, guard.write, MINE, b"later still")
+
+
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    guard = FileGuard(tmp_path, timeout=1)
+    read, write = os.pipe()
+    with guard.begin(MINE, claim=True):
+        child = os.fork()
+        if not child:
+            os.close(write)
+            os.read(read, 1)
+            os._exit(0)
+    try:
+        guard.claim(NEWER)
+    finally:
+        os.close(write)
+        os.close(read)
+        os.waitpid(child, 0)
+
+
+def test_a_folder_that_is_removed_while_one_waits_for_it(tmp_path: Path) -> None:
+    guard = FileGuard(tmp_path)
+    first = io.open_place(place(tmp_path))
+    assert first.try_lock()
+    os.rmdir(first.path)
+    assert not first.is_current()
+    guard.write(MINE, b"1", claim=True)
+    assert guard.read("r") == b"1"
+
+
+def test_the_pointer_file_can_be_read_by_people(tmp_path: Path) -> None:
+    FileGuard(tmp_path).write(MINE, b"1", claim=True)
+    head, _, kind, data = (place(tmp_path) / "current").read_bytes().split(b"\n")
+    assert (head, kind, data) == (f"fencing 1 {MINE} 1".encode(), b"data", b"1")
+    assert content.decode((place(tmp_path) / "current").read_bytes(), Path("x")).mark.seq == 1
