@@ -10,7 +10,7 @@ from typing import Any
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
-from storage_guards.http.claims import ClaimAll, ReadMark, check_path, plan_answer
+from storage_guards.http.claims import SAFE_METHODS, ClaimAll, ReadMark, check_gate, check_path, plan_answer
 from storage_guards.http.header import SCOPE_KEY, FenceRequired, fences
 from storage_guards.http.problems import MALFORMED, Problem, problem_of
 
@@ -35,23 +35,42 @@ class FencingMiddleware:
       that the request carries: 412. FenceRequired: 428. GuardUnavailable: 503. If the response has begun, and for all
       other errors, the exception propagates.
 
+    With ``gate=True`` it checks all fences of a request, and holds their marks locked until the handler has ended: for
+    handlers whose effects are elsewhere, where no transaction can check. Then no newer holder can claim in between.
+    That is right **while this process lives**. If it dies, the marks are free, and a call that it has already sent may
+    still arrive. Requests without a fence get 428, except GET and other safe ones, which pass unchecked. The answer is
+    sent after the marks were released, so its body is in memory. The handler must not use the guard for the same
+    resource: it would wait for itself. See docs/guards/http.md.
+
     In Starlette and FastAPI, add it with ``app.add_middleware(FencingMiddleware, guard=guard)``.
 
     Args:
         app: the application.
         guard: the guard at which clients claim. A sync one is called in a thread.
         claims_path: the path of claims, with the prefix of a mounted application. None: no claims are answered.
+        gate: whether requests are checked, and their marks locked, while the handler runs. It needs an async guard
+            whose ``begin`` locks the mark.
 
     Raises:
-        TypeError, ValueError: ``guard`` is no guard, or ``claims_path`` no path.
+        TypeError, ValueError: ``guard`` is no guard, or cannot be a gate, or ``claims_path`` is no path.
     """
 
-    def __init__(self, app: App, guard: Guard | AsyncGuard, *, claims_path: str | None = "/fencing/claims") -> None:
+    def __init__(
+        self,
+        app: App,
+        guard: Guard | AsyncGuard,
+        *,
+        claims_path: str | None = "/fencing/claims",
+        gate: bool = False,
+    ) -> None:
         self._is_async = inspect.iscoroutinefunction(getattr(guard, "claim", None))
         check_guards([guard], asynchronous=self._is_async)
         self._app = app
         self._guard: Any = guard
         self._claims_path = check_path(claims_path)
+        self._gate = check_gate(gate, guard)
+        if gate and not self._is_async:
+            raise TypeError("gate=True needs an async guard here; or use WSGIFencingMiddleware with a sync one")
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Handle one request. A websocket or a lifespan is passed on as it is."""
@@ -76,12 +95,29 @@ class FencingMiddleware:
             await send(message)
 
         try:
-            await self._app(scope, receive, noting_send)
+            if self._gate and scope["method"] not in SAFE_METHODS:
+                for message in await self._gated(scope, receive):
+                    await noting_send(message)
+            else:
+                await self._app(scope, receive, noting_send)
         except (FencingError, FenceRequired) as error:
             refused = problem_of(error, scope)
             if started or refused is None:
                 raise
             await _send(send, refused)
+
+    async def _gated(self, scope: MutableMapping[str, Any], receive: Receive) -> list[Message]:
+        """Run the handler while the marks are locked, and return its messages: the answer counts if the lock held."""
+        messages: list[Message] = []
+
+        async def hold_back(message: Message) -> None:
+            messages.append(message)
+
+        if not scope[SCOPE_KEY]:
+            raise FenceRequired
+        async with self._guard.begin(*scope[SCOPE_KEY]):
+            await self._app(scope, receive, hold_back)
+        return messages
 
     async def _perform(self, effect: ClaimAll | ReadMark) -> Any:
         call = self._guard.claim if isinstance(effect, ClaimAll) else self._guard.mark

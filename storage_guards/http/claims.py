@@ -18,6 +18,9 @@ from storage_guards.http.problems import Problem, answer, problem, problem_of
 
 MAX_QUERY = 4096
 
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
+"""The methods that change nothing (RFC 9110, 9.2.1): a gate lets them pass."""
+
 
 class ClaimAll(NamedTuple):
     """The effect: claim these fences at the guard, all or none."""
@@ -40,6 +43,20 @@ def check_path(path: object) -> str | None:
     if not path.startswith("/"):
         raise ValueError(f"claims_path must begin with '/', not {path[:80]!r}")
     return path
+
+
+def check_gate(gate: object, guard: object) -> bool:
+    """Return ``gate``, if this guard can hold the mark while a handler runs. Raise TypeError otherwise."""
+    if not isinstance(gate, bool):
+        raise TypeError(f"gate must be True or False, not {type(gate).__name__}")
+    if not gate:
+        return gate
+    name = type(guard).__name__
+    if not callable(getattr(guard, "begin", None)) or not getattr(guard, "begin_locks_mark", True):
+        raise TypeError(
+            f"gate=True needs a guard whose begin() locks the mark, such as SQLAlchemyGuard; {name} has none"
+        )
+    return gate
 
 
 def plan_answer(method: str, query: str, found: tuple[Fence, ...]) -> Plan[Problem]:

@@ -10,7 +10,7 @@ from typing import Any
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import Guard, check_guards
-from storage_guards.http.claims import ClaimAll, ReadMark, check_path, plan_answer
+from storage_guards.http.claims import SAFE_METHODS, ClaimAll, ReadMark, check_gate, check_path, plan_answer
 from storage_guards.http.header import HEADER, SCOPE_KEY, FenceRequired, fences
 from storage_guards.http.problems import MALFORMED, Problem, problem_of
 
@@ -34,20 +34,28 @@ class WSGIFencingMiddleware:
     response raises while it is sent propagates. Django and Flask answer exceptions with a 500 before a middleware sees
     them: there, call :func:`~storage_guards.http.problem_of` (docs/guards/http.md).
 
+    With ``gate=True`` it checks all fences of a request, and holds their marks locked until the handler has ended, as
+    :class:`FencingMiddleware` does, with the same limits.
+
     Args:
         app: the application.
         guard: the sync guard at which clients claim.
         claims_path: the path of claims, with the prefix of a mounted application. None: no claims are answered.
+        gate: whether requests are checked, and their marks locked, while the handler runs. It needs a guard whose
+            ``begin`` locks the mark.
 
     Raises:
-        TypeError, ValueError: ``guard`` is no sync guard, or ``claims_path`` no path.
+        TypeError, ValueError: ``guard`` is no sync guard, or cannot be a gate, or ``claims_path`` is no path.
     """
 
-    def __init__(self, app: App, guard: Guard, *, claims_path: str | None = "/fencing/claims") -> None:
+    def __init__(
+        self, app: App, guard: Guard, *, claims_path: str | None = "/fencing/claims", gate: bool = False
+    ) -> None:
         check_guards([guard], asynchronous=False)
         self._app = app
-        self._guard = guard
+        self._guard: Any = guard
         self._claims_path = check_path(claims_path)
+        self._gate = check_gate(gate, guard)
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Handle one request."""
@@ -60,12 +68,36 @@ class WSGIFencingMiddleware:
             return _send(start_response, run(plan, self._perform))
         environ[SCOPE_KEY] = found
         try:
+            if self._gate and environ["REQUEST_METHOD"] not in SAFE_METHODS:
+                return self._gated(environ, start_response)
             return self._app(environ, start_response)
         except (FencingError, FenceRequired) as error:
             refused = problem_of(error, environ)
             if refused is None:
                 raise
             return _send(start_response, refused, sys.exc_info())  # with it, the server raises if headers were sent
+
+    def _gated(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Run the handler while the marks are locked, and return its answer, which counts if the lock held."""
+        started: list[tuple[Any, ...]] = []
+        written: list[bytes] = []
+
+        def hold_back(*arguments: Any) -> Callable[[bytes], object]:
+            started[:] = [arguments]
+            return written.append
+
+        if not environ[SCOPE_KEY]:
+            raise FenceRequired
+        with self._guard.begin(*environ[SCOPE_KEY]):
+            body = self._app(environ, hold_back)
+            try:
+                written.extend(body)
+            finally:
+                close = getattr(body, "close", None)
+                if close is not None:
+                    close()
+        start_response(*started[0])
+        return written
 
     def _perform(self, effect: ClaimAll | ReadMark) -> Any:
         if isinstance(effect, ClaimAll):

@@ -46,6 +46,9 @@ _Request = tuple[Script, list[bytes], list[bytes | int]]
 class RedisBase:
     """What both Redis guards share. A subclass has the connections."""
 
+    begin_locks_mark = False
+    """A block does not lock the mark: it is refused at its end. So it cannot be the gate of effects elsewhere."""
+
     def __init__(self, client: Any, *, timeout: float, cluster: bool, address: str) -> None:
         self._timeout = check_timeout(timeout)
         self._cluster, self._address = cluster, address

@@ -1,0 +1,184 @@
+"""``gate=True``: the marks stay locked while the handler runs. For effects that no transaction of the guard covers."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from fencing import Fence, GuardUnavailable, OutcomeUnknown
+from storage_guards import (
+    AsyncMemoryGuard,
+    FencingMiddleware,
+    MemoryGuard,
+    RedisGuard,
+    SQLAlchemyGuard,
+    WSGIFencingMiddleware,
+)
+from storage_guards.http import header_of
+
+OLD, MINE, NEWER = (Fence("r", number, letter * 22) for number, letter in ((4, "o"), (5, "a"), (6, "b")))
+
+
+class Service:
+    """A gated application in this process, sync (WSGI) or async (ASGI). Its handler calls ``work``."""
+
+    def __init__(self, asynchronous: bool, guard: Any = None) -> None:
+        self.asynchronous = asynchronous
+        self.guard: Any = guard or (AsyncMemoryGuard if asynchronous else MemoryGuard)(timeout=0.05)
+        self.handled = 0
+        self.work: Callable[[], Any] = lambda: None
+        self.claims: list[str] = []
+
+    def claim(self, fence: Fence) -> None:
+        done = self.guard.claim(fence)
+        if self.asynchronous:
+            asyncio.run(done)
+
+    async def try_claim(self, fence: Fence) -> None:
+        """What a newer holder gets while the handler runs."""
+        try:
+            done = self.guard.claim(fence)
+            if self.asynchronous:
+                await done
+            self.claims.append("claimed")
+        except GuardUnavailable:
+            self.claims.append("waits")
+
+    def ask(self, *fences: Fence, method: str = "POST") -> tuple[int, bytes]:
+        return self._ask_asgi(fences, method) if self.asynchronous else self._ask_wsgi(fences, method)
+
+    def _ask_asgi(self, fences: tuple[Fence, ...], method: str) -> tuple[int, bytes]:
+        sent: list[Any] = []
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            self.handled += 1
+            await self.try_claim(NEWER)
+            self.work()
+            await send({"type": "http.response.start", "status": 201, "headers": []})
+            await send({"type": "http.response.body", "body": b"do", "more_body": True})
+            await send({"type": "http.response.body", "body": b"ne"})
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        headers = [(b"fencing-token", header_of(*fences).encode())] if fences else []
+        scope = {"type": "http", "method": method, "path": "/", "query_string": b"", "headers": headers}
+        asyncio.run(FencingMiddleware(app, self.guard, gate=True)(scope, None, send))  # type: ignore[arg-type]
+        return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
+
+    def _ask_wsgi(self, fences: tuple[Fence, ...], method: str) -> tuple[int, bytes]:
+        statuses: list[str] = []
+
+        def app(environ: Any, start_response: Any) -> Iterator[bytes]:
+            self.handled += 1
+            asyncio.run(self.try_claim(NEWER))
+            self.work()
+            start_response("201 Created", [])
+            yield b"do"
+            yield b"ne"
+
+        environ = {"REQUEST_METHOD": method, "PATH_INFO": "/", "wsgi.input": io.BytesIO()}
+        if fences:
+            environ["HTTP_FENCING_TOKEN"] = header_of(*fences)
+        body = WSGIFencingMiddleware(app, self.guard, gate=True)(
+            environ, lambda status, headers, *_: statuses.append(status)
+        )
+        body = list(body)
+        return int(statuses[0][:3]), b"".join(body)
+
+
+@pytest.fixture(params=[False, True], ids=["wsgi", "asgi"])
+def service(request: pytest.FixtureRequest) -> Service:
+    return Service(request.param)
+
+
+def test_no_newer_holder_claims_while_the_handler_runs(service: Service) -> None:
+    service.claim(MINE)
+    assert service.ask(MINE) == (201, b"done")
+    assert service.claims == ["waits"]
+    service.claim(NEWER)
+
+
+def test_a_late_request_does_not_reach_the_handler(service: Service) -> None:
+    service.claim(MINE)
+    assert service.ask(OLD)[0] == 412
+    assert service.ask(NEWER)[0] == 412, "never claimed"
+    assert service.ask()[0] == 428
+    assert service.handled == 0
+
+
+def test_safe_methods_pass(service: Service) -> None:
+    assert service.ask(method="GET") == (201, b"done")
+    assert service.claims == ["claimed"], "nothing is locked"
+
+
+def test_a_handler_that_fails_frees_the_marks(service: Service) -> None:
+    def fail() -> None:
+        raise LookupError
+
+    service.work = fail
+    service.claim(MINE)
+    with pytest.raises(LookupError):
+        service.ask(MINE)
+    service.claim(NEWER)
+
+
+def test_an_answer_counts_only_if_the_lock_held(postgres_url: str) -> None:
+    """The database ends the session while the handler runs: a newer holder may have claimed, so it is no success."""
+    engine = create_engine(postgres_url)
+    guard = SQLAlchemyGuard(engine, timeout=5)
+    guard.create_tables()
+    guard.claim(MINE)
+    service = Service(asynchronous=False, guard=guard)
+    release = threading.Event()
+
+    def end_session() -> None:
+        with create_engine(postgres_url).connect() as other:
+            other.execute(
+                text(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND state = 'idle in transaction'"
+                )
+            )
+        release.set()
+
+    async def no_claim(_: Fence) -> None:
+        pass
+
+    service.try_claim = no_claim  # type: ignore[method-assign,assignment]
+    service.work = end_session
+    try:
+        status = service.ask(MINE)[0]
+    except (OutcomeUnknown, SQLAlchemyError):  # the framework answers it with a 500
+        status = 500
+    assert status >= 500
+    assert service.handled == 1
+    assert release.is_set()
+    engine.dispose()
+
+
+def test_guards_that_cannot_be_a_gate() -> None:
+    def app(*_: Any) -> Any:
+        pass
+
+    with pytest.raises(TypeError, match="locks the mark"):
+        WSGIFencingMiddleware(app, RedisGuard(redis.Redis()), gate=True)
+
+    class Claims:
+        def claim(self, *_: Any, timeout: float | None = None) -> None: ...
+        def mark(self, _: str) -> None: ...
+
+    with pytest.raises(TypeError, match="locks the mark"):
+        WSGIFencingMiddleware(app, Claims(), gate=True)
+    with pytest.raises(TypeError, match="async guard"):
+        FencingMiddleware(app, MemoryGuard(), gate=True)
+    with pytest.raises(TypeError, match="True or False"):
+        WSGIFencingMiddleware(app, MemoryGuard(), gate="yes")  # type: ignore[arg-type]
