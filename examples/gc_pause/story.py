@@ -9,7 +9,7 @@ from examples.gc_pause.director import AMOUNTS, OPENING, Outcome
 from examples.stage.director import Act
 from examples.stage.story import Story
 
-_ACTS = (
+_ACTS: tuple[Act, ...] = (
     Act("1", "only a lock that expires", "lock_only", fenced=False, resumes_early=False, harms=True),
     Act("2", "textbook fencing of writes", "textbook", fenced=True, resumes_early=True, harms=True),
     Act("3a", "this library, paused as in act 1", "guarded", fenced=True, resumes_early=False, harms=False),
