@@ -119,12 +119,3 @@ def test_the_upkeep_that_is_shown(postgres_url: str, capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "fsync is off" in printed or "tcp_user_timeout" in printed
     engine.dispose()
-
-
-def test_the_guard_that_is_shown_is_the_one_that_is_tested() -> None:
-    sources = [ROOT / "examples" / "directory_guard.py", ROOT / "tests" / "guards" / "test_directory_guard.py"]
-    code = "\n".join(source.read_text("utf-8") for source in sources)
-    shown = examples("guards/your-own.md")
-    assert len(shown) == 3
-    for example in shown:
-        assert example in code

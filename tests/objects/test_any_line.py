@@ -14,9 +14,9 @@ import pytest
 from fencing import Fence, OutcomeUnknown
 from storage_guards import AsyncObjectStoreGuard, ObjectStoreGuard
 from storage_guards.objects import loop as object_loop
-from storage_guards.sending import Sending
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.requests import Close, Next
+from storage_guards.sending import Sending
 from tests.support import wait_until
 from tests.support.interrupted_lines import raise_at_line
 from tests.support.object_faults import FaultyStore
