@@ -9,7 +9,7 @@ from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulk, bulks, script_call, size_of
 from fencing.redis.scripts import ACQUIRE, RELEASE, Script
 
-Arguments = tuple[str | int | bytes, ...]
+Arguments = tuple[str | int, ...]
 
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 

@@ -40,7 +40,7 @@ POLICY_SECONDS = 60.0
 _BACKOFF = Backoff(0.02, 0.5)
 
 Holder = Fence | HasFence
-_Request = tuple[Script, list[bytes], list[bytes | int]]
+_Request = tuple[Script, list[bytes], list[Any]]
 
 
 class RedisBase:
@@ -172,7 +172,7 @@ class RedisBase:
         """Send a write once. Return its replies, or the fence whose mark is in another state, and that state."""
         script, keys, parts = request
         id_ = new_id()
-        args: list[str | int | bytes] = [len(fences), id_]
+        args: list[Any] = [len(fences), id_]
         for fence in fences:
             args += (fence.number, fence.token, newest[fence])
         names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
@@ -238,7 +238,8 @@ class RedisBase:
         parts, keys = packed_command(command, READS)
         self._check_keys(fences, keys)
         names: tuple[Any, ...] = tuple(keys)
-        call = call_without_token(READ, names, tuple(parts))
+        arguments: tuple[Any, ...] = tuple(parts)
+        call = call_without_token(READ, names, arguments)
         reply = yield from self._plan_call(call, fences[0].resource, time.monotonic() + self._timeout)
         if isinstance(reply[0], RedisError):
             raise reply[0]

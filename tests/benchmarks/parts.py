@@ -27,6 +27,7 @@ PARTS = {
     "renewal": "renewal of many leases",
     "sql": "guarded writes to SQL databases",
     "object_store": "guarded writes to object stores",
+    "guards": "guarded writes to Redis, to files and through HTTP",
     "calls": "calls of an operation",
     "live": "many locks in Redis",
     "enforced_guard": "enforcement in the database",

@@ -59,6 +59,7 @@ TEXTS = {
     f"waiter. The ttl is {failures.TTL} s. The time starts at the release, or at the expiry of the lock.",
     "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl.",
     "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",
+    "guards": "*plain*: the same write without a check: in one script, by an fsynced rename, by the same request.",
     "object_store": "A store in memory that answers each request after 10 ms. *requests* are counted.",
     "calls": "Counted, not timed, so they do not depend on the machine. A *module crossing* is a call from a function "
     "of one module to a function of another. Each step of a generator counts as a call.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks import calls, contended, failures, live, object_store, pair, renewal, sql
+from tests.benchmarks import calls, contended, failures, guards, live, object_store, pair, renewal, sql
 from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
@@ -124,6 +124,11 @@ def _write(scenario: str, limit: float) -> Row:
     )
 
 
+def _guarded(scenario: str, limit: float | None) -> Row:
+    what = ratio_to(guards.PLAIN, guards.TIME)
+    return Row(f"{scenario}: guard.write / plain", limit, (("guards", scenario, guards.WRITE, what),))
+
+
 def _publish(name: str, limit: float, of: str, what: str, unit: str) -> Row:
     return Row(f"objects, {name}", limit, (("object_store", object_store.SCENARIO, of, what),), unit)
 
@@ -172,6 +177,9 @@ ROWS = (
     _write(sql.SQLALCHEMY, 1.35),
     _write(sql.SQLITE, 1.2),
     _write(sql.MARIADB, 1.8),
+    _guarded(guards.REDIS, 1.5),
+    _guarded(guards.FILES, 1.2),
+    _guarded(guards.HTTP, None),
     _publish("requests of a publication", 3, object_store.PUBLISH, object_store.REQUESTS, ""),
     _publish("publish / put", 3.3, object_store.PUBLISH, PUT_X, "x"),
     _publish(f"{object_store.MANY} objects at once", 250.0, object_store.PUBLISH_MANY, object_store.TIME, "ms"),

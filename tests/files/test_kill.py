@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,8 @@ import pytest
 from fencing import Fence
 from storage_guards import FileGuard
 from storage_guards.files import base, io
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "guards" / "files.md"
 
 MINE = Fence("r", 5, "a" * 22)
 NEWER = Fence("r", 6, "b" * 22)
@@ -89,6 +92,17 @@ def test_the_table_of_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         guard.claim(Fence("another", 5, "c" * 22))
         assert [call for call in calls.made if call in FIRST and call != "fsync"] == FIRST[:2]
         assert calls.made.count("fsync") == 3
+
+
+def test_the_table_of_calls_of_the_page() -> None:
+    page = PAGE.read_text("utf-8")
+    table = page.partition("| step | calls |")[2].partition("\n\n")[0]
+    calls = re.findall(r"`(\w+)`", table)
+    in_order = [call.split()[0] for call in WRITE]
+    position = 0
+    for call in calls:  # each call of the page comes in this order; the end of a file is read once more
+        position = in_order.index(call, position) + 1
+    assert position == len(in_order)
 
 
 def state(folder: Path) -> Any:

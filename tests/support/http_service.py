@@ -56,7 +56,7 @@ def wsgi_app(path: str) -> Any:
             value = int(environ["wsgi.input"].read(length))
             fence = fence_for(environ, name)
             fail(query.get("fail", ""), fence)
-            with guard.begin(fence) as connection:
+            with engine.begin() if "unchecked" in query else guard.begin(fence) as connection:
                 connection.execute(WRITE, {"name": name, "value": value})
             body = b"written"
         start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])

@@ -1,0 +1,112 @@
+"""Guarded writes to Redis, to files and through HTTP, the fence already claimed, beside the same write without a check.
+
+Redis: the same commands in one script, sent by redis-py. Files: a temporary file, fsync, rename, fsync of the folder.
+HTTP: a PUT to a service that writes to SQLite, whose transaction checks the fence, or does not. All on one core with
+the server.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from fencing import Fence
+from storage_guards import FileGuard, HTTPGuard, RedisGuard, fenced
+from tests.benchmarks.contenders import AGAIN
+from tests.benchmarks.measure import turns
+from tests.benchmarks.parts import Found, Run
+from tests.benchmarks.servers import redis_server
+from tests.support.http_servers import running
+
+PLAIN, WRITE = "plain", "guard.write"
+TIME = "time, µs"
+WARM_UP = 30
+LIMIT = 60.0
+
+REDIS, FILES, HTTP = "Redis, two commands", "files, 1 KiB", "HTTP, SQLite behind a service"
+MINE = Fence("orders:1", 1, "a" * 22)
+
+Kinds = dict[str, Callable[[], object]]
+
+
+def part(run: Run) -> None:
+    for scenario in _SCENARIOS:
+        run.say(scenario)
+        found = run.child(scenario, "all", "guards.measure", seconds=LIMIT, scenario=scenario, rounds=run.rounds(500))
+        if found is not None:
+            run.compare(scenario, found, {TIME: (PLAIN,)})
+
+
+def measure(scenario: str, rounds: int) -> Found:
+    """Return the time of each kind of write, round by round. Runs in a child."""
+    with _SCENARIOS[scenario]() as functions:
+        functions[WRITE + AGAIN] = functions[WRITE]
+        kinds = list(functions)
+        times: dict[str, list[float]] = {kind: [] for kind in kinds}
+        for kind in kinds * WARM_UP:
+            functions[kind]()
+        for kind in turns(kinds, rounds):
+            started = time.perf_counter()
+            functions[kind]()
+            times[kind].append((time.perf_counter() - started) * 1e6)
+        return {kind: {TIME: its} for kind, its in times.items()}
+
+
+@contextmanager
+def _redis() -> Iterator[Kinds]:
+    with redis_server() as server, server.client() as client:
+        guard = RedisGuard(server.client())
+        guard.claim(MINE)
+        script: Any = client.register_script("redis.call('SET', KEYS[1], ARGV[1]); return redis.call('INCR', KEYS[2])")
+        yield {
+            PLAIN: lambda: script(keys=["value", "count"], args=["x" * 100]),
+            WRITE: lambda: guard.write(MINE, ("SET", "value", "x" * 100), ("INCR", "count")),
+        }
+
+
+@contextmanager
+def _files() -> Iterator[Kinds]:
+    with tempfile.TemporaryDirectory() as directory:
+        folder, data = Path(directory), b"x" * 1024
+        guard = FileGuard(folder)
+        guard.claim(MINE)
+        (folder / "plain").mkdir()
+
+        def plain() -> None:
+            new = folder / "plain" / "new"
+            with new.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(folder / "plain" / "current")
+            descriptor = os.open(folder / "plain", os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+        yield {PLAIN: plain, WRITE: lambda: guard.write(MINE, data)}
+
+
+@contextmanager
+def _http() -> Iterator[Kinds]:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        running("waitress", Path(directory) / "data.sqlite") as service,
+        httpx2.Client(base_url=service.url) as client,
+    ):
+        HTTPGuard("/fencing/claims", client).claim(MINE)
+
+        def put(**parameters: str) -> None:
+            with fenced(client, MINE):
+                client.put("/data", params={"resource": MINE.resource, **parameters}, content=b"1").raise_for_status()
+
+        yield {PLAIN: lambda: put(unchecked="1"), WRITE: put}
+
+
+_SCENARIOS: dict[str, Callable[[], Any]] = {REDIS: _redis, FILES: _files, HTTP: _http}
