@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,8 @@ from storage_guards.files import io
 from storage_guards.files.content import MOST_BYTES, Content, check_continuity, check_name, verdict
 from storage_guards.files.systems import check_file_system
 from storage_guards.sending import Sending
+
+CLOSE = methodcaller("close")
 
 _BACKOFF = Backoff(0.001, 0.02)
 
@@ -92,10 +95,12 @@ class FileBase:
         fences = sorted_fences(holders)
         deadline = time.monotonic() + wait_seconds(holders, self._timeout, timeout)
         of_fence = {as_fence(holder): holder for holder in holders}
-        with _released() as places:
+        opened: list[io.Opened] = []
+        try:
             found: dict[Fence, Content | None] = {}
+            places = []
             for fence in fences:  # every guard locks in this order, so two cannot block each other
-                places.append((yield from self._plan_place(fence, deadline)))
+                places.append((yield from self._plan_place(fence, deadline, opened)))
                 found[fence] = yield Do(io.load, (places[-1].path,), fence.resource)
                 check_continuity(found[fence], fence, self._continuity.last(of_fence[fence], fence))
             marks = {fence: admit_claim(_mark_of(found[fence]), fence) for fence in fences}
@@ -108,12 +113,15 @@ class FileBase:
                     yield Do(_replace, (place, before is None), fence.resource)
                     before = content
                 self._continuity.remember(of_fence[fence], fence, before.seq, before.writes[0])
+        finally:
+            deque(map(CLOSE, opened), 0)  # one call of C
 
-    def _plan_place(self, fence: Fence, deadline: float) -> Plan[io.Place]:
-        """Lock the folder of a resource."""
+    def _plan_place(self, fence: Fence, deadline: float, opened: list[io.Opened]) -> Plan[io.Place]:
+        """Lock the folder of a resource. Whoever asks closes what is opened, also after an error."""
         path, failures = io.path_of(self._folder, fence.resource), 0
         while True:
             place: io.Place = yield Do(io.open_place, (path,), fence.resource)
+            opened.append(place)
             while not place.try_lock():
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -125,7 +133,7 @@ class FileBase:
                 yield Sleep(min(_BACKOFF.pause(failures), left))
             if place.is_current():
                 return place
-            place.release()
+            place.close()
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         return _mark_of((yield from self._plan_load(resource)))
@@ -148,22 +156,18 @@ class FileBase:
 
     # Writes
 
-    def _plan_open(self, holder: Holder, claim: bool) -> Plan[FileTransaction]:
-        """Lock, and check the fence. The lock stays until the transaction is stored or released."""
+    def _plan_open(self, holder: Holder, claim: bool, opened: list[io.Opened]) -> Plan[FileTransaction]:
+        """Lock, and check the fence. The lock stays until what was opened is closed."""
         fence = as_fence(holder)
         deadline = time.monotonic() + wait_seconds([holder], self._timeout)
         last = self._continuity.last(holder, fence)
-        place = yield from self._plan_place(fence, deadline)
-        try:
-            found = yield Do(io.load, (place.path,), fence.resource)
-            check_continuity(found, fence, last)
-            claimed = admit_claim(_mark_of(found), fence) if claim else _mark_of(found)
-            mark = admit_write(claimed, fence)
-            base = found or Content(fence, 0, (new_id(),))
-            return FileTransaction(place, fence, found, base.with_write(fence, mark, new_id()))
-        except BaseException:
-            place.release()
-            raise
+        place = yield from self._plan_place(fence, deadline, opened)
+        found = yield Do(io.load, (place.path,), fence.resource)
+        check_continuity(found, fence, last)
+        claimed = admit_claim(_mark_of(found), fence) if claim else _mark_of(found)
+        mark = admit_write(claimed, fence)
+        base = found or Content(fence, 0, (new_id(),))
+        return FileTransaction(place, fence, found, base.with_write(fence, mark, new_id()))
 
     def _plan_store(self, holder: Holder, transaction: FileTransaction, sending: Sending) -> Plan[Content]:
         """Store what the transaction has. From the rename on, nobody but the disk knows the outcome."""
@@ -177,12 +181,13 @@ class FileBase:
 
     def _plan_write(self, holder: Holder, data: object, claim: bool, sending: Sending) -> Plan[None]:
         checked = check_data(data)
-        transaction = yield from self._plan_open(holder, claim)
+        opened: list[io.Opened] = []
         try:
+            transaction = yield from self._plan_open(holder, claim, opened)
             transaction.data = checked
             yield from self._plan_store(holder, transaction, sending)
         finally:
-            transaction._place.release()
+            deque(map(CLOSE, opened), 0)  # one call of C
 
     def _plan_publish(self, holder: Holder, bodies: Mapping[str, io.Body], claim: bool, sending: Sending) -> Plan[Path]:
         fence, name = as_fence(holder), f"{io.PREFIX}{new_id().replace('/', '-')}"
@@ -191,25 +196,23 @@ class FileBase:
         mark = yield from self._plan_mark(fence.resource)
         admit_write(admit_claim(mark, fence) if claim else mark, fence)  # refused before anything is copied
         made: io.Place = yield Do(io.open_place, (path,), fence.resource)
-        made.release()
-        built: io.Place = yield Do(io.build, (path, name, checked), fence.resource)
+        made.close()
+        opened: list[io.Opened] = []
         try:
-            transaction = yield from self._plan_open(holder, claim)
-            try:
-                if not built.is_current():
-                    raise GuardUnavailable("the new folder was removed meanwhile; retry", resource=fence.resource)
-                following = transaction._following
-                folders = (name, *following.folders)[:2]
-                transaction._following = replace(following, folders=folders, data=None)
-                transaction._before = transaction.data = None
-                yield Do(os.fsync, (transaction._place.fd,), fence.resource)  # the folder's name, before the pointer
-                yield from self._plan_store(holder, transaction, sending)
-                yield Do(io.remove_unused, (path, folders), fence.resource)
-                return path / name
-            finally:
-                transaction._place.release()
+            built: io.Place = yield Do(io.build, (path, name, checked, opened), fence.resource)
+            transaction = yield from self._plan_open(holder, claim, opened)
+            if not built.is_current():
+                raise GuardUnavailable("the new folder was removed meanwhile; retry", resource=fence.resource)
+            following = transaction._following
+            folders = (name, *following.folders)[:2]
+            transaction._following = replace(following, folders=folders, data=None)
+            transaction._before = transaction.data = None
+            yield Do(os.fsync, (transaction._place.fd,), fence.resource)  # the folder's name, before the pointer
+            yield from self._plan_store(holder, transaction, sending)
+            yield Do(io.remove_unused, (path, folders), fence.resource)
+            return path / name
         finally:
-            built.release()
+            deque(map(CLOSE, opened), 0)  # one call of C
 
     def _plan_landed(self, error: OutcomeUnknown, timeout: float | None) -> Plan[bool | None]:
         """Find out under the lock: so the write is over. What has landed is also on the disk when this returns."""
@@ -217,13 +220,16 @@ class FileBase:
         deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
         if (yield from self._plan_load(unknown.fence.resource)) is None:
             return None
-        with _released() as places:
-            places.append((yield from self._plan_place(unknown.fence, deadline)))
-            found = yield Do(io.load, (places[0].path,), unknown.fence.resource)
+        opened: list[io.Opened] = []
+        try:
+            place = yield from self._plan_place(unknown.fence, deadline, opened)
+            found = yield Do(io.load, (place.path,), unknown.fence.resource)
             landed = verdict(unknown, found)
             if landed:
-                yield Do(_sync, (places[0],), unknown.fence.resource)
+                yield Do(_sync, (place,), unknown.fence.resource)
             return landed
+        finally:
+            deque(map(CLOSE, opened), 0)  # one call of C
 
 
 def _replace(place: io.Place, is_first: bool) -> None:
@@ -236,17 +242,6 @@ def _sync(place: io.Place) -> None:
 
 def _mark_of(found: Content | None) -> Mark | None:
     return None if found is None else found.mark
-
-
-@contextmanager
-def _released() -> Iterator[list[io.Place]]:
-    """Release the places of the list at the end."""
-    places: list[io.Place] = []
-    try:
-        yield places
-    finally:
-        for place in places:
-            place.release()
 
 
 def _check_bodies(bodies: object) -> dict[str, io.Body]:

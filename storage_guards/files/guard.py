@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,8 @@ from typing import Any
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
-from storage_guards.files.base import FileBase, FileTransaction, do
-from storage_guards.files.io import Body
+from storage_guards.files.base import CLOSE, FileBase, FileTransaction, do
+from storage_guards.files.io import Body, Opened
 from storage_guards.sending import Sending
 
 
@@ -142,13 +143,17 @@ class FileGuard(FileBase):
             TypeError, ValueError, StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as
                 :meth:`write`.
         """
-        transaction = self._run(self._plan_open(holder, claim))
+        opened: list[Opened] = []
+        sending = Sending()
         try:
-            yield transaction
-            sending = Sending()
-            self._send(self._plan_store(holder, transaction, sending), sending)
-        finally:
-            transaction._place.release()
+            try:
+                transaction = self._run(self._plan_open(holder, claim, opened))
+                yield transaction
+                self._run(self._plan_store(holder, transaction, sending))
+            finally:
+                deque(map(CLOSE, opened), 0)  # one call of C
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Return whether a write whose end is unknown has happened. False also means that it never will.

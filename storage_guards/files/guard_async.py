@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,8 @@ from typing import Any
 from fencing.kernel.effects import Plan, finish, run_async
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
-from storage_guards.files.base import Do, FileBase, FileTransaction, do
-from storage_guards.files.io import Body
+from storage_guards.files.base import CLOSE, Do, FileBase, FileTransaction, do
+from storage_guards.files.io import Body, Opened
 from storage_guards.sending import Sending
 
 
@@ -145,13 +146,17 @@ class AsyncFileGuard(FileBase):
             TypeError, ValueError, StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as
                 :meth:`write`.
         """
-        transaction = await self._run(self._plan_open(holder, claim))
+        opened: list[Opened] = []
+        sending = Sending()
         try:
-            yield transaction
-            sending = Sending()
-            await self._send(self._plan_store(holder, transaction, sending), sending)
-        finally:
-            transaction._place.release()
+            try:
+                transaction = await self._run(self._plan_open(holder, claim, opened))
+                yield transaction
+                await self._run(self._plan_store(holder, transaction, sending))
+            finally:
+                deque(map(CLOSE, opened), 0)  # one call of C
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Return whether a write whose end is unknown has happened. False also means that it never will.

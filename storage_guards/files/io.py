@@ -18,10 +18,14 @@ import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.process import after_fork
 from storage_guards.files.content import Content, decode
 
 CURRENT, NEW, PREFIX = "current", "new", "folder-"
@@ -32,12 +36,49 @@ _REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR,
 Body = bytes | Path
 
 
-class Place:
-    """The folder of one resource, opened, to lock it and to fsync it. Forgotten ones are closed by the collector."""
+class Opened:
+    """An open file or folder, which the collector closes if an interruption has lost it.
+
+    A signal handler may raise after any call. Here, opening and remembering are one call of C, and so are forgetting
+    and closing. So no descriptor is lost with its lock, and none is closed twice. A forked child closes its copy: it
+    would keep the lock.
+
+    Attributes:
+        close: closes it, if it is open. One call of C: no signal handler runs between its caller and its end.
+    """
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
+        self._fds: list[int] = []
+        self.close: Callable[[], object] = partial(deque, map(os.close, iter(self._fds)), 0)
+        _all_opened.add(self)
+        self._fds.extend(map(os.open, (path,), (flags,), (0o666,)))
+
+    @property
+    def fd(self) -> int:
+        return self._fds[0]
+
+    def __del__(self) -> None:
+        if close := vars(self).get("close"):  # absent if the making was interrupted at once
+            close()
+
+
+_all_opened: weakref.WeakSet[Opened] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for opened in list(_all_opened):
+        opened.close()
+
+
+after_fork(_close_in_child)
+
+
+class Place(Opened):
+    """The folder of one resource, opened, to lock it and to fsync it."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        super().__init__(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def try_lock(self) -> bool:
         """Lock the folder if it is free. Never waits."""
@@ -53,19 +94,6 @@ class Place:
             return os.path.samestat(os.fstat(self.fd), os.stat(self.path))
         except FileNotFoundError:
             return False
-
-    def release(self) -> None:
-        """Free the lock, also where a forked child has a copy, and close the folder."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_UN)
-            finally:
-                os.close(fd)
-
-    def __del__(self) -> None:
-        if vars(self).get("fd", -1) >= 0:
-            os.close(self.fd)
 
 
 def path_of(folder: Path, resource: str) -> Path:
@@ -88,15 +116,15 @@ def open_place(path: Path) -> Place:
 def load(path: Path) -> Content | None:
     """Return what the pointer file has; None: there is none. It may be called without the lock: a rename is atomic."""
     try:
-        fd = os.open(path / CURRENT, os.O_RDONLY)
+        file = Opened(path / CURRENT, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
         parts = []
-        while part := os.read(fd, CHUNK):
+        while part := os.read(file.fd, CHUNK):
             parts.append(part)
     finally:
-        os.close(fd)
+        file.close()  # one call of C
     return decode(b"".join(parts), path / CURRENT)
 
 
@@ -120,29 +148,29 @@ def sync_folder(place: Place, *, is_first: bool) -> None:
 
 def fsync_path(path: Path) -> None:
     """Wait until the disk has the names in a folder."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    folder = Place(path)
     try:
-        os.fsync(fd)
+        os.fsync(folder.fd)
     finally:
-        os.close(fd)
+        folder.close()  # one call of C
 
 
 def write_file(path: Path, body: Body) -> None:
     """Write a file, and wait until the disk has its bytes."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
         if isinstance(body, bytes):
-            _write_all(fd, body)
+            _write_all(file.fd, body)
         else:
-            source = os.open(body, os.O_RDONLY)
+            source = Opened(body, os.O_RDONLY)
             try:
-                while part := os.read(source, CHUNK):
-                    _write_all(fd, part)
+                while part := os.read(source.fd, CHUNK):
+                    _write_all(file.fd, part)
             finally:
-                os.close(source)
-        os.fsync(fd)
+                source.close()  # one call of C
+        os.fsync(file.fd)
     finally:
-        os.close(fd)
+        file.close()  # one call of C
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -151,10 +179,11 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def build(path: Path, name: str, bodies: Mapping[str, Body]) -> Place:
+def build(path: Path, name: str, bodies: Mapping[str, Body], opened: list[Opened]) -> Place:
     """Write the files of a publication into a new folder. It stays locked, so that nobody removes it as unused."""
     os.mkdir(path / name)
     made = Place(path / name)
+    opened.append(made)
     if not made.try_lock() or not made.is_current():
         raise GuardUnavailable("the new folder was removed by another publication; retry")
     for file, body in bodies.items():
@@ -174,7 +203,7 @@ def remove_unused(path: Path, used: tuple[str, ...]) -> None:
                 old = Place(path / name)
                 if old.try_lock():
                     shutil.rmtree(old.path, ignore_errors=True)
-                old.release()
+                old.close()
 
 
 def error_of(error: OSError, resource: str) -> GuardUnavailable | GuardNotEnforceable:

@@ -178,15 +178,17 @@ class RedisGuard(RedisBase):
             StaleFence, UnclaimedFence, OutcomeUnknown, ResponseError, GuardUnavailable, GuardNotEnforceable: as
                 :meth:`write`.
         """
-        newest = self._run(self._plan_begin(holders, claim))
+        newest, sending = self._run(self._plan_begin(holders, claim)), Sending()
         block = RedisTransaction(self, sorted_fences(holders))
         try:
-            yield block
-        finally:
-            block.end()
-        sending = Sending()
-        request = self._request_of(block.fences, block.commands)
-        self._send(self._plan_commit(holders, newest, request, sending), sending)
+            try:
+                yield block
+            finally:
+                block.end()
+            request = self._request_of(block.fences, block.commands)
+            self._run(self._plan_commit(holders, newest, request, sending))
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Return whether a write whose reply was lost has happened. False also means that it never will.

@@ -178,15 +178,17 @@ class AsyncRedisGuard(RedisBase):
             StaleFence, UnclaimedFence, OutcomeUnknown, ResponseError, GuardUnavailable, GuardNotEnforceable: as
                 :meth:`write`.
         """
-        newest = await self._run(self._plan_begin(holders, claim))
+        newest, sending = await self._run(self._plan_begin(holders, claim)), Sending()
         block = AsyncRedisTransaction(self, sorted_fences(holders))
         try:
-            yield block
-        finally:
-            block.end()
-        sending = Sending()
-        request = self._request_of(block.fences, block.commands)
-        await self._send(self._plan_commit(holders, newest, request, sending), sending)
+            try:
+                yield block
+            finally:
+                block.end()
+            request = self._request_of(block.fences, block.commands)
+            await self._run(self._plan_commit(holders, newest, request, sending))
+        except BaseException as error:  # noqa: BLE001 - raised again, with its meaning
+            raise sending.explain(error)  # noqa: B904 - it sets the cause
 
     async def landed(self, error: OutcomeUnknown, timeout: float | None = None) -> bool | None:
         """Return whether a write whose reply was lost has happened. False also means that it never will.

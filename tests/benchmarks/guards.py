@@ -7,6 +7,7 @@ the server.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
 import time
@@ -102,9 +103,12 @@ def _http() -> Iterator[Kinds]:
     ):
         HTTPGuard("/fencing/claims", client).claim(MINE)
 
+        numbers = itertools.count()
+
         def put(**parameters: str) -> None:
+            body = b"%d" % next(numbers)  # SQLite does not write what is there already
             with fenced(client, MINE):
-                client.put("/data", params={"resource": MINE.resource, **parameters}, content=b"1").raise_for_status()
+                client.put("/data", params={"resource": MINE.resource, **parameters}, content=body).raise_for_status()
 
         yield {PLAIN: lambda: put(unchecked="1"), WRITE: put}
 

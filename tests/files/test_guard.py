@@ -77,11 +77,11 @@ def test_a_folder_changes_as_one(side: Side, new_guard: NewGuard, tmp_path: Path
 def test_a_publication_that_is_being_built_is_not_removed(tmp_path: Path) -> None:
     guard = FileGuard(tmp_path)
     guard.claim(MINE)
-    building = io.build(place(tmp_path), "folder-slow", {"a": b"1"})
+    building = io.build(place(tmp_path), "folder-slow", {"a": b"1"}, [])
     for number in range(3):
         guard.publish(MINE, {"a": b"%d" % number})
     assert building.is_current()
-    building.release()
+    building.close()
     guard.publish(MINE, {"a": b"4"})
     assert "folder-slow" not in folders(tmp_path), "a process that was killed while it built left it"
 

@@ -29,15 +29,15 @@ WATCHED = ("open", "mkdir", "read", "write", "fsync", "replace", "close", "listd
 
 WRITE = [
     "open folder", "flock", "open current", "read", "read", "close",
-    "open new", "write", "fsync", "close", "replace", "fsync", "flock", "close",
+    "open new", "write", "fsync", "close", "replace", "fsync", "close",
 ]  # fmt: skip
 """The calls of a write: the bytes are on the disk before the rename, and the rename before the write returns."""
 
 PUBLISH = [
-    "open current", "read", "read", "close", "open folder", "flock", "close",
+    "open current", "read", "read", "close", "open folder", "close",
     "mkdir folder-", "open folder-", "flock", "open a", "write", "fsync", "close", "open b", "write", "fsync", "close",
     "fsync", "open folder", "flock", "open current", "read", "read", "close", "fsync",
-    "open new", "write", "fsync", "close", "replace", "fsync", "listdir folder", "flock", "close", "flock", "close",
+    "open new", "write", "fsync", "close", "replace", "fsync", "listdir folder", "close", "close",
 ]  # fmt: skip
 """Those of a publication: the files and their names are on the disk before the pointer has their folder's name."""
 

@@ -9,10 +9,15 @@ from types import FrameType
 from typing import Any
 
 
-def _is_with(frame: FrameType) -> bool:
-    """Return whether the line is a with statement. A tracer sees it again when its block ends, before the lock is
-    released; a signal is not delivered there."""
-    return "with " in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+def _is_uninterrupted(frame: FrameType) -> bool:
+    """Return whether no signal is delivered before the line.
+
+    A tracer sees a with statement again when its block ends, before the lock is released. A try is no instruction, and
+    the tracer's exception there is in no block. And nothing comes between a finally and the call of C that it begins
+    with.
+    """
+    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    return "with " in line or line.strip() == "try:" or "# one call of C" in line
 
 
 def raise_at_line(
@@ -30,7 +35,7 @@ def raise_at_line(
 
     def trace_lines(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
-        if event == "line" and not _is_with(frame):
+        if event == "line" and not _is_uninterrupted(frame):
             left -= 1
             if left == 0:
                 raise error
