@@ -208,9 +208,9 @@ def test_a_disk_that_fails_at_the_rename(
     side.call(guard.write, MINE, b"1", claim=True)
     real = os.replace
 
-    def rename(source: Path, target: Path) -> None:
-        if landed:
-            real(source, target)
+    def rename(*paths: Path) -> None:
+        if landed and len(paths) == 2:
+            real(*paths)
         raise OSError(errno.EIO, "the disk")
 
     with monkeypatch.context() as broken:
@@ -218,6 +218,12 @@ def test_a_disk_that_fails_at_the_rename(
         unknown = side.expect(OutcomeUnknown, guard.write, MINE, b"2")
     assert unknown.seq == 2
     assert isinstance(unknown.__cause__, GuardUnavailable)
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "fsync", rename)
+        if landed:  # it says so only if the disk has it
+            side.expect(GuardUnavailable, guard.landed, unknown)
+        else:
+            assert side.call(guard.landed, unknown) is False
     assert side.call(guard.landed, unknown) is landed
     assert side.call(guard.read, "r") == (b"2" if landed else b"1")
     for _ in range(17):

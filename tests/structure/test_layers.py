@@ -182,6 +182,8 @@ def run(code: str) -> str:
         ("import storage_guards.sqlalchemy.alembic", {"alembic"}),
         ("from storage_guards import FencingMiddleware, WSGIFencingMiddleware; import storage_guards.http", {"httpx2"}),
         ("import storage_guards.http", {"asyncio"}),
+        ("from storage_guards import RedisGuard", {"sqlalchemy", "httpx2", "storage_guards.redis.guard_async"}),
+        ("from storage_guards import FileGuard", {"redis", "sqlalchemy", "obstore"}),
         ("from fencing import RedisCoordinator", {"sqlalchemy"}),
         ("from fencing import SQLCoordinator", {"redis", "psycopg", "sqlalchemy.ext.asyncio"}),
         ("from fencing import MemoryCoordinator, FencedLock", {"redis"}),

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import assert_type
 
+import httpx2
 import redis
 import redis.asyncio
 from obstore.store import S3Store
@@ -36,24 +37,37 @@ from fencing import (
 )
 from fencing.compat import AsyncRedisPyLock, RedisPyLock
 from storage_guards import (
+    AsyncFileGuard,
+    AsyncHTTPGuard,
     AsyncMemoryGuard,
     AsyncObjectStoreGuard,
     AsyncPsycopgGuard,
     AsyncPublication,
+    AsyncRedisGuard,
+    AsyncRedisTransaction,
     AsyncSQLAlchemyGuard,
     AsyncStream,
     Entry,
+    FencingMiddleware,
+    FileGuard,
+    FileTransaction,
+    HTTPGuard,
     MemoryGuard,
     ObjectStoreGuard,
     ProbeReport,
     PsycopgGuard,
     Publication,
+    RedisGuard,
+    RedisTransaction,
     SQLAlchemyGuard,
     StoredObject,
     Stream,
     UploadFound,
     VerifyReport,
+    WSGIFencingMiddleware,
+    fenced,
 )
+from storage_guards.http import Problem, fence_for, fences, header_of, problem_of
 
 
 class Unit(Session):
@@ -250,3 +264,70 @@ async def work_async() -> None:
 if __name__ == "__main__":
     asyncio.run(work_async())
     raise SystemExit(work())
+
+
+def data_in_redis() -> None:
+    guard = RedisGuard(redis.Redis(), timeout=5)
+    RedisGuard(redis.RedisCluster("localhost"))
+    RedisGuard(redis.asyncio.Redis())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease:
+        replies = guard.write(lease, ("SET", "key", b"value", "EX", 60), ("INCRBYFLOAT", b"number", 1.5))
+        assert_type(len(replies), int)
+        guard.script(lease.fence, "return redis.call('INCR', KEYS[1])", keys=["number"], args=[1, "2", b"3"])
+        with guard.begin(lease, claim=True) as transaction:
+            assert_type(transaction, RedisTransaction)
+            transaction.write("SET", "key", int(transaction.read("GET", "number") or 0))
+    assert_type(guard.mark("r"), Mark | None)
+
+
+async def data_in_redis_async(error: OutcomeUnknown) -> None:
+    guard = AsyncRedisGuard(redis.asyncio.Redis())
+    async with AsyncFencedLock(redis.asyncio.Redis(), "r", guards=[guard]).hold() as lease:
+        await guard.write(lease, ("SET", "key", 1))
+        async with guard.begin(lease) as transaction:
+            assert_type(transaction, AsyncRedisTransaction)
+            await transaction.read("GET", "key")
+            transaction.write("DEL", "key")
+    assert_type(await guard.landed(error), bool | None)
+
+
+def files(fence: Fence) -> None:
+    guard = FileGuard("folder", timeout=5)
+    with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease, guard.begin(lease) as file:
+        assert_type(file, FileTransaction)
+        file.data = (file.data or b"") + b"more"
+    guard.write(fence, b"1", claim=True)
+    assert_type(guard.publish(fence, {"a": b"1", "b": Path("b")}), Path)
+    assert_type(guard.read("r"), bytes | None)
+    assert_type(guard.path("r"), Path | None)
+
+
+async def files_async(fence: Fence) -> None:
+    guard = AsyncFileGuard(Path("folder"))
+    async with guard.begin(fence) as file:
+        assert_type(file.data, bytes | None)
+    assert_type(await guard.publish(fence, {"a": b"1"}), Path)
+
+
+def over_http(environ: dict[str, object]) -> None:
+    client = httpx2.Client(base_url="https://shop.internal")
+    guard = HTTPGuard("/fencing/claims", client, timeout=5)
+    HTTPGuard("/fencing/claims", httpx2.AsyncClient())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease, fenced(client, lease):
+        assert_type(client.get("/orders/42"), httpx2.Response)
+        assert_type(header_of(lease, lease.fence), str)
+    assert_type(fences([("Fencing-Token", "x")]), tuple[Fence, ...])
+    assert_type(fence_for(environ, "r"), Fence)
+    assert_type(problem_of(ValueError(), environ), Problem | None)
+    sql = SQLAlchemyGuard(create_engine("sqlite://"))
+    WSGIFencingMiddleware(lambda environ, start_response: [b""], sql, claims_path=None, gate=True)
+    WSGIFencingMiddleware(lambda environ, start_response: [b""], AsyncMemoryGuard())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def over_http_async(app: FencingMiddleware) -> None:
+    client = httpx2.AsyncClient(base_url="https://shop.internal")
+    guard = AsyncHTTPGuard("/fencing/claims", client)
+    async with AsyncFencedLock(redis.asyncio.Redis(), "r", guards=[guard]).hold() as lease:
+        with fenced(client, lease):
+            assert_type(await client.get("/orders/42"), httpx2.Response)
+    FencingMiddleware(app, AsyncMemoryGuard(), gate=True)
