@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -27,6 +26,11 @@ from pathlib import Path
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.process import after_fork
 from storage_guards.files.content import Content, decode
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where no folder is accepted
+    fcntl = None  # type: ignore[assignment]
 
 CURRENT, NEW, PREFIX = "current", "new", "folder-"
 CHUNK = 2**20

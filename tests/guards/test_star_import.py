@@ -22,14 +22,14 @@ sys.meta_path.insert(0, Absent)
 from storage_guards import *
 print(*sorted(name for name in globals() if name.endswith("Guard")))
 """
-ALL = {"HTTP", "Memory", "ObjectStore", "Psycopg", "SQLAlchemy"}
+ALL = {"File", "HTTP", "Memory", "ObjectStore", "Psycopg", "Redis", "SQLAlchemy"}
 
 
 @pytest.mark.parametrize(
     ("absent", "left"),
     [
         (["obstore"], ALL - {"ObjectStore"}),
-        (["httpx2", "obstore", "psycopg", "sqlalchemy"], {"Memory"}),
+        (["httpx2", "obstore", "psycopg", "sqlalchemy"], {"File", "Memory", "Redis"}),
         ([], ALL),
     ],
 )
