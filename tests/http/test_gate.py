@@ -12,6 +12,7 @@ import pytest
 import redis
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import (
@@ -133,7 +134,7 @@ def test_a_handler_that_fails_frees_the_marks(service: Service) -> None:
 
 def test_an_answer_counts_only_if_the_lock_held(postgres_url: str) -> None:
     """The database ends the session while the handler runs: a newer holder may have claimed, so it is no success."""
-    engine = create_engine(postgres_url)
+    engine, other = create_engine(postgres_url), create_engine(postgres_url, poolclass=NullPool)
     guard = SQLAlchemyGuard(engine, timeout=5)
     guard.create_tables()
     guard.claim(MINE)
@@ -141,8 +142,8 @@ def test_an_answer_counts_only_if_the_lock_held(postgres_url: str) -> None:
     release = threading.Event()
 
     def end_session() -> None:
-        with create_engine(postgres_url).connect() as other:
-            other.execute(
+        with other.connect() as connection:
+            connection.execute(
                 text(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND state = 'idle in transaction'"
