@@ -31,7 +31,7 @@ from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
-    ASK_POLICY,
+    ASK_INFO,
     NOT_READY,
     REPLIED,
     ConnectionFactory,
@@ -334,9 +334,11 @@ class Connections:
 
     def _connect(self, connection: LazyConnection, seconds: float) -> None:
         try:
-            connection.open(self._factory.make(), seconds)
-            if self._factory.must_ask_policy():
-                self._factory.check_policy(connection.ask(ASK_POLICY, time.monotonic() + seconds))
+            started = time.monotonic()
+            made = self._factory.find(seconds)
+            connection.open(made, max(started + seconds - time.monotonic(), LEAST_SECONDS))
+            if self._factory.must_ask_info():
+                self._factory.check_info(connection.ask(ASK_INFO, time.monotonic() + seconds))
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_connect_error(error, self.address) from error

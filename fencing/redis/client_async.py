@@ -22,12 +22,13 @@ from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
-    ASK_POLICY,
+    ASK_INFO,
     NOT_READY,
     REPLIED,
     ConnectionFactory,
@@ -40,9 +41,6 @@ from fencing.redis.connection_factory import (
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
-
-CONNECT_SECONDS = 10.0
-"""The time limit of connecting. Each caller also has its own."""
 
 IDLE_SECONDS = 1.0
 """Before a call, a connection that was idle for longer gets a moment to notice that the server has closed it."""
@@ -264,11 +262,12 @@ class _LoopConnection:
     # The task
 
     async def _run(self, opening: asyncio.Future[None]) -> None:
-        connection = self._connection = self._factory.make()
+        connection: Any = None
         self._answered = False
         self._broken = redis.ConnectionError("the task that reads the replies was cancelled")
         try:
-            self.open = await self._connect(connection, opening)
+            connection = self._connection = await self._find(opening)
+            self.open = connection is not None and await self._connect(connection, opening)
             if self.open:
                 await self._dispatch_replies(connection)
         except (RedisError, OSError) as error:
@@ -280,7 +279,8 @@ class _LoopConnection:
         finally:
             if not self._loop.is_closed():
                 self._ended(opening)
-                await connection.disconnect(nowait=True)
+                if connection is not None:
+                    await connection.disconnect(nowait=True)
 
     def _ended(self, opening: asyncio.Future[None], _: object = None) -> None:
         """Note that the task has ended, even if it was cancelled before it began, or interrupted while it ended."""
@@ -290,23 +290,37 @@ class _LoopConnection:
             self._opening = None
             opening.cancel()
 
+    async def _find(self, opening: asyncio.Future[None]) -> Any:
+        """Make a connection; None: Sentinels name no primary."""
+        try:
+            return await self._factory.find_async(self._factory.connect_seconds)
+        except (NoReply, CoordinatorUnavailable) as error:
+            self._fail(opening, error)
+            return None
+
     async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
         try:
             # wait_for() could lose a cancellation that arrives at the moment of connecting.
-            async with asyncio.timeout(self._factory.limit_seconds(CONNECT_SECONDS)):
+            async with asyncio.timeout(self._factory.connect_seconds):
                 await connection.connect()
-                if self._factory.must_ask_policy():
-                    self._factory.check_policy(await self._ask_policy(connection))
+                if self._factory.must_ask_info():
+                    self._factory.check_info(await self._ask_info(connection))
         except (TimeoutError, RedisError, OSError) as error:
             raise_interruption(error)
-            opening.set_exception(map_connect_error(error, self._factory.address))
-            opening.exception()  # marked as retrieved: there may be no waiting call any more
+            self._fail(opening, map_connect_error(error, self._factory.address))
+            return False
+        except (NoReply, CoordinatorUnavailable) as error:
+            self._fail(opening, error)
             return False
         opening.set_result(None)
         return True
 
-    async def _ask_policy(self, connection: Any) -> Any:
-        await connection.send_packed_command([ASK_POLICY], check_health=False)
+    def _fail(self, opening: asyncio.Future[None], error: Exception) -> None:
+        opening.set_exception(error)
+        opening.exception()  # marked as retrieved: there may be no waiting call any more
+
+    async def _ask_info(self, connection: Any) -> Any:
+        await connection.send_packed_command([ASK_INFO], check_health=False)
         try:
             return await connection.read_response(disconnect_on_error=False)
         except REPLIED:

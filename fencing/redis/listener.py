@@ -183,7 +183,8 @@ class Listener:
         connection = LazyConnection()
         try:
             try:
-                connection.open(self._factory.make(), self._factory.limit_seconds(deadline - time.monotonic()))
+                made = self._factory.find(self._factory.limit_seconds(deadline - time.monotonic()))
+                connection.open(made, self._factory.limit_seconds(deadline - time.monotonic()))
                 connection.raw.send_command("SUBSCRIBE", self._waiters.channel, check_health=False)
                 connection.read()
             except (RedisError, OSError) as error:

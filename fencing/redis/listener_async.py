@@ -133,7 +133,7 @@ class _LoopListener:
             try:
                 async with asyncio.timeout(seconds), self._connecting:
                     if self.connection is None:
-                        await self._connect()
+                        await self._connect(seconds)
             except TimeoutError as error:
                 raise_interruption(error)
                 raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
@@ -144,8 +144,8 @@ class _LoopListener:
         self.waiters.add(waiter)
         return waiter
 
-    async def _connect(self) -> None:
-        connection = self._factory.make()
+    async def _connect(self, seconds: float) -> None:
+        connection = await self._factory.find_async(seconds)
         try:
             await connection.connect()
             await connection.send_command("SUBSCRIBE", self.waiters.channel, check_health=False)
