@@ -20,6 +20,9 @@ _REPLICATION = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period",
 # that stood still for two seconds makes them do nothing for thirty.
 _QUICKER = {"INFO-PERIOD": 200, "PING-PERIOD": 100, "ASK-PERIOD": 100, "PUBLISH-PERIOD": 200, "TILT-PERIOD": 1000}
 
+# A vote that no Sentinel wins is repeated after twice this time, and three that notice a death together do split.
+FAILOVER_SECONDS = 1.5
+
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.ResponseError)
 
 
@@ -198,7 +201,7 @@ def _write(configuration: Path, data: Path, primary: RedisServer, quorum: int, d
         f"dir {data}",
         f"sentinel monitor {SERVICE} {primary.host} {primary.port} {quorum}",
         f"sentinel down-after-milliseconds {SERVICE} {down_after * 1000:.0f}",
-        f"sentinel failover-timeout {SERVICE} {5000 * max(down_after, 1):.0f}",
+        f"sentinel failover-timeout {SERVICE} {FAILOVER_SECONDS * 1000:.0f}",
         f"sentinel parallel-syncs {SERVICE} 5",
     ]
     configuration.write_text("\n".join(lines) + "\n")

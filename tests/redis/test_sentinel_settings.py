@@ -139,7 +139,8 @@ def test_some_sentinels_are_away_or_frozen(
 def test_a_wrong_password_of_a_sentinel(side: Side) -> None:
     with ExitStack() as stack:
         servers = started(stack, sentinels=1)
-        servers.sentinels[0].client().execute_command("CONFIG SET requirepass secret")
+        admin: Any = servers.sentinels[0].client()
+        admin.execute_command("ACL SETUSER default resetpass >secret")
         text = refusal(side, master_for(side, servers.addresses), None)
         assert "refused" in text
         client = master_for(side, servers.addresses, sentinel_kwargs={"password": "secret"})
