@@ -29,7 +29,7 @@ from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
-from fencing.redis.calls import Call
+from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_factory import (
     ASK_INFO,
     NOT_READY,
@@ -40,7 +40,9 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_confirmed,
     not_of_a_script,
+    unreplicated,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
@@ -206,10 +208,11 @@ class Connections:
         self._waiting: deque[_Seeker] = deque()
         self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
-    def perform(self, call: Call) -> Any:
-        """Run the call's script and return its reply.
+    def perform(self, call: Call, replicas: int = 0) -> Any:
+        """Run the call's script and return its reply; ``replicas``: as in ``Replicated``.
 
         Raises:
+            NotAcquired: fewer replicas have the grant.
             NoReply: no usable reply; another attempt may succeed.
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
@@ -222,6 +225,8 @@ class Connections:
         except IndexError:
             connection = self._wait_for_connection(call.timeout)
         try:
+            if replicas:
+                return self._exchange_replicated(connection, call, replicas, started)
             return self._exchange(connection, call, started)
         except (RedisError, OSError) as error:
             raise_interruption(error)
@@ -318,6 +323,22 @@ class Connections:
         if type(reply) not in call.form.script.replies:
             self._raise_error_reply(connection, call, reply, was_open)
         connection.used = started
+        return reply
+
+    def _exchange_replicated(self, connection: LazyConnection, call: Call, replicas: int, started: float) -> Any:
+        online = online_replicas(self._exchange(connection, count_call(call.timeout), started))
+        if online < replicas:
+            raise unreplicated(call, online, time.monotonic() - started)
+        reply = self._exchange(connection, call, started)
+        if type(reply) is not bytes:  # nothing was granted
+            return reply
+        raw, now = connection.raw, time.monotonic()
+        left = max(started + call.timeout - now, LEAST_SECONDS)
+        confirmed = self._exchange(connection, wait_call(replicas, left), now)
+        if connection.raw is not raw:
+            raise not_confirmed()
+        if confirmed < replicas:
+            raise unreplicated(call, confirmed, time.monotonic() - started)
         return reply
 
     def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:

@@ -26,7 +26,7 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
-from fencing.redis.calls import Call
+from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_factory import (
     ASK_INFO,
     NOT_READY,
@@ -37,8 +37,11 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_confirmed,
     not_of_a_script,
+    unreplicated,
 )
+from fencing.redis.lone_connections import LoneConnections
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
 
@@ -62,13 +65,19 @@ class AsyncConnections:
         self.closed = False
         self._user_timeout = self._factory.limit_seconds(math.inf)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+        self._lone: dict[asyncio.AbstractEventLoop, LoneConnections] = {}
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
         self._loops = {}
+        self._lone = {}
 
-    async def perform(self, call: Call) -> Any:
+    async def perform(self, call: Call, connection: _LoopConnection | None = None) -> Any:
         """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
+
+        Args:
+            call: the call.
+            connection: the connection for it; None: that of the loop, which all calls share.
 
         Raises:
             NoReply: no usable reply; another attempt may succeed.
@@ -76,7 +85,8 @@ class AsyncConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         loop = asyncio.get_running_loop()
-        connection = self._loops.get(loop)
+        if connection is None:
+            connection = self._loops.get(loop)
         if connection is None or self.closed:
             connection = self._new_connection(call, loop)
         seconds = call.timeout
@@ -101,6 +111,32 @@ class AsyncConnections:
             if self.closed:
                 await connection.close()
 
+    async def perform_replicated(self, call: Call, replicas: int) -> Any:
+        """Do what ``perform`` does, and wait for replicas, as in ``Replicated``. WAIT blocks its connection.
+
+        Raises:
+            NotAcquired: fewer replicas have the grant.
+        """
+        loop, started = asyncio.get_running_loop(), time.monotonic()
+        lone = self._lone.get(loop)
+        if lone is None:
+            lone = self._lone[loop] = LoneConnections(partial(_LoopConnection, self._factory, loop))
+        async with lone.borrowed(call.timeout) as connection:
+            online = online_replicas(await self.perform(count_call(call.timeout), connection))
+            if online < replicas:
+                raise unreplicated(call, online, time.monotonic() - started)
+            reply = await self.perform(call, connection)
+            if type(reply) is not bytes:  # nothing was granted
+                return reply
+            raw = connection.raw
+            left = max(started + call.timeout - time.monotonic(), LEAST_SECONDS)
+            confirmed = await self.perform(wait_call(replicas, left), connection)
+            if connection.raw is not raw:
+                raise not_confirmed()
+            if confirmed < replicas:
+                raise unreplicated(call, confirmed, time.monotonic() - started)
+            return reply
+
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
         connection = _LoopConnection(self._factory, loop)
         if not self.closed:
@@ -113,6 +149,8 @@ class AsyncConnections:
     def _forget_closed_loops(self) -> None:
         for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
             self._loops.pop(loop, None)  # the socket is closed when the connection is collected
+        for loop in [loop for loop in list(self._lone) if loop.is_closed()]:
+            self._lone.pop(loop, None)
 
     async def close(self) -> None:
         """Close the connection of the running loop. Later calls raise RuntimeError, except releases."""
@@ -121,9 +159,12 @@ class AsyncConnections:
         connection = self._loops.pop(asyncio.get_running_loop(), None)
         if connection is not None:
             await connection.close()
+        lone = self._lone.pop(asyncio.get_running_loop(), None)
+        if lone is not None:
+            await lone.close()
 
     def __del__(self) -> None:
-        for loop, connection in vars(self).get("_loops", {}).items():
+        for loop, connection in (*vars(self).get("_loops", {}).items(), *vars(self).get("_lone", {}).items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(connection.stop)
 
@@ -174,6 +215,11 @@ class _LoopConnection:
         self.used = 0.0  # when the last call was sent
         self._broken: Exception = redis.ConnectionError("never connected")
         self.open = False
+
+    @property
+    def raw(self) -> Any:
+        """The connection of redis-py; another one after it was opened again."""
+        return self._connection
 
     async def wait_until_open(self, seconds: float) -> None:
         """Wait until there is a connection.

@@ -30,7 +30,7 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from fencing.kernel.effects import run, run_async
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.errors import CoordinatorUnavailable, NotAcquired
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
@@ -250,6 +250,16 @@ def not_of_a_script(reply: object) -> RedisError:
 def is_logged_out(error: BaseException) -> bool:
     """Return whether the connection has no authenticated user, or no longer. Long commands get another error text."""
     return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
+
+
+def unreplicated(call: Call, replicas: int, seconds: float) -> NotAcquired:
+    """Return the error of a grant that too few replicas have; ``seconds``: how long the call took."""
+    return NotAcquired(resource=call.keys[0], reason="unreplicated", waited=seconds, replicas=replicas)
+
+
+def not_confirmed() -> NoReply:
+    """Return the error of a connection that broke before the replicas' answer: a new one knows of no write."""
+    return NoReply(redis.ConnectionError("the connection broke before the replicas confirmed"), may_have_run=True)
 
 
 def must_undo(call: Call, *, interrupted: bool) -> bool:

@@ -46,15 +46,15 @@ def ask_sentinel(servers: SentinelServers, primary: RedisServer) -> Callable[[],
 @pytest.mark.parametrize("fault", [kill, freeze, pytest.param(ask_sentinel, marks=pytest.mark.thorough)])
 def test_no_update_is_lost(side: Side, own_sentinels: SentinelServers, account: Account, fault: Any) -> None:
     load = FailoverLoad(side, lambda: master_for(side, own_sentinels.addresses), account)
-    load.goes_on()
+    load.continues()
     before = own_sentinels.primary
     come_back = fault(own_sentinels, before)
     own_sentinels.successor(before)
-    load.goes_on()
+    load.continues()
     come_back()
-    load.goes_on()
+    load.continues()
     own_sentinels.settle()  # the old primary is a replica now
-    load.goes_on()
+    load.continues()
     load.check()
     print(f"the longest acquire took {load.longest:.1f} s; {len(load.written)} written, {load.refused} refused")
     assert load.longest < BOUND
@@ -112,11 +112,11 @@ def test_an_operator_promotes_a_replica_by_hand(
     service = proxy(old)
     url = service.url(old.url)
     load = FailoverLoad(side, lambda: side.client(url), account, threads=2)
-    load.goes_on()
+    load.continues()
     replica.execute_command("REPLICAOF NO ONE")
     service.retarget(new)
     old.client().replicaof(new.host, new.port)
-    load.goes_on(20)
+    load.continues(20)
     load.check()
     print(f"the longest acquire took {load.longest:.1f} s; {len(load.written)} written, {load.refused} refused")
     assert load.longest < BOUND

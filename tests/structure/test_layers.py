@@ -58,7 +58,8 @@ ROOMS = {
     "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)),
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
     "fencing.redis.client": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.client_async": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.lone_connections": Room((KERNEL,)),
+    "fencing.redis.client_async": Room((*REDIS_CLIENT, "fencing.redis.lone_connections"), ("redis",)),
     "fencing.redis.waiters": Room(),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(

@@ -59,7 +59,7 @@ class FailoverLoad:
         except (CoordinatorUnavailable, NotAcquired):
             pass  # it is given back later
 
-    def goes_on(self, count: int = 10) -> None:
+    def continues(self, count: int = 10) -> None:
         """Wait until so many more writes were acknowledged."""
         target = len(self.written) + count
         wait_until(lambda: self.errors or len(self.written) >= target, 60)
