@@ -30,7 +30,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
             (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
         clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
             loses its data. Safety does not depend on it.
-        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, the lock is freed again,
+        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, it is given back,
             and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
             twice; it still can, because another replica may be promoted. 0: grants wait for none.
         options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
@@ -84,7 +84,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
             client's settings (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
         clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
             loses its data. Safety does not depend on it.
-        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, the lock is freed again,
+        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, it is given back,
             and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
             twice; it still can, because another replica may be promoted. 0: grants wait for none.
         options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
