@@ -4,6 +4,7 @@
 #   make demo                 a paused lock holder writes late: ten seconds, a real Redis and a real PostgreSQL; prints
 #                             the path of a page with pictures                ARGS="--html PATH --act 2"
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
+#   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, types, layers
@@ -18,7 +19,7 @@
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
-.PHONY: demo demo-object-upload test thorough stress explore mutants bench check wheel node clean help
+.PHONY: demo demo-object-upload demo-failover test thorough stress explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -46,6 +47,9 @@ demo: .venv/.demo
 
 demo-object-upload: .venv/.demo-objects
 	@$(BIN)/python -m examples.object_upload $(ARGS)
+
+demo-failover: .venv/.demo
+	@$(BIN)/python -m examples.failover $(ARGS)
 
 test: .venv/.dev
 	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 $(ARGS)

@@ -11,12 +11,17 @@ from examples.gc_pause.director import LANES
 WIDTH = 980
 
 
-def write_report(path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
+TITLE = "A paused lock holder writes late"
+
+
+def write_report(
+    path: Path | None, introduction: str, events: Sequence[Event], *, name: str = "gc-pause.html", title: str = TITLE
+) -> Path:
     """Write the page there, or into a new temporary directory, and return its path."""
-    return write_page(path, "gc-pause.html", report(introduction, events))
+    return write_page(path, name, report(introduction, events, title=title))
 
 
-def report(introduction: str, events: Sequence[Event]) -> str:
+def report(introduction: str, events: Sequence[Event], *, title: str = TITLE) -> str:
     measured = [event for event in events if event.kind == "measured"]
     table = Table(
         ["Act", "", "Expected", "In the row", "Lost"],
@@ -24,7 +29,7 @@ def report(introduction: str, events: Sequence[Event]) -> str:
         [not event.data["lost"] for event in measured],
     )
     sections = [_section(event, [other for other in events if other.act == event.act]) for event in measured]
-    return page("A paused lock holder writes late", introduction, table, sections)
+    return page(title, introduction, table, sections)
 
 
 def _row(measured: Event) -> list[str]:

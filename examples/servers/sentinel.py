@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import redis
+import redis.sentinel
 
 from examples.servers.local import LocalProcess, ServerError, new_directory
 from examples.servers.redis import RedisBinary, RedisServer, find_redis_binary, start_redis
@@ -72,6 +72,24 @@ class SentinelServers:
         """The other servers."""
         primary = self.primary
         return [server for server in self.servers if server is not primary]
+
+    def client(self, **options: Any) -> redis.Redis:
+        """Return a new client of the primary that the Sentinels name; `options` as for `redis.sentinel.Sentinel`."""
+        sentinel: Any = redis.sentinel.Sentinel
+        client: redis.Redis = sentinel(self.addresses, **options).master_for(self.service)
+        return client
+
+    def cut_replication(self) -> None:
+        """Let no replica copy from the primary any more, which continues. What it does from now on is on it alone."""
+        with self.primary.client(socket_timeout=5) as client:
+            admin: Any = client
+            admin.execute_command("ACL SETUSER default -psync -sync")
+            admin.execute_command("CLIENT KILL TYPE replica")
+            deadline = time.monotonic() + 10
+            while admin.info("replication")["connected_slaves"]:
+                if time.monotonic() > deadline:
+                    raise ServerError("the replicas still copy from the primary")
+                time.sleep(0.01)
 
     def fail_over(self, timeout: float = 30.0) -> RedisServer:
         """Have a replica take over, at once and whatever the primary does; return it when all Sentinels name it."""

@@ -15,7 +15,7 @@ from fencing.redis.keys import keys_of
 from tests.support import wait_until
 from tests.support.failover_load import FailoverLoad
 from tests.support.fixtures import ProxyFactory, RedisFactory, missing
-from tests.support.sentinels import cut_replication, master_for, started
+from tests.support.sentinels import master_for, started
 from tests.support.sides import Account, Side
 from tests.support.waiters import Queue, Waiter
 
@@ -82,7 +82,7 @@ def _number_after_lost_ones(side: Side, servers: SentinelServers, account: Accou
     coordinator = side.coordinator(master_for(side, servers.addresses), ttl=2, guards=[account.guard])
     side.call(side.call(coordinator.acquire, "r", timeout=10).release)
     before = servers.primary
-    cut_replication(before)
+    servers.cut_replication()
     for _ in range(5):
         lease = side.call(coordinator.acquire, "r", timeout=10)
         account.write(lease, account.balance + 1)

@@ -8,8 +8,7 @@ from typing import Any
 import redis.asyncio.sentinel
 import redis.sentinel
 
-from examples.servers import RedisServer, SentinelServers, ServerError, start_sentinels
-from tests.support import wait_until
+from examples.servers import SentinelServers, ServerError, start_sentinels
 from tests.support.fixtures import REDIS_SERIES, missing, redis_found
 from tests.support.sides import Side
 
@@ -34,11 +33,3 @@ def sentinel_client(side: Side, addresses: list[tuple[str, int]], **options: Any
 def master_for(side: Side, addresses: list[tuple[str, int]], service: str = "shop", **options: Any) -> Any:
     """Return a client of the primary that Sentinels name."""
     return sentinel_client(side, addresses, **options).master_for(service)
-
-
-def cut_replication(primary: RedisServer) -> None:
-    """Let no replica copy from the primary any more, which goes on: what it does from now on is on no other server."""
-    admin: Any = primary.client()
-    admin.execute_command("ACL SETUSER default -psync -sync")
-    admin.execute_command("CLIENT KILL TYPE replica")
-    wait_until(lambda: admin.info("replication")["connected_slaves"] == 0, 10)
