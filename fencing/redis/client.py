@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import redis
@@ -46,6 +47,7 @@ from fencing.redis.connection_factory import (
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
+from fencing.redis.sentinel import Address
 
 MAX_CONNECTIONS = 16
 """Per coordinator. A call uses one for a round trip, so a few serve hundreds of threads; the others wait for one."""
@@ -199,6 +201,10 @@ class Connections:
         self._user_timeout = self._factory.limit_seconds(math.inf)
         self._reset()
         process.after_fork(self._reset)
+
+    def when_moved(self, callback: Callable[[Address], None]) -> None:
+        """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
+        self._factory.on_move = weakref.WeakMethod(callback)
 
     def _reset(self) -> None:
         self._free: deque[LazyConnection] = deque()  # used as a stack

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -44,6 +45,7 @@ from fencing.redis.connection_factory import (
 from fencing.redis.lone_connections import LoneConnections
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
+from fencing.redis.sentinel import Address
 
 IDLE_SECONDS = 1.0
 """Before a call, a connection that was idle for longer gets a moment to notice that the server has closed it."""
@@ -67,6 +69,10 @@ class AsyncConnections:
         self._loops: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
         self._lone: dict[asyncio.AbstractEventLoop, LoneConnections] = {}
         process.after_fork(self._reset)
+
+    def when_moved(self, callback: Callable[[Address], None]) -> None:
+        """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
+        self._factory.on_move = weakref.WeakMethod(callback)
 
     def _reset(self) -> None:
         self._loops = {}

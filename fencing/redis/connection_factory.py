@@ -11,6 +11,8 @@ from __future__ import annotations
 import logging
 import re
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import redis.asyncio
@@ -66,7 +68,12 @@ class ConnectionFactory:
         address: the server's address, for messages.
         location: the address and the database.
         options: the arguments of each connection.
+        primary: the address that Sentinels named last; None: none was asked for yet, or there are no Sentinels.
+        on_move: a weak reference to what is called with the address when Sentinels name another one than before.
     """
+
+    primary: Address | None = None
+    on_move: weakref.WeakMethod[Callable[[Address], None]] | None = None
 
     def __init__(self, client: Any) -> None:
         pool, self._make, options = quirks.pool_of(client)
@@ -117,7 +124,7 @@ class ConnectionFactory:
             return self.make()
         started = time.monotonic()
         try:
-            return self.make(run(self._sentinels.plan_find(seconds), ask))
+            return self._make_to(run(self._sentinels.plan_find(seconds), ask))
         except (NoPrimary, NoService) as error:
             raise self._not_named(error, started) from error
 
@@ -127,9 +134,16 @@ class ConnectionFactory:
             return self.make()
         started = time.monotonic()
         try:
-            return self.make(await run_async(self._sentinels.plan_find(seconds), ask_async))
+            return self._make_to(await run_async(self._sentinels.plan_find(seconds), ask_async))
         except (NoPrimary, NoService) as error:
             raise self._not_named(error, started) from error
+
+    def _make_to(self, primary: Address) -> Any:
+        before, self.primary = self.primary, primary
+        moved = None if before in (None, primary) or self.on_move is None else self.on_move()
+        if moved is not None:
+            moved(primary)
+        return self.make(primary)
 
     @property
     def connect_seconds(self) -> float:

@@ -49,6 +49,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
         super().__init__(**options)
         self._connections = Connections(client)
         self._listener = Listener(client, self._connections.perform, self.clock)
+        self._connections.when_moved(self._listener.move)
         self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
@@ -108,6 +109,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         super().__init__(**options)
         self._connections = AsyncConnections(client)
         self._listener = AsyncListener(client, self._connections.perform, self.clock)
+        self._connections.when_moved(self._listener.move)
         self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:

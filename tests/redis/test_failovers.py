@@ -162,3 +162,23 @@ def test_waiters_follow_a_replica_that_was_promoted_by_hand(
     assert [waiter.error for waiter in waiters] == [None] * 3
     print(f"the waiters had it within {took:.1f} s")
     assert took < BOUND
+
+
+def test_waiters_leave_a_frozen_primary_as_soon_as_a_call_has_found_another(
+    side: Side, own_sentinels: SentinelServers, account: Account
+) -> None:
+    """A listener that stays would notice only after six seconds, or never if the old primary comes back meanwhile."""
+    coordinator = side.coordinator(master_for(side, own_sentinels.addresses), ttl=3)
+    before = own_sentinels.primary
+    holder = side.call(coordinator.acquire, "r")
+    waiter = Waiter(side, coordinator)
+    Queue(before).has(1)
+    before.client().wait(2, 5000)
+    before.freeze()
+    primary: Any = own_sentinels.fail_over().client()
+    began = time.monotonic()
+    side.call(coordinator.holder, "another")
+    wait_until(lambda: primary.pubsub_channels("fencing:1:wake:*"), 4)
+    side.call(holder.release)
+    assert waiter.join().error is None
+    assert waiter.granted_at - began < 5
