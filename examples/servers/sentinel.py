@@ -20,8 +20,10 @@ _REPLICATION = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period",
 # that stood still for two seconds makes them do nothing for thirty.
 _QUICKER = {"INFO-PERIOD": 200, "PING-PERIOD": 100, "ASK-PERIOD": 100, "PUBLISH-PERIOD": 200, "TILT-PERIOD": 1000}
 
-# A vote that no Sentinel wins is repeated after twice this time, and three that notice a death together do split.
+# A vote that no Sentinel wins is repeated after twice this time.
 FAILOVER_SECONDS = 1.5
+
+HEAD_START = 0.5
 
 _AWAY = (redis.ConnectionError, redis.TimeoutError, redis.ResponseError)
 
@@ -182,7 +184,12 @@ def start_sentinels(
                 arguments += ["--replicaof", servers[0].host, str(servers[0].port)]
             server = start_redis(version=series, extra_args=arguments, local=True, environment=of_each[number])
             servers.append(stack.enter_context(server))
-        watchers = [stack.enter_context(_start(binary, servers[0], sentinels, down_after)) for _ in range(sentinels)]
+        watchers: list[RedisServer] = []
+        for number in range(sentinels):
+            # The first one notices a death before the others, and need not ask them whether it is one, only for their
+            # votes. If all noticed it together, each would vote for itself, and again after some seconds.
+            quorum, patience = (sentinels // 2 + 1, down_after + HEAD_START) if number else (1, down_after)
+            watchers.append(stack.enter_context(_start(binary, servers[0], quorum, patience)))
         made = SentinelServers(servers, watchers, stack.pop_all())
     try:
         made.settle()
@@ -192,12 +199,12 @@ def start_sentinels(
     return made
 
 
-def _start(binary: RedisBinary, primary: RedisServer, sentinels: int, down_after: float) -> RedisServer:
+def _start(binary: RedisBinary, primary: RedisServer, quorum: int, down_after: float) -> RedisServer:
     directory = new_directory()
     data = directory / "data"
     data.mkdir()
     configuration = data / "sentinel.conf"  # the Sentinel writes into it
-    _write(configuration, data, primary, sentinels // 2 + 1, down_after)
+    _write(configuration, data, primary, quorum, down_after)
     process = LocalProcess(
         command=lambda port: [str(binary.path), str(configuration), "--sentinel", "--port", str(port)],
         directory=directory,

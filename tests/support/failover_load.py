@@ -36,7 +36,7 @@ class FailoverLoad:
 
     def _work(self, coordinator: Any) -> None:
         try:
-            while not self._over.wait(0.002):
+            while not self._over.wait(0.02):
                 self._add(coordinator)
         except BaseException as error:  # noqa: BLE001 - the test reads it
             self.errors.append(error)
