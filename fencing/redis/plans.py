@@ -159,7 +159,9 @@ class RedisPlans(Backend):
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
         args = self._mint_arguments(settings, floor, fence.token)
-        answer = yield from self._plan_mint(REMINT, token, args, fence.resource, settings, deadline, self.replicas)
+        answer = yield from self._plan_mint(
+            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas
+        )
         if _kind(answer.value) == b"gone":
             return None
         return _grant(answer.value, fence.resource, token, settings, answer.sent_at)
