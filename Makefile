@@ -5,6 +5,7 @@
 #                             the path of a page with pictures                ARGS="--html PATH --act 2"
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
 #   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
+#   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, types, layers
@@ -19,7 +20,7 @@
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
-.PHONY: demo demo-object-upload demo-http-service test thorough stress explore mutants bench check wheel node clean help
+.PHONY: demo demo-object-upload demo-failover demo-http-service test thorough stress explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -50,6 +51,9 @@ demo-object-upload: .venv/.demo-objects
 
 demo-http-service: .venv/.demo-http
 	@$(BIN)/python -m examples.http_service $(ARGS)
+
+demo-failover: .venv/.demo
+	@$(BIN)/python -m examples.failover $(ARGS)
 
 test: .venv/.dev
 	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 $(ARGS)

@@ -18,6 +18,7 @@ class Style(NamedTuple):
 KINDS: Mapping[str, Style] = {
     "claimed": Style("mark", chip=True),
     "damaged": Style("bad", chip=True),
+    "down": Style("bad", hatched=True),
     "found": Style(chip=True),
     "paused": Style(hatched=True),
     "lost": Style("bad"),

@@ -1,7 +1,7 @@
 """The acts, and what is said about them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from examples.drawing.events import Event
 from examples.gc_pause import director
@@ -38,7 +38,7 @@ _WHY = {
 
 
 class DepositStory(Story[Outcome]):
-    ACTS = _ACTS
+    ACTS: ClassVar[Sequence[Act]] = _ACTS
     SETTINGS = _SETTINGS
     WHY = _WHY
     LANES = director.LANES

@@ -6,11 +6,13 @@ stdout.
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
-import redis
+import redis.sentinel
 from sqlalchemy import create_engine
 
 from examples.gc_pause.deposits import Deposit, RowHasNewerFence, guarded, lock_only, textbook
+from examples.servers.sentinel import SERVICE
 from examples.stage.reports import command, report, serve
 from fencing import FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import SQLAlchemyGuard
@@ -35,10 +37,10 @@ class Reports:
 
 
 class Worker:
-    def __init__(self, name: str, redis_url: str, database_url: str, ttl: float) -> None:
+    def __init__(self, name: str, where: str | list[list[Any]], database_url: str, ttl: float) -> None:
         self._name = name
         self._ttl = ttl
-        self._redis = redis.Redis.from_url(redis_url)
+        self._redis = client_of(where)
         self._engine = create_engine(database_url)
         self._guard = SQLAlchemyGuard(self._engine)
         self._engine.connect().close()  # so that the first act does not wait for it
@@ -63,7 +65,16 @@ class Worker:
         report("done")
 
 
-def set_up(redis: str, database: str, ttl: float) -> Callable[..., None]:
+def client_of(where: str | list[list[Any]]) -> redis.Redis:
+    """Return the client of a URL, or of the primary that Sentinels name."""
+    if isinstance(where, str):
+        return redis.Redis.from_url(where)
+    sentinel: Any = redis.sentinel.Sentinel
+    client: redis.Redis = sentinel([(host, port) for host, port in where]).master_for(SERVICE)
+    return client
+
+
+def set_up(redis: str | list[list[Any]], database: str, ttl: float) -> Callable[..., None]:
     return Worker(sys.argv[1], redis, database, ttl).deposit
 
 

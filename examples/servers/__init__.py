@@ -9,6 +9,7 @@ from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
 from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
 from examples.servers.s3 import S3Server, find_s3, start_s3
+from examples.servers.sentinel import SentinelServers, start_sentinels
 
 __all__ = [
     "ObjectServer",
@@ -17,6 +18,7 @@ __all__ = [
     "RedisBinary",
     "RedisServer",
     "S3Server",
+    "SentinelServers",
     "ServerError",
     "find_postgres_binaries",
     "find_redis_binaries",
@@ -25,4 +27,5 @@ __all__ = [
     "start_postgres",
     "start_redis",
     "start_s3",
+    "start_sentinels",
 ]

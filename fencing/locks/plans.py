@@ -193,7 +193,9 @@ def acquire(
     except GeneratorExit:
         taking.abandon(backend, resource, settings)
         raise
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, NotAcquired):
+            error.waited = backend.clock() - started
         if place is not None and taking.fence is None:
             yield Shielded(_leave(backend, place, resource, token, settings))
         elif taking.may_hold:

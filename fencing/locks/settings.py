@@ -131,6 +131,7 @@ _NAMES = tuple(each.name for each in fields(Settings) if each.init and each.name
 _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to wait for it"
 _HINTS = {
     "clock_floor": "; it is an option of RedisCoordinator",
+    "replicas": "; it is an option of RedisCoordinator",
     "timeout": _WAITING,
     "blocking_timeout": _WAITING,
     "blocking": _WAITING,

@@ -129,7 +129,11 @@ def acquire_all(parts: Sequence[_Part], timeout: float) -> Plan[tuple[Any, ...]]
         yield Shielded(_give_back_all(order))
         waited = clock() - started
         raise NotAcquired(
-            resource=error.resource, reason=error.reason, waited=waited, owner=error.owner
+            resource=error.resource,
+            reason=error.reason,
+            waited=waited,
+            owner=error.owner,
+            replicas=error.replicas,
         ) from error.__cause__
     except BaseException:
         yield Shielded(_give_back_all(order))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulk, bulks, script_call, size_of
-from fencing.redis.scripts import ACQUIRE, RELEASE, Script
+from fencing.redis.scripts import ACQUIRE, ASK_REPLICAS, RELEASE, WAIT, Script
 
 Arguments = tuple[str | int, ...]
 
@@ -70,6 +70,36 @@ class Call(NamedTuple):
         if self.token is None or self.form.listener is None:
             return None
         return release_call(self.form.keys[0], self.token, self.form.listener)
+
+
+class Replicated(NamedTuple):
+    """The effect: run a script that mints, and wait until enough replicas have what it wrote.
+
+    ``perform`` raises NotAcquired if fewer replicas have it: if fewer are connected, before the script runs.
+    """
+
+    call: Call
+    replicas: int
+
+
+_COUNT_FORM = Form(ASK_REPLICAS, (), (), b"*2\r\n" + bulks(("INFO", "replication")), b"")
+
+
+def count_call(timeout: float) -> Call:
+    """Return the call that asks for the replicas: see ``online_replicas``."""
+    return Call(_COUNT_FORM, None, timeout)
+
+
+def online_replicas(reply: bytes) -> int:
+    """Return how many replicas are connected, and have copied all data once."""
+    return reply.count(b"state=online")
+
+
+def wait_call(replicas: int, timeout: float) -> Call:
+    """Return the call that waits until so many replicas have all that its connection wrote before, or half the time."""
+    milliseconds = max(int(timeout * 500), 1)
+    packed = b"*3\r\n" + bulks(("WAIT", replicas, milliseconds))
+    return Call(Form(WAIT, (), (), packed, b""), None, timeout)
 
 
 def call_without_token(script: Script, keys: tuple[str, ...], args: Arguments, packed: bytes | None = None) -> Call:

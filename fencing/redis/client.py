@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import redis
@@ -29,9 +30,9 @@ from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
-from fencing.redis.calls import Call
+from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_factory import (
-    ASK_POLICY,
+    ASK_INFO,
     NOT_READY,
     REPLIED,
     ConnectionFactory,
@@ -40,10 +41,13 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_confirmed,
     not_of_a_script,
+    unreplicated,
 )
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
+from fencing.redis.sentinel import Address
 
 MAX_CONNECTIONS = 16
 """Per coordinator. A call uses one for a round trip, so a few serve hundreds of threads; the others wait for one."""
@@ -198,6 +202,10 @@ class Connections:
         self._reset()
         process.after_fork(self._reset)
 
+    def when_moved(self, callback: Callable[[Address], None]) -> None:
+        """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
+        self._factory.on_move = weakref.WeakMethod(callback)
+
     def _reset(self) -> None:
         self._free: deque[LazyConnection] = deque()  # used as a stack
         self._lock = threading.RLock()
@@ -206,10 +214,11 @@ class Connections:
         self._waiting: deque[_Seeker] = deque()
         self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
-    def perform(self, call: Call) -> Any:
-        """Run the call's script and return its reply.
+    def perform(self, call: Call, replicas: int = 0) -> Any:
+        """Run the call's script and return its reply; ``replicas``: as in ``Replicated``.
 
         Raises:
+            NotAcquired: fewer replicas have the grant.
             NoReply: no usable reply; another attempt may succeed.
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
@@ -222,6 +231,8 @@ class Connections:
         except IndexError:
             connection = self._wait_for_connection(call.timeout)
         try:
+            if replicas:
+                return self._exchange_replicated(connection, call, replicas, started)
             return self._exchange(connection, call, started)
         except (RedisError, OSError) as error:
             raise_interruption(error)
@@ -320,6 +331,22 @@ class Connections:
         connection.used = started
         return reply
 
+    def _exchange_replicated(self, connection: LazyConnection, call: Call, replicas: int, started: float) -> Any:
+        online = online_replicas(self._exchange(connection, count_call(call.timeout), started))
+        if online < replicas:
+            raise unreplicated(call, online, time.monotonic() - started)
+        reply = self._exchange(connection, call, started)
+        if type(reply) is not bytes:  # nothing was granted
+            return reply
+        raw, now = connection.raw, time.monotonic()
+        left = max(started + call.timeout - now, LEAST_SECONDS)
+        confirmed = self._exchange(connection, wait_call(replicas, left), now)
+        if connection.raw is not raw:
+            raise not_confirmed()
+        if confirmed < replicas:
+            raise unreplicated(call, confirmed, time.monotonic() - started)
+        return reply
+
     def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:
         if not isinstance(error, RedisError):
             self._abandon(connection, call, interrupted=False)
@@ -334,9 +361,11 @@ class Connections:
 
     def _connect(self, connection: LazyConnection, seconds: float) -> None:
         try:
-            connection.open(self._factory.make(), seconds)
-            if self._factory.must_ask_policy():
-                self._factory.check_policy(connection.ask(ASK_POLICY, time.monotonic() + seconds))
+            started = time.monotonic()
+            made = self._factory.find(seconds)
+            connection.open(made, max(started + seconds - time.monotonic(), LEAST_SECONDS))
+            if self._factory.must_ask_info():
+                self._factory.check_info(connection.ask(ASK_INFO, time.monotonic() + seconds))
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_connect_error(error, self.address) from error

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -22,12 +23,13 @@ from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
-from fencing.redis.calls import Call
+from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_factory import (
-    ASK_POLICY,
+    ASK_INFO,
     NOT_READY,
     REPLIED,
     ConnectionFactory,
@@ -36,13 +38,14 @@ from fencing.redis.connection_factory import (
     map_connect_error,
     map_error,
     must_undo,
+    not_confirmed,
     not_of_a_script,
+    unreplicated,
 )
+from fencing.redis.lone_connections import LoneConnections
 from fencing.redis.resp import INCOMPLETE, new_reader
 from fencing.redis.scripts import RELEASE
-
-CONNECT_SECONDS = 10.0
-"""The time limit of connecting. Each caller also has its own."""
+from fencing.redis.sentinel import Address
 
 IDLE_SECONDS = 1.0
 """Before a call, a connection that was idle for longer gets a moment to notice that the server has closed it."""
@@ -64,13 +67,23 @@ class AsyncConnections:
         self.closed = False
         self._user_timeout = self._factory.limit_seconds(math.inf)
         self._loops: dict[asyncio.AbstractEventLoop, _LoopConnection] = {}
+        self._lone: dict[asyncio.AbstractEventLoop, LoneConnections] = {}
         process.after_fork(self._reset)
+
+    def when_moved(self, callback: Callable[[Address], None]) -> None:
+        """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
+        self._factory.on_move = weakref.WeakMethod(callback)
 
     def _reset(self) -> None:
         self._loops = {}
+        self._lone = {}
 
-    async def perform(self, call: Call) -> Any:
+    async def perform(self, call: Call, connection: _LoopConnection | None = None) -> Any:
         """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
+
+        Args:
+            call: the call.
+            connection: the connection for it; None: that of the loop, which all calls share.
 
         Raises:
             NoReply: no usable reply; another attempt may succeed.
@@ -78,7 +91,8 @@ class AsyncConnections:
             RuntimeError: the coordinator is closed. Make a new one.
         """
         loop = asyncio.get_running_loop()
-        connection = self._loops.get(loop)
+        if connection is None:
+            connection = self._loops.get(loop)
         if connection is None or self.closed:
             connection = self._new_connection(call, loop)
         seconds = call.timeout
@@ -103,6 +117,32 @@ class AsyncConnections:
             if self.closed:
                 await connection.close()
 
+    async def perform_replicated(self, call: Call, replicas: int) -> Any:
+        """Do what ``perform`` does, and wait for replicas, as in ``Replicated``. WAIT blocks its connection.
+
+        Raises:
+            NotAcquired: fewer replicas have the grant.
+        """
+        loop, started = asyncio.get_running_loop(), time.monotonic()
+        lone = self._lone.get(loop)
+        if lone is None:
+            lone = self._lone[loop] = LoneConnections(partial(_LoopConnection, self._factory, loop))
+        async with lone.borrowed(call.timeout) as connection:
+            online = online_replicas(await self.perform(count_call(call.timeout), connection))
+            if online < replicas:
+                raise unreplicated(call, online, time.monotonic() - started)
+            reply = await self.perform(call, connection)
+            if type(reply) is not bytes:  # nothing was granted
+                return reply
+            raw = connection.raw
+            left = max(started + call.timeout - time.monotonic(), LEAST_SECONDS)
+            confirmed = await self.perform(wait_call(replicas, left), connection)
+            if connection.raw is not raw:
+                raise not_confirmed()
+            if confirmed < replicas:
+                raise unreplicated(call, confirmed, time.monotonic() - started)
+            return reply
+
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
         connection = _LoopConnection(self._factory, loop)
         if not self.closed:
@@ -115,6 +155,8 @@ class AsyncConnections:
     def _forget_closed_loops(self) -> None:
         for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
             self._loops.pop(loop, None)  # the socket is closed when the connection is collected
+        for loop in [loop for loop in list(self._lone) if loop.is_closed()]:
+            self._lone.pop(loop, None)
 
     async def close(self) -> None:
         """Close the connection of the running loop. Later calls raise RuntimeError, except releases."""
@@ -123,9 +165,12 @@ class AsyncConnections:
         connection = self._loops.pop(asyncio.get_running_loop(), None)
         if connection is not None:
             await connection.close()
+        lone = self._lone.pop(asyncio.get_running_loop(), None)
+        if lone is not None:
+            await lone.close()
 
     def __del__(self) -> None:
-        for loop, connection in vars(self).get("_loops", {}).items():
+        for loop, connection in (*vars(self).get("_loops", {}).items(), *vars(self).get("_lone", {}).items()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(connection.stop)
 
@@ -176,6 +221,11 @@ class _LoopConnection:
         self.used = 0.0  # when the last call was sent
         self._broken: Exception = redis.ConnectionError("never connected")
         self.open = False
+
+    @property
+    def raw(self) -> Any:
+        """The connection of redis-py; another one after it was opened again."""
+        return self._connection
 
     async def wait_until_open(self, seconds: float) -> None:
         """Wait until there is a connection.
@@ -264,11 +314,12 @@ class _LoopConnection:
     # The task
 
     async def _run(self, opening: asyncio.Future[None]) -> None:
-        connection = self._connection = self._factory.make()
+        connection: Any = None
         self._answered = False
         self._broken = redis.ConnectionError("the task that reads the replies was cancelled")
         try:
-            self.open = await self._connect(connection, opening)
+            connection = self._connection = await self._find(opening)
+            self.open = connection is not None and await self._connect(connection, opening)
             if self.open:
                 await self._dispatch_replies(connection)
         except (RedisError, OSError) as error:
@@ -280,7 +331,8 @@ class _LoopConnection:
         finally:
             if not self._loop.is_closed():
                 self._ended(opening)
-                await connection.disconnect(nowait=True)
+                if connection is not None:
+                    await connection.disconnect(nowait=True)
 
     def _ended(self, opening: asyncio.Future[None], _: object = None) -> None:
         """Note that the task has ended, even if it was cancelled before it began, or interrupted while it ended."""
@@ -290,23 +342,37 @@ class _LoopConnection:
             self._opening = None
             opening.cancel()
 
+    async def _find(self, opening: asyncio.Future[None]) -> Any:
+        """Make a connection; None: Sentinels name no primary."""
+        try:
+            return await self._factory.find_async(self._factory.connect_seconds)
+        except (NoReply, CoordinatorUnavailable) as error:
+            self._fail(opening, error)
+            return None
+
     async def _connect(self, connection: Any, opening: asyncio.Future[None]) -> bool:
         try:
             # wait_for() could lose a cancellation that arrives at the moment of connecting.
-            async with asyncio.timeout(self._factory.limit_seconds(CONNECT_SECONDS)):
+            async with asyncio.timeout(self._factory.connect_seconds):
                 await connection.connect()
-                if self._factory.must_ask_policy():
-                    self._factory.check_policy(await self._ask_policy(connection))
+                if self._factory.must_ask_info():
+                    self._factory.check_info(await self._ask_info(connection))
         except (TimeoutError, RedisError, OSError) as error:
             raise_interruption(error)
-            opening.set_exception(map_connect_error(error, self._factory.address))
-            opening.exception()  # marked as retrieved: there may be no waiting call any more
+            self._fail(opening, map_connect_error(error, self._factory.address))
+            return False
+        except (NoReply, CoordinatorUnavailable) as error:
+            self._fail(opening, error)
             return False
         opening.set_result(None)
         return True
 
-    async def _ask_policy(self, connection: Any) -> Any:
-        await connection.send_packed_command([ASK_POLICY], check_health=False)
+    def _fail(self, opening: asyncio.Future[None], error: Exception) -> None:
+        opening.set_exception(error)
+        opening.exception()  # marked as retrieved: there may be no waiting call any more
+
+    async def _ask_info(self, connection: Any) -> Any:
+        await connection.send_packed_command([ASK_INFO], check_health=False)
         try:
             return await connection.read_response(disconnect_on_error=False)
         except REPLIED:

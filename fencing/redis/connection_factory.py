@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import redis.asyncio
@@ -28,18 +31,28 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.effects import run, run_async
+from fencing.kernel.errors import CoordinatorUnavailable, NotAcquired
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.resp import bulks, script_call
+from fencing.redis.sentinel import Address, NamedPrimary, NoPrimary, NoService, Sentinel, Sentinels, ask, ask_async
 
 logger = logging.getLogger("fencing")
 
-ASK_POLICY = b"*2\r\n" + bulks(("INFO", "memory"))
-"""The question for the policy of eviction, packed."""
+ASK_INFO = b"*1\r\n" + bulks(("INFO",))
+"""The question for the server's role and its policy of eviction, packed. Before 7.0 it cannot name two sections."""
 
 SAFE_POLICY = "noeviction"
+
+PATIENCE_SECONDS = 1.0
+"""How long a coordinator that has never found a primary looks for one, before it says that a setting is wrong."""
+
+IS_REPLICA = "the server is a replica, which takes no locks"
+
+CONNECT_SECONDS = 10.0
+FAILOVER_CONNECT_SECONDS = 3.0
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
 REFUSED = (AuthenticationError, AuthorizationError)
@@ -55,7 +68,12 @@ class ConnectionFactory:
         address: the server's address, for messages.
         location: the address and the database.
         options: the arguments of each connection.
+        primary: the address that Sentinels named last; None: none was asked for yet, or there are no Sentinels.
+        on_move: a weak reference to what is called with the address when Sentinels name another one than before.
     """
+
+    primary: Address | None = None
+    on_move: weakref.WeakMethod[Callable[[Address], None]] | None = None
 
     def __init__(self, client: Any) -> None:
         pool, self._make, options = quirks.pool_of(client)
@@ -64,7 +82,7 @@ class ConnectionFactory:
             (seconds for seconds in (options.get("socket_timeout"), options.get("socket_connect_timeout")) if seconds),
             default=float("inf"),
         )
-        asynchronous = isinstance(client, redis.asyncio.Redis)
+        self._asynchronous = asynchronous = isinstance(client, redis.asyncio.Redis)
         options.update(
             socket_timeout=None,  # each call sets its own
             socket_connect_timeout=None,
@@ -79,23 +97,72 @@ class ConnectionFactory:
         )
         quirks.refuse_maintenance(options)
         self.options = options
-        self._policy_asked = False
+        self._found = False  # whether this was a primary once, or did not tell
+        self._missing_since: float | None = None
         self.address = str(options.get("path") or f"{options.get('host', '?')}:{options.get('port', '?')}")
+        self._sentinels: Sentinels | None = None
         if service := quirks.sentinel_service(pool):
             self.address = f"the Sentinel service {service!r}"
+            self._sentinels = _sentinels_of(pool, service)
         self.location = f"{self.address}, database {options.get('db') or 0}"
 
-    def make(self) -> Any:
-        """Make a connection that is not open yet."""
-        return self._make(**self.options)
+    def make(self, primary: Address | None = None) -> Any:
+        """Make a connection that is not open yet; ``primary``: what Sentinels have named."""
+        options = self.options
+        if primary is not None and self._sentinels is not None:
+            named = NamedPrimary(self._sentinels.service, primary, asynchronous=self._asynchronous)
+            options = {**options, "connection_pool": named}
+        return self._make(**options)
 
-    def must_ask_policy(self) -> bool:
-        """Return True the first time: the server must be asked once for its policy of eviction."""
-        asked, self._policy_asked = self._policy_asked, True
-        return not asked
+    def find(self, seconds: float) -> Any:
+        """Make a connection that is not open yet, for threads. Sentinels are asked for the primary within the time.
 
-    def check_policy(self, reply: Any) -> None:
-        """Warn if the reply to ``ASK_POLICY`` names a policy that evicts locks. A server may refuse to tell."""
+        Raises:
+            NoReply, CoordinatorUnavailable: they name none.
+        """
+        if self._sentinels is None:
+            return self.make()
+        started = time.monotonic()
+        try:
+            return self._make_to(run(self._sentinels.plan_find(seconds), ask))
+        except (NoPrimary, NoService) as error:
+            raise self._not_named(error, started) from error
+
+    async def find_async(self, seconds: float) -> Any:
+        """Do what :meth:`find` does, for asyncio."""
+        if self._sentinels is None:
+            return self.make()
+        started = time.monotonic()
+        try:
+            return self._make_to(await run_async(self._sentinels.plan_find(seconds), ask_async))
+        except (NoPrimary, NoService) as error:
+            raise self._not_named(error, started) from error
+
+    def _make_to(self, primary: Address) -> Any:
+        before, self.primary = self.primary, primary
+        moved = None if before in (None, primary) or self.on_move is None else self.on_move()
+        if moved is not None:
+            moved(primary)
+        return self.make(primary)
+
+    @property
+    def connect_seconds(self) -> float:
+        """The time limit of connecting, if no call has its own. Sentinels may name another server meanwhile."""
+        return self.limit_seconds(CONNECT_SECONDS if self._sentinels is None else FAILOVER_CONNECT_SECONDS)
+
+    def must_ask_info(self) -> bool:
+        """Return whether the server must be asked ``ASK_INFO``: until it was a primary once."""
+        return not self._found
+
+    def check_info(self, reply: Any) -> None:
+        """Check the reply to ``ASK_INFO``. A server may refuse to tell.
+
+        Raises:
+            NoReply, CoordinatorUnavailable: it is a replica.
+        """
+        if isinstance(reply, bytes) and re.search(rb"^role:slave", reply, re.MULTILINE):
+            raise self._misplaced(redis.ReadOnlyError(IS_REPLICA), time.monotonic())
+        self._found = True
         found = re.search(rb"maxmemory_policy:([a-z-]+)", reply) if isinstance(reply, bytes) else None
         policy = SAFE_POLICY if found is None else found[1].decode()
         if policy != SAFE_POLICY:
@@ -106,9 +173,36 @@ class ConnectionFactory:
                 policy,
             )
 
+    def _not_named(self, error: NoPrimary | NoService, asked_at: float) -> NoReply | CoordinatorUnavailable:
+        return NoReply(error, may_have_run=False) if isinstance(error, NoPrimary) else self._misplaced(error, asked_at)
+
+    def _misplaced(self, error: RedisError, asked_at: float) -> NoReply | CoordinatorUnavailable:
+        """Map an error of a wrong setting, or of a failover. It is a failover if there was a primary before."""
+        if self._missing_since is None:
+            self._missing_since = asked_at
+        if self._found or time.monotonic() - self._missing_since < PATIENCE_SECONDS:
+            return NoReply(error, may_have_run=False)
+        return CoordinatorUnavailable(
+            f"no lock can be taken from Redis at {self.address}: {error}; correct the client's address",
+            address=self.address,
+        )
+
     def limit_seconds(self, seconds: float) -> float:
         """Return the time limit of a wait: at most the client's own time-outs, and always more than 0."""
         return max(min(seconds, self._user_timeout), LEAST_SECONDS)
+
+
+def _sentinels_of(pool: Any, service: str) -> Sentinels | None:
+    """Return the Sentinels that a client's pool asks."""
+    if not pool.is_master:
+        raise ValueError(
+            f"the client is for replicas of {service!r}, which take no locks; pass what "
+            f"sentinel.master_for(...) returns"
+        )
+    manager = pool.sentinel_manager
+    factories = [ConnectionFactory(client) for client in manager.sentinels]
+    sentinels = [Sentinel(factory.address, factory.make) for factory in factories]
+    return Sentinels(service, sentinels, manager.min_other_sentinels, quirks.forced_host(manager))
 
 
 def command(call: Call, *, by_text: bool = False) -> bytes:
@@ -126,6 +220,8 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
             f"Redis at {address} refused the credentials: {error}; correct the client's username and password",
             address=address,
         )
+    if isinstance(error, ReadOnlyError):
+        return NoReply(redis.ReadOnlyError(IS_REPLICA), may_have_run=False)
     if isinstance(error, NOT_READY) or (
         isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING ", "ERR max number of clients"))
     ):
@@ -168,6 +264,16 @@ def not_of_a_script(reply: object) -> RedisError:
 def is_logged_out(error: BaseException) -> bool:
     """Return whether the connection has no authenticated user, or no longer. Long commands get another error text."""
     return isinstance(error, AuthenticationError) or "unauthenticated" in str(error)
+
+
+def unreplicated(call: Call, replicas: int, seconds: float) -> NotAcquired:
+    """Return the error of a grant that too few replicas have; ``seconds``: how long the call took."""
+    return NotAcquired(resource=call.keys[0], reason="unreplicated", waited=seconds, replicas=replicas)
+
+
+def not_confirmed() -> NoReply:
+    """Return the error of a connection that broke before the replicas' answer: a new one knows of no write."""
+    return NoReply(redis.ConnectionError("the connection broke before the replicas confirmed"), may_have_run=True)
 
 
 def must_undo(call: Call, *, interrupted: bool) -> bool:

@@ -10,7 +10,7 @@ import redis.asyncio
 from fencing.coordinator import Coordinator
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.locks.settings import AsyncLockOptions, LockOptions, check_flag
-from fencing.redis.calls import Call
+from fencing.redis.calls import Call, Replicated
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
 from fencing.redis.listener import Listener
@@ -30,6 +30,9 @@ class RedisCoordinator(RedisPlans, Coordinator):
             (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
         clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
             loses its data. Safety does not depend on it.
+        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, it is given back,
+            and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
+            twice; it still can, because another replica may be promoted. 0: grants wait for none.
         options: the options of its locks, as in :class:`fencing.Coordinator`: ``ttl`` (10 seconds by default),
             ``guards``, ``renew``, ``max_lifetime``, ``owner``.
 
@@ -37,21 +40,27 @@ class RedisCoordinator(RedisPlans, Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
-    def __init__(self, client: redis.Redis, *, clock_floor: bool = True, **options: Unpack[LockOptions]) -> None:
+    def __init__(
+        self, client: redis.Redis, *, clock_floor: bool = True, replicas: int = 0, **options: Unpack[LockOptions]
+    ) -> None:
         _check_client(client, redis.Redis, "RedisCoordinator")
         self.clock_floor = check_flag(clock_floor, "clock_floor")
+        self.replicas = _check_replicas(replicas)
         super().__init__(**options)
         self._connections = Connections(client)
         self._listener = Listener(client, self._connections.perform, self.clock)
+        self._connections.when_moved(self._listener.move)
         self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
         return self._listener.is_waited_for(resource)
 
-    def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
+    def perform(self, effect: Call | Replicated | Enlist | Wait | Leave) -> Any:
         """Run one script on Redis, or add, block or remove a waiter."""
         if isinstance(effect, Call):
             return self._connections.perform(effect)
+        if isinstance(effect, Replicated):
+            return self._connections.perform(*effect)
         return self._listener.perform(effect)
 
     def close(self) -> None:
@@ -76,6 +85,9 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
             client's settings (address, TLS, credentials, database, Sentinel). It does not use the client's pool.
         clock_floor: whether numbers start from the server's clock in microseconds, so that they keep growing when Redis
             loses its data. Safety does not depend on it.
+        replicas: how many replicas must confirm a grant (``WAIT``) before it counts. With fewer, it is given back,
+            and ``acquire`` raises NotAcquired with the reason ``"unreplicated"``. So a failover rarely grants a lock
+            twice; it still can, because another replica may be promoted. 0: grants wait for none.
         options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
             ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
 
@@ -84,22 +96,31 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
     """
 
     def __init__(
-        self, client: redis.asyncio.Redis, *, clock_floor: bool = True, **options: Unpack[AsyncLockOptions]
+        self,
+        client: redis.asyncio.Redis,
+        *,
+        clock_floor: bool = True,
+        replicas: int = 0,
+        **options: Unpack[AsyncLockOptions],
     ) -> None:
         _check_client(client, redis.asyncio.Redis, "AsyncRedisCoordinator")
         self.clock_floor = check_flag(clock_floor, "clock_floor")
+        self.replicas = _check_replicas(replicas)
         super().__init__(**options)
         self._connections = AsyncConnections(client)
         self._listener = AsyncListener(client, self._connections.perform, self.clock)
+        self._connections.when_moved(self._listener.move)
         self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
         return self._listener.is_waited_for(resource)
 
-    async def perform(self, effect: Call | Enlist | Wait | Leave) -> Any:
+    async def perform(self, effect: Call | Replicated | Enlist | Wait | Leave) -> Any:
         """Run one script on Redis, or add, block or remove a waiter."""
         if isinstance(effect, Call):
             return await self._connections.perform(effect)
+        if isinstance(effect, Replicated):
+            return await self._connections.perform_replicated(*effect)
         return await self._listener.perform(effect)
 
     async def close(self) -> None:
@@ -111,6 +132,14 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         await super().close()
         await self._connections.close()
         await self._listener.close()
+
+
+def _check_replicas(replicas: object) -> int:
+    if isinstance(replicas, bool) or not isinstance(replicas, int):
+        raise TypeError(f"replicas must be an int, not {type(replicas).__name__}")
+    if replicas < 0:
+        raise ValueError(f"replicas must not be negative, not {replicas}; 0 waits for none")
+    return replicas
 
 
 def _check_client(client: object, wanted: type, coordinator: str) -> None:

@@ -26,6 +26,7 @@ from fencing.redis import quirks
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.client import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_connect_error
+from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 DECLINE_SECONDS = 1.0
@@ -149,8 +150,16 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening. Waiters ask again, and get the error that the coordinator is closed."""
+        self._closed = True
+        self._disconnect()
+
+    def move(self, primary: Address) -> None:
+        """Leave a server that is no longer the primary: no message for the waiters comes from there any more."""
+        if self._connection is not None and self._factory.primary != primary:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         with self._lock:
-            self._closed = True
             connection, self._connection = self._connection, None
             self._waiters.wake_all()
         if connection is not None:
@@ -183,7 +192,8 @@ class Listener:
         connection = LazyConnection()
         try:
             try:
-                connection.open(self._factory.make(), self._factory.limit_seconds(deadline - time.monotonic()))
+                made = self._factory.find(self._factory.limit_seconds(deadline - time.monotonic()))
+                connection.open(made, self._factory.limit_seconds(deadline - time.monotonic()))
                 connection.raw.send_command("SUBSCRIBE", self._waiters.channel, check_health=False)
                 connection.read()
             except (RedisError, OSError) as error:

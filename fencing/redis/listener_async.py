@@ -20,6 +20,7 @@ from fencing.redis.calls import Call, decline_call
 from fencing.redis.client_async import ReplyProtocol
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
+from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 
@@ -99,6 +100,12 @@ class AsyncListener:
         await effect.waiter.wait(effect.seconds)
         return None
 
+    def move(self, primary: Address) -> None:
+        """Leave a server that is no longer the primary: no message for the waiters comes from there any more."""
+        for loop, listener in list(self._loops.items()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(listener.move, primary)
+
     async def close(self) -> None:
         """Stop listening on the running loop. Waiters ask again, and get the error that the coordinator is closed."""
         self._closed = True
@@ -133,7 +140,7 @@ class _LoopListener:
             try:
                 async with asyncio.timeout(seconds), self._connecting:
                     if self.connection is None:
-                        await self._connect()
+                        await self._connect(seconds)
             except TimeoutError as error:
                 raise_interruption(error)
                 raise NoReply(TimeoutError(f"no reply within {seconds:.3g} s"), may_have_run=False) from error
@@ -144,8 +151,8 @@ class _LoopListener:
         self.waiters.add(waiter)
         return waiter
 
-    async def _connect(self) -> None:
-        connection = self._factory.make()
+    async def _connect(self, seconds: float) -> None:
+        connection = await self._factory.find_async(seconds)
         try:
             await connection.connect()
             await connection.send_command("SUBSCRIBE", self.waiters.channel, check_health=False)
@@ -221,6 +228,11 @@ class _LoopListener:
     def _call_at(self, when: float, callback: Callable[[], object], wanted: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
         loop.call_later(max(0.0, when - self._clock()), call_surely, loop, callback)
+
+    def move(self, primary: Address) -> None:
+        if self.connection is not None and self._factory.primary != primary and self._listening is not None:
+            self._ended(self.connection)
+            self._listening.cancel()
 
     async def close(self) -> None:
         self.connection = None

@@ -17,6 +17,7 @@ from fencing.locks.settings import Settings
 from fencing.redis.calls import (
     Arguments,
     Call,
+    Replicated,
     acquire_call,
     call_without_token,
     form_of,
@@ -86,6 +87,9 @@ class RedisPlans(Backend):
     clock_floor: bool = True
     """Whether the server's clock is a floor for numbers."""
 
+    replicas: int = 0
+    """How many replicas must have a grant before it counts."""
+
     def is_waited_for(self, resource: str) -> bool:
         """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         return False
@@ -101,9 +105,9 @@ class RedisPlans(Backend):
         seconds = _first_seconds(settings, left)
         call = acquire_call(resource, token, args, seconds, seconds >= left)
         try:
-            reply = yield call
+            reply = yield Replicated(call, self.replicas) if self.replicas else call
         except NoReply as failure:
-            answer = yield from self._plan_call(call, resource, settings, deadline, failure)
+            answer = yield from self._plan_call(call, resource, settings, deadline, failure, replicas=self.replicas)
             sent_at, reply = answer.sent_at, answer.value
         if type(reply) is bytes:
             return _grant(reply, resource, token, settings, sent_at)
@@ -133,9 +137,9 @@ class RedisPlans(Backend):
             seconds = _first_seconds(settings, left)
             call = queue_call(resource, token, args, ticket, seconds, seconds >= left)
             try:
-                reply = yield call
+                reply = yield Replicated(call, self.replicas) if self.replicas else call
             except NoReply as failure:
-                answer = yield from self._plan_call(call, resource, settings, deadline, failure)
+                answer = yield from self._plan_call(call, resource, settings, deadline, failure, replicas=self.replicas)
                 sent_at, reply = answer.sent_at, answer.value
         except GeneratorExit:
             raise
@@ -155,7 +159,9 @@ class RedisPlans(Backend):
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
         args = self._mint_arguments(settings, floor, fence.token)
-        answer = yield from self._plan_mint(REMINT, token, args, fence.resource, settings, deadline)
+        answer = yield from self._plan_mint(
+            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas
+        )
         if _kind(answer.value) == b"gone":
             return None
         return _grant(answer.value, fence.resource, token, settings, answer.sent_at)
@@ -261,23 +267,32 @@ class RedisPlans(Backend):
         settings: Settings,
         deadline: float,
         more_keys: tuple[str, ...] = (),
+        replicas: int = 0,
     ) -> Plan[Answer]:
         names = keys_of(resource)
         keys = (names.lock, names.holder, names.counter, *more_keys)
         call = Call(form_of(script, keys, args, "", token_size=size_of(token)), token)
-        return self._plan_call(call, resource, settings, deadline)
+        return self._plan_call(call, resource, settings, deadline, replicas=replicas)
 
     def _plan_call(
-        self, call: Call, about: str, settings: Settings, deadline: float, failure: NoReply | None = None
+        self,
+        call: Call,
+        about: str,
+        settings: Settings,
+        deadline: float,
+        failure: NoReply | None = None,
+        replicas: int = 0,
     ) -> Plan[Answer]:
         """Run a script until there is an answer. Every script is idempotent for its token, so it can be repeated.
 
         Args:
             failure: of the first attempt, if it was made already.
+            replicas: how many replicas must have what it wrote.
         """
 
-        def attempt(timeout: float, last: bool) -> Call:
-            return call._replace(timeout=timeout, last_attempt=last)
+        def attempt(timeout: float, last: bool) -> Call | Replicated:
+            made = call._replace(timeout=timeout, last_attempt=last)
+            return Replicated(made, replicas) if replicas else made
 
         token = call.token if call.may_take else None
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=token, failure=failure)

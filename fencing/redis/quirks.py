@@ -50,6 +50,15 @@ def sentinel_service(pool: Any) -> str | None:
     return name
 
 
+def forced_host(manager: Any) -> str | None:
+    """Return the host that replaces the primary's host in the answers of Sentinels; None: it is not replaced.
+
+    It is ``_force_master_ip``. Earlier versions than 5.1 have none.
+    """
+    host: str | None = getattr(manager, "_force_master_ip", None)
+    return host
+
+
 def refuse_maintenance(options: dict[str, Any]) -> None:
     """Change a pool's options so that the server sends no maintenance notices, and the pool does not track us.
 

@@ -41,4 +41,10 @@ REMINT = _load("common", "remint", replies=(bytes, list))
 HOLDER = _load("common", "holder", replies=(list,))
 HOLDERS = _load("common", "holders", replies=(list,))
 FORCED_BY = _load("forced_by", replies=(bytes,))
+WAIT = Script("WAIT", "", "", b"", b"", frozenset((int,)))
+"""No script, but a command that is called like one."""
+
+ASK_REPLICAS = Script("INFO", "", "", b"", b"", frozenset((bytes,)))
+"""The same for the question how many replicas there are."""
+
 FORCE_RELEASE = _load("common", "force_release", replies=(bytes, list))

@@ -27,9 +27,10 @@ INCIDENTS = (DOCS / "operations" / "incidents.md").read_text("utf-8")
 ORDER = "orders:42"
 
 
-def test_the_rule_for_redis_allows_locks_and_waiting_and_no_other_keys(fresh_redis: RedisFactory) -> None:
+@pytest.mark.parametrize("version", ["7", *[pytest.param(each, marks=pytest.mark.thorough) for each in ("8", "6.2")]])
+def test_the_rule_for_redis_allows_locks_and_waiting_and_no_other_keys(fresh_redis: RedisFactory, version: str) -> None:
     [rule] = re.findall(r"(?m)^ACL SETUSER .*$", (DOCS / "coordinators" / "redis.md").read_text("utf-8"))
-    server = fresh_redis(version="7")
+    server = fresh_redis(version=version)
     admin: Any = server.client()
     admin.execute_command(*rule.split())
     worker = redis.Redis(host=server.host, port=server.port, username="worker", password="secret")

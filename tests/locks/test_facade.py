@@ -84,7 +84,7 @@ USED = {
 def test_dir_shows_what_users_use(kind: Any) -> None:
     package: Any = redis if kind is RedisCoordinator else redis.asyncio
     shown = {name for name in dir(kind(package.Redis())) if not name.startswith("_")}
-    assert shown == USED | {"clock_floor"}
+    assert shown == USED | {"clock_floor", "replicas"}
     assert {name for name in dir(fencing) if not name.startswith("_")} >= {"Coordinator", "FencedLock"}
     assert "__version__" in dir(fencing)
 

@@ -82,7 +82,11 @@ def test_the_clock_floor_is_an_option_of_coordinators(coordinator: Any, lock: An
     assert_refused(TypeError, "clock_floor must be True or False", coordinator, client, clock_floor=1)
     assert_refused(TypeError, "it is an option of RedisCoordinator", lock, client, "r", clock_floor=False)
     assert_refused(
-        TypeError, f"{coordinator.__name__}; the options are clock_floor, ttl", coordinator, client, clock_flor=True
+        TypeError,
+        f"{coordinator.__name__}; the options are clock_floor, replicas, ttl",
+        coordinator,
+        client,
+        clock_flor=True,
     )
 
 

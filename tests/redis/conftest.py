@@ -1,4 +1,4 @@
-"""A Redis that tests may freeze, also where FENCING_REDIS_URL names one that they must not."""
+"""A Redis that tests may freeze, also where FENCING_REDIS_URL names one that they must not; and Sentinels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from contextlib import ExitStack
 
 import pytest
 
-from examples.servers import RedisServer, ServerError, find_redis_binaries, start_redis
+from examples.servers import (
+    RedisServer,
+    SentinelServers,
+    ServerError,
+    find_redis_binaries,
+    start_redis,
+)
+from tests.support.fixtures import flush
+from tests.support.sentinels import started
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +38,24 @@ def freezable_redis(_own_redis: RedisServer) -> Iterator[RedisServer]:
         client.flushall()
     yield _own_redis
     _own_redis.thaw()
+
+
+@pytest.fixture(scope="session")
+def shared_sentinels() -> Iterator[SentinelServers]:
+    """Three Sentinels, a primary and two replicas, shared by the run: no test makes them fail over."""
+    with ExitStack() as stack:
+        yield started(stack, down_after=10.0)
+
+
+@pytest.fixture
+def sentinels(shared_sentinels: SentinelServers) -> SentinelServers:
+    """The shared Sentinels, with an empty primary."""
+    flush(shared_sentinels.servers[0])
+    return shared_sentinels
+
+
+@pytest.fixture
+def own_sentinels() -> Iterator[SentinelServers]:
+    """Three Sentinels, a primary and two replicas of the test's own, to kill and to freeze."""
+    with ExitStack() as stack:
+        yield started(stack)

@@ -7,14 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis.asyncio.sentinel
-import redis.sentinel
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, NotAcquired
 from tests.support.sides import Side
-
-QUICK: Any = {"socket_timeout": 0.2, "retry": None}
 
 
 @pytest.fixture
@@ -82,16 +78,6 @@ def test_the_policy_costs_no_round_trip_of_an_open_connection(side: Side, any_re
     for _ in range(5):
         side.call(side.call(coordinator.acquire, "r").release)
     assert int(admin.info("commandstats")["cmdstat_info"]["calls"]) == before + 1  # the line above
-
-
-def test_sentinels_that_are_away_are_named_in_short(side: Side) -> None:
-    sentinels: Any = (redis.asyncio.sentinel if side.asynchronous else redis.sentinel).Sentinel(
-        [("127.0.0.1", 1), ("127.0.0.1", 2)], sentinel_kwargs=QUICK, **QUICK
-    )
-    coordinator = side.coordinator(sentinels.master_for("orders"))
-    with pytest.raises(CoordinatorUnavailable, match="the Sentinel service 'orders'") as caught:
-        side.call(coordinator.acquire, "r", timeout=0)
-    assert len(str(caught.value)) < 300
 
 
 def test_data_of_the_application_under_the_locks_name_is_named(side: Side, any_redis: RedisServer) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from examples.servers import RedisServer
+from examples.servers import RedisServer, SentinelServers
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.testing import CoordinatorContract
+from tests.support.sentinels import master_for
+from tests.support.sides import Side
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,32 @@ class _OnTheNewestVersion(_OnRedis):
     @pytest.fixture(autouse=True)
     def _server(self, any_redis: RedisServer) -> None:
         self.url = any_redis.url
+
+
+class _BehindSentinel(_OnRedis):
+    """A coordinator with the client that redis-py's Sentinel makes."""
+
+    @pytest.fixture(autouse=True)
+    def _server(self, sentinels: SentinelServers) -> None:
+        self.sentinels = sentinels
+        self.side = Side(self.way.coordinator is AsyncRedisCoordinator)
+
+    def make(self, **options: Any) -> Any:
+        client = master_for(self.side, self.sentinels.addresses, **self.way.client_options)
+        return self.way.coordinator(client, **(self.way.options | options))
+
+    def make_unreachable(self, **options: Any) -> Any:
+        host, port = self.silent_url.removeprefix("redis://").split(":")
+        return self.way.coordinator(master_for(self.side, [(host, int(port))]), **(self.way.options | options))
+
+
+class TestRedisCoordinatorBehindSentinel(_BehindSentinel):
+    way = Way(RedisCoordinator, redis.Redis)
+
+
+@pytest.mark.thorough
+class TestAsyncRedisCoordinatorBehindSentinel(_BehindSentinel):
+    way = Way(AsyncRedisCoordinator, redis.asyncio.Redis)
 
 
 for _name, _way in WAYS.items():

@@ -103,6 +103,13 @@ def test_a_sentinels_pool_names_its_service() -> None:
     assert quirks.sentinel_service(pool) == "orders"
 
 
+def test_the_host_that_replaces_the_primarys_is_found() -> None:
+    make: Any = redis.sentinel.Sentinel
+    assert quirks.forced_host(make([])) is None
+    if "force_master_ip" in inspect.signature(make).parameters:
+        assert quirks.forced_host(make([], force_master_ip="10.0.0.1")) == "10.0.0.1"
+
+
 def test_maintenance_notices_are_refused(any_redis: RedisServer) -> None:
     client = redis.Redis(host=any_redis.host, port=any_redis.port, protocol=3)
     options = dict(client.connection_pool.connection_kwargs)

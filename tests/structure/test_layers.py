@@ -31,7 +31,13 @@ KERNEL = "fencing.kernel"
 LOCKS = "fencing.locks"
 BACKEND = (KERNEL, LOCKS, "fencing.coordinator", "fencing.coordinator_async")
 REDIS_CALLS = ("fencing.redis.calls", "fencing.redis.keys", "fencing.redis.resp", "fencing.redis.scripts")
-REDIS_CLIENT = (KERNEL, *REDIS_CALLS, "fencing.redis.connection_factory", "fencing.redis.quirks")
+REDIS_CLIENT = (
+    KERNEL,
+    *REDIS_CALLS,
+    "fencing.redis.connection_factory",
+    "fencing.redis.quirks",
+    "fencing.redis.sentinel",
+)
 SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
@@ -49,9 +55,11 @@ ROOMS = {
     "fencing.redis.scripts": Room(REDIS_CALLS),
     "fencing.redis.calls": Room(REDIS_CALLS),
     "fencing.redis.quirks": Room((), ("redis",)),
+    "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)),
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
     "fencing.redis.client": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.client_async": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.lone_connections": Room((KERNEL,)),
+    "fencing.redis.client_async": Room((*REDIS_CLIENT, "fencing.redis.lone_connections"), ("redis",)),
     "fencing.redis.waiters": Room(),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(

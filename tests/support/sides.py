@@ -79,12 +79,12 @@ class Account:
         self._direct.dispose()
 
 
-def with_python_parser(make: Callable[[ConnectionFactory], Any]) -> Callable[[ConnectionFactory], Any]:
+def with_python_parser(make: Callable[..., Any]) -> Callable[..., Any]:
     """Make connections that redis-py reads as it does where hiredis is not installed."""
 
-    def made(factory: ConnectionFactory) -> Any:
+    def made(factory: ConnectionFactory, *primary: Any) -> Any:
         asynchronous = isinstance(factory.options["retry"], redis.asyncio.retry.Retry)
         factory.options["parser_class"] = _AsyncRESP2Parser if asynchronous else _RESP2Parser
-        return make(factory)
+        return make(factory, *primary)
 
     return made

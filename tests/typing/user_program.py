@@ -109,7 +109,9 @@ def work() -> int:
     engine = create_engine("postgresql+psycopg://localhost/shop")
     guard = SQLAlchemyGuard(engine)
     guard.create_tables()
-    with RedisCoordinator(redis.Redis(), ttl=10, guards=[guard, MemoryGuard()], max_lifetime=60) as coordinator:
+    with RedisCoordinator(
+        redis.Redis(), replicas=1, ttl=10, guards=[guard, MemoryGuard()], max_lifetime=60
+    ) as coordinator:
         assert_type(coordinator.lock("r"), FencedLock)
         assert_type(coordinator.try_acquire("r"), Lease | None)
         with coordinator.hold("r", timeout=5) as lease:

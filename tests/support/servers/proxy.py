@@ -57,6 +57,10 @@ class Proxy:
         self._flowing, self._server = self._call(self._open())
         self.host, self.port = self._server.sockets[0].getsockname()[:2]
 
+    def retarget(self, server: Any) -> None:
+        """Pass new connections on to another server, as an address that moves does. Those that are open stay."""
+        self._target = (server.host, server.port)
+
     async def _open(self) -> tuple[asyncio.Event, asyncio.Server]:
         flowing = asyncio.Event()
         flowing.set()

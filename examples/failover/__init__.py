@@ -1,0 +1,1 @@
+"""The demo of a lock that a failover grants twice."""
