@@ -6,14 +6,34 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from sqlalchemy import VARBINARY, Connection, Dialect, Table, Text, TextClause
+from sqlalchemy import VARBINARY, Connection, Dialect, Table, Text, TextClause, text
 
 from fencing.kernel.fence import MAX_RESOURCE_BYTES
 from fencing.sql import dialects
+from fencing.sql.notifications import CHANNEL
 from fencing.sql.table import INSERT, IS_ANY, IS_FREE, IS_OLD, SET, LockRow, SQLLocks, lock_definition
+from fencing.sql.waiters import ANNOUNCED_SECONDS
 
 _TOKEN_BYTES = 128
 _OWNER_BYTES = 800  # 200 characters
+
+
+_RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
+
+# A commit that notifies waits for every other one in the server. So a release notifies only where somebody waits.
+_NOTIFYING_RELEASE = f"""
+    WITH freed AS (
+        UPDATE {{table}} AS l SET token = '', expires_at = 0
+        WHERE l.resource = {{resource}} AND l.token = :token AND l.expires_at > {{clock}}
+        RETURNING l.resource, l.waited_until
+    )
+    SELECT count(*), count(CASE WHEN waited_until > {{clock}} THEN CAST(pg_notify('{CHANNEL}', resource) AS text) END)
+    FROM freed
+"""
+_ANNOUNCE = f"""
+    UPDATE {{table}} AS l SET waited_until = {{clock}} + {int(ANNOUNCED_SECONDS * 1e6)}
+    WHERE l.resource = {{resource}} AND l.token <> '' AND l.expires_at > {{clock}} {_RETURNING}
+"""
 
 
 class _WithReturning(SQLLocks):
@@ -23,7 +43,7 @@ class _WithReturning(SQLLocks):
 
     def __init__(self, schema: str | None, dialect: Dialect) -> None:
         super().__init__(schema, dialect)
-        returning = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
+        returning = _RETURNING
         upsert = f"{INSERT} ON CONFLICT (resource) DO UPDATE SET {SET} WHERE {IS_FREE} {returning}"
         change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
         self._acquire = self._text(upsert)
@@ -63,6 +83,29 @@ class PostgreSQLLocks(_WithReturning):
         WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE)
         RETURNING resource, token
     """
+
+    notifies = True
+
+    def __init__(self, schema: str | None, dialect: Dialect) -> None:
+        super().__init__(schema, dialect)
+        self._release = self._text(_NOTIFYING_RELEASE)
+        self._announce = self._text(_ANNOUNCE)
+
+    def _queue_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        row = connection.execute(self._acquire, values).one_or_none()
+        if row is None:
+            row = connection.execute(self._announce, values).one_or_none()
+        # A statement of its own again: it was released just now, perhaps without a notification.
+        return self._read_lock(connection, values) if row is None else self._row(row)
+
+    def _release_lock(self, connection: Connection, values: Mapping[str, Any]) -> bool:
+        return bool(connection.execute(self._release, values).scalar_one())
+
+    def _listen_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        connection.execute(text(f"LISTEN {CHANNEL}"))
+
+    def _notify_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+        connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :resource)"), values)
 
     def _define(self, schema: str | None) -> Table:
         exact = Text(collation="C")

@@ -62,7 +62,9 @@ _RELEASE = """
     WHERE l.resource = {resource} AND l.token = :token AND l.expires_at > {clock}
 """
 
-Operation = Literal["acquire", "remint", "force", "renew", "release", "read", "list", "create"]
+Operation = Literal[
+    "acquire", "queue", "remint", "force", "renew", "release", "read", "list", "create", "listen", "notify"
+]
 
 
 class Request(NamedTuple):
@@ -108,6 +110,9 @@ class SQLLocks(ABC):
     is_embedded: ClassVar[bool] = False
     """Whether the database is a file of this machine. Then the table is created at its first use."""
 
+    notifies: ClassVar[bool] = False
+    """Whether a release notifies waiters. Then ``listen`` and ``notify`` are requests, too."""
+
     def __init__(self, schema: str | None, dialect: Dialect) -> None:
         self._definition = self._define(schema)
         self.metadata = self._definition.metadata
@@ -126,6 +131,10 @@ class SQLLocks(ABC):
 
     @abstractmethod
     def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+
+    def _queue_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+        """Acquire for a caller that waits: the next release notifies it, where the database can."""
+        return self._acquire_lock(connection, values)
 
     @abstractmethod
     def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
@@ -215,6 +224,7 @@ def lock_definition(
         Column("owner", owner, nullable=False),
         Column("granted_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger, nullable=False),
+        Column("waited_until", BigInteger, nullable=False, server_default="0"),
         CheckConstraint(f"number BETWEEN 1 AND {MAX_NUMBER}", name="fencing_locks_number"),
         schema=schema,
         **options,
