@@ -65,6 +65,28 @@ class SQLCoordinator(SQLPlans, Coordinator):
         """
         run(self.plan_create(), self.perform)
 
+    def prune(self, *, older_than: float) -> int:
+        """Delete the rows of free locks that were not granted for a long time.
+
+        A row stays when its lock is free. A table of many names that never come back grows, until it is pruned. No
+        number is minted twice: the highest number among the deleted rows stays in a row of its own, the **floor**. A
+        new row begins above it. Held locks stay, and so do rows whose number is above the clock.
+
+        Each request deletes 1000 rows at most, and blocks no other lock. The user needs the privilege to DELETE.
+
+        Args:
+            older_than: delete rows whose last grant is so many seconds ago. Choose days.
+
+        Returns:
+            How many rows were deleted. After a lost reply, rows of that request are not counted.
+
+        Raises:
+            TypeError, ValueError: ``older_than`` is no number in range.
+            CoordinatorUnavailable: no answer, or the privilege is missing. What was deleted stays deleted. Call it
+                again.
+        """
+        return run(self.plan_prune(older_than), self.perform)
+
     def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
         """Perform one request at the table, or one step of waiting."""
         if isinstance(effect, Request):

@@ -17,6 +17,8 @@ from fencing.locks.settings import Settings
 from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Request
 from fencing.sql.waiters import Enlist, Leave, Wait, Waiter
 
+MOST_AGE_SECONDS = 10**9
+
 
 class _Place(NamedTuple):
     """A waiter that is notified, and the seconds after which the first one asks again."""
@@ -149,6 +151,17 @@ class SQLPlans(Backend):
         deadline = self.clock() + self.settings.request_seconds
         yield from self._plan_request("create", {}, TABLE, self.settings, deadline)
 
+    def plan_prune(self, older_than: float) -> Plan[int]:
+        """Delete the rows of locks that were not granted for so many seconds, and are free."""
+        age = _check_age(older_than)
+        pruned: int = 0
+        while True:
+            deadline = self.clock() + self.settings.request_seconds
+            answer = yield from self._plan_request("prune", {"age": age}, TABLE, self.settings, deadline)
+            pruned += answer.value
+            if answer.value < PAGE_ROWS:
+                return pruned
+
     def _plan_mint(
         self,
         operation: Operation,
@@ -208,6 +221,17 @@ class SQLPlans(Backend):
 def _check_number(resource: str, row: LockRow, floor: int) -> None:
     """Raise MarkImplausible if no number can be minted."""
     next_number(resource, last=row.number or 0, floor=floor, clock_us=row.now)
+
+
+def _check_age(older_than: object) -> int:
+    """Return the age in microseconds."""
+    if isinstance(older_than, bool) or not isinstance(older_than, (int, float)):
+        raise TypeError(f"older_than is a number of seconds, not {type(older_than).__name__}")
+    if not 0 < older_than <= MOST_AGE_SECONDS:
+        raise ValueError(
+            f"older_than is a number of seconds above 0, and not above {MOST_AGE_SECONDS}, not {older_than}"
+        )
+    return math.ceil(older_than * 1e6)
 
 
 def _holder(row: LockRow) -> Holder:

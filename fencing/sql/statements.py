@@ -11,13 +11,31 @@ from sqlalchemy import VARBINARY, Connection, Dialect, Table, Text, TextClause, 
 from fencing.kernel.fence import MAX_RESOURCE_BYTES
 from fencing.sql import dialects
 from fencing.sql.notifications import CHANNEL
-from fencing.sql.table import INSERT, IS_ANY, IS_FREE, IS_OLD, SET, LockRow, SQLLocks, lock_definition
+from fencing.sql.table import (
+    FLOOR,
+    INSERT,
+    IS_ANY,
+    IS_FREE,
+    IS_OLD,
+    IS_UNUSED,
+    PAGE_ROWS,
+    SET,
+    LockRow,
+    SQLLocks,
+    lock_definition,
+)
 from fencing.sql.waiters import ANNOUNCED_SECONDS
 
 _TOKEN_BYTES = 128
 _OWNER_BYTES = 800  # 200 characters
 
 
+_RAISE_FLOOR = f"""
+    INSERT INTO {{table}} {{as_l}} (resource, number, token, owner, granted_at, expires_at)
+    SELECT '{FLOOR}', found.highest, '', '', 0, 0
+    FROM (SELECT max(l.number) AS highest FROM {{table}} AS l WHERE {IS_UNUSED}) AS found
+    WHERE found.highest IS NOT NULL
+"""
 _RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
 
 # A commit that notifies waits for every other one in the server. So a release notifies only where somebody waits.
@@ -50,6 +68,11 @@ class _WithReturning(SQLLocks):
         self._remint = self._text(f"{change} {IS_OLD} {returning}")
         self._force = self._text(f"{change} {IS_ANY} {returning}")
         self._renewals = lru_cache(maxsize=128)(self._renew_text)
+        higher = "ON CONFLICT (resource) DO UPDATE SET number = {greatest}(l.number, excluded.number)"
+        self._raise_floor = self._text(f"{_RAISE_FLOOR} {higher}")
+        some = f"SELECT l.resource FROM {{table}} AS l WHERE {IS_UNUSED} AND l.number <= :floor LIMIT {PAGE_ROWS}"
+        # The condition twice: a lock that was taken after the inner statement's snapshot stays.
+        self._prune = self._text(f"DELETE FROM {{table}} AS l WHERE l.resource IN ({some}) AND {IS_UNUSED}")
 
     def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._acquire, values)
@@ -151,7 +174,16 @@ class MySQLLocks(SQLLocks):
         self._acquire = self._text(f"{change} {IS_FREE}")
         self._remint = self._text(f"{change} {IS_OLD}")
         self._force = self._text(f"{change} {IS_ANY}")
-        self._insert = self._text(f"{INSERT} ON DUPLICATE KEY UPDATE number = number", as_l="")
+        # A statement may not read the table that it changes, but for a derived table.
+        derived = "coalesce((SELECT d.number FROM (SELECT f.number FROM {table} AS f WHERE f.resource = '') AS d), 0)"
+        insert = INSERT.replace("{pruned}", derived)
+        self._insert = self._text(f"{insert} ON DUPLICATE KEY UPDATE number = number", as_l="")
+        higher = "ON DUPLICATE KEY UPDATE number = greatest({table}.number, found.highest)"
+        self._raise_floor = self._text(f"{_RAISE_FLOOR} {higher}", as_l="")
+        unused = IS_UNUSED.replace("l.", "")
+        self._prune = self._text(
+            f"DELETE FROM {{table}} WHERE {unused} AND number <= :floor ORDER BY resource LIMIT {PAGE_ROWS}"
+        )
         self._renewals = lru_cache(maxsize=128)(self._renew_texts)
 
     def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:

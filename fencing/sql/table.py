@@ -31,7 +31,10 @@ from fencing.kernel.fence import MAX_NUMBER
 TABLE = "fencing_locks"
 
 PAGE_ROWS = 1000
-"""How many rows a listing reads in one request, held or free. It bounds the time of the request."""
+"""How many rows a listing reads, or a pruning deletes, in one request. It bounds the time of the request."""
+
+FLOOR = ""
+"""The resource of the row whose number is the highest of all rows that were pruned. New rows begin above it."""
 
 ROUNDS = 3
 """How often a lock is taken by force in one request, if it changes hands meanwhile."""
@@ -45,8 +48,9 @@ SET = """
 """
 INSERT = """
     INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at)
-    VALUES ({resource}, {greatest}(:floor, {clock}) + 1, :token, {owner}, {clock}, {clock} + :ttl)
+    VALUES ({resource}, {greatest}(:floor, {clock}, {pruned}) + 1, :token, {owner}, {clock}, {clock} + :ttl)
 """
+PRUNED = f"coalesce((SELECT f.number FROM {{table}} AS f WHERE f.resource = '{FLOOR}'), 0)"
 IS_FREE = f"(l.token IN ('', :token) OR l.expires_at <= {{clock}}) AND l.number < {MAX_NUMBER}"
 IS_OLD = f"l.token IN (:old, :token) AND l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"
 IS_ANY = f"l.number < {MAX_NUMBER}"
@@ -57,13 +61,18 @@ _LIST = f"""
     SELECT {{name}} AS resource, {{state}} FROM {{table}} AS l WHERE l.resource > {{resource}}
     ORDER BY l.resource LIMIT {PAGE_ROWS}
 """
+# The clock is above their numbers, and so above the floor, unless it goes back later.
+IS_UNUSED = (
+    f"l.resource <> '{FLOOR}' AND (l.token = '' OR l.expires_at <= {{clock}}) AND l.granted_at <= {{clock}} - :age "
+    f"AND l.number <= {{clock}}"
+)
 _RELEASE = """
     UPDATE {table} AS l SET token = '', expires_at = 0
     WHERE l.resource = {resource} AND l.token = :token AND l.expires_at > {clock}
 """
 
 Operation = Literal[
-    "acquire", "queue", "remint", "force", "renew", "release", "read", "list", "create", "listen", "notify"
+    "acquire", "queue", "remint", "force", "renew", "release", "read", "list", "create", "prune", "listen", "notify"
 ]
 
 
@@ -166,10 +175,19 @@ class SQLLocks(ABC):
         rows = connection.execute(self._list, self._sent(values)).all()
         return [(self._received(row.resource), self._row(row)) for row in rows]
 
+    def _prune_lock(self, connection: Connection, values: Mapping[str, Any]) -> int:
+        # The floor first, in a statement of its own: whoever does not find a row any more finds the floor.
+        connection.execute(self._raise_floor, values)
+        floor = self._read_lock(connection, {"resource": FLOOR}).number
+        return connection.execute(self._prune, {**values, "floor": floor or 0}).rowcount
+
     def _create_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
         connection.execute(CreateTable(self._definition, if_not_exists=True))
 
     # What differs
+
+    _raise_floor: TextClause
+    _prune: TextClause
 
     state: ClassVar[str] = "{clock} AS now, l.number, l.token, l.owner, l.granted_at, l.expires_at"
     name: ClassVar[str] = "l.resource"
@@ -201,6 +219,7 @@ class SQLLocks(ABC):
                 resource=resource,
                 owner=owner,
                 name=self.name,
+                pruned=PRUNED.format(table=self._name),
                 as_l="AS l",
             )
         )
