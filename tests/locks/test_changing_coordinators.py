@@ -66,7 +66,7 @@ def in_memory(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
 
 
 KINDS = {"redis": on_redis, "postgres": on_postgres, "sqlite": on_sqlite, "memory": in_memory}
-OFTEN = {("redis", "postgres"), ("postgres", "redis"), ("sqlite", "postgres"), ("memory", "sqlite")}
+OFTEN = {("redis", "postgres"), ("sqlite", "memory")}
 PAIRS = [
     pytest.param(pair, id="-".join(pair), marks=[] if pair in OFTEN else [pytest.mark.thorough])
     for pair in itertools.permutations(KINDS, 2)

@@ -130,7 +130,7 @@ CHECKS = [check_acquire, check_taken, check_queue, check_remint, check_force, ch
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+@through("psycopg", of=OVER_A_NETWORK)
 def test_what_is_lost_is_asked_again(locks: LockDatabase, check: Callable[..., None]) -> None:
     """The first, second … request is lost, or its reply, until the plan has not so many."""
     for what in ("reply", "request"):

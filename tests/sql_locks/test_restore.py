@@ -21,7 +21,7 @@ from tests.support.sql_locks import DRIVERS, Driver
 
 ADD = text("UPDATE orders SET total = total + 1")
 DRIVERS_OF_RUN = [
-    name if name in ("psycopg", "sqlite") else pytest.param(name, marks=pytest.mark.thorough)
+    name if name == "sqlite" else pytest.param(name, marks=pytest.mark.thorough)
     for name in ("psycopg", "asyncpg", "sqlite", "aiosqlite")
 ]
 

@@ -89,7 +89,7 @@ def test_a_release_wakes_a_waiter_that_does_not_poll(locks: LockDatabase) -> Non
     assert operations.count("queue") == 2
 
 
-@through("psycopg", "asyncpg", of=ON_POSTGRES)
+@through("psycopg", of=ON_POSTGRES)
 def test_a_lease_that_ends_by_itself_is_noticed(locks: LockDatabase) -> None:
     """Its holder died: no release notifies anybody."""
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
@@ -117,7 +117,7 @@ def test_a_release_notifies_only_where_somebody_waits(postgres_url: str) -> None
     assert [each for each in resources if not each.startswith("fencing:")][:1] == ["somebody"]
 
 
-@through("psycopg", "asyncpg", of=ON_POSTGRES)
+@through("asyncpg", of=ON_POSTGRES)
 def test_a_connection_that_breaks_is_opened_again(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
     lease = side.call(holder.acquire, "a")
@@ -135,7 +135,7 @@ def test_a_connection_that_breaks_is_opened_again(locks: LockDatabase) -> None:
     assert waiting.join() - released_at < SOON
 
 
-@through("psycopg", "asyncpg", of=ON_POSTGRES)
+@through("psycopg", of=ON_POSTGRES)
 def test_a_server_without_a_connection_to_spare_is_polled(locks: LockDatabase) -> None:
     """All attempts to listen fail, and are made seldom."""
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
@@ -176,7 +176,7 @@ def test_behind_a_pooler_of_transactions_waiters_poll(pgbouncer_server: Any, pos
         engine.dispose()
 
 
-@through("psycopg", "asyncpg", of=ON_POSTGRES)
+@through("psycopg", of=ON_POSTGRES)
 def test_many_waiters_all_get_their_turn(locks: LockDatabase) -> None:
     """No notification is lost: each loss would cost some seconds."""
     coordinators = [locks.coordinator(direct=True) for _ in range(2)]
@@ -190,7 +190,7 @@ def test_many_waiters_all_get_their_turn(locks: LockDatabase) -> None:
     assert max(each.join() for each in waiting) - started < SOON
 
 
-@through("psycopg", "asyncpg", of=ON_POSTGRES)
+@through("psycopg", of=ON_POSTGRES)
 def test_a_waiter_that_gives_up_leaves_nothing(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
     lease = side.call(holder.acquire, "a")
@@ -204,7 +204,7 @@ def test_a_waiter_that_gives_up_leaves_nothing(locks: LockDatabase) -> None:
     assert patient.join() - released_at < SOON
 
 
-@through("psycopg", "asyncpg", of=ON_POSTGRES)
+@through("asyncpg", of=ON_POSTGRES)
 def test_a_closed_coordinator_ends_its_waiters_and_its_connections(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
     side.call(side.call(holder.acquire, "a").detach)
