@@ -102,7 +102,7 @@ class PostgreSQLLocks(_WithReturning):
     clock = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     # Rows are locked in the order of their names, or two renewals could wait for each other.
     _renewal = """
-        UPDATE {table} AS l SET expires_at = greatest(l.expires_at, {clock} + :ttl)
+        UPDATE {table} AS l SET expires_at = {clock} + :ttl
         WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE)
         RETURNING resource, token
     """
@@ -144,7 +144,7 @@ class SQLiteLocks(_WithReturning):
     greatest = "max"
     is_embedded = True
     _renewal = """
-        UPDATE {table} AS l SET expires_at = max(l.expires_at, {clock} + :ttl) WHERE {given}
+        UPDATE {table} AS l SET expires_at = {clock} + :ttl WHERE {given}
         RETURNING resource, token
     """
 
@@ -208,7 +208,7 @@ class MySQLLocks(SQLLocks):
 
     def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
         given = self._renewed_names(count)
-        extended = "expires_at = greatest(l.expires_at, {clock} + :ttl)"
+        extended = "expires_at = {clock} + :ttl"
         return (
             self._text(f"UPDATE {{table}} AS l SET {extended} WHERE {given} ORDER BY l.resource"),
             self._text(

@@ -44,14 +44,18 @@ SET = """
     number = CASE WHEN l.token = :token THEN l.number ELSE {greatest}(l.number, :floor, {clock}) + 1 END,
     granted_at = CASE WHEN l.token = :token THEN l.granted_at ELSE {clock} END,
     expires_at = CASE WHEN l.token = :token THEN {greatest}(l.expires_at, {clock} + :ttl) ELSE {clock} + :ttl END,
-    owner = {owner}, token = :token
+    ttl = :ttl, owner = {owner}, token = :token
 """
 INSERT = """
-    INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at)
-    VALUES ({resource}, {greatest}(:floor, {clock}, {pruned}) + 1, :token, {owner}, {clock}, {clock} + :ttl)
+    INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at, ttl)
+    VALUES ({resource}, {greatest}(:floor, {clock}, {pruned}) + 1, :token, {owner}, {clock}, {clock} + :ttl, :ttl)
 """
 PRUNED = f"coalesce((SELECT f.number FROM {{table}} AS f WHERE f.resource = '{FLOOR}'), 0)"
-IS_FREE = f"(l.token IN ('', :token) OR l.expires_at <= {{clock}}) AND l.number < {MAX_NUMBER}"
+# A lease that ends later than two ttls from now was given by a clock that has gone back since: it would last too long.
+IS_FREE = (
+    f"(l.token IN ('', :token) OR l.expires_at <= {{clock}} OR l.expires_at > {{clock}} + 2 * l.ttl) "
+    f"AND l.number < {MAX_NUMBER}"
+)
 IS_OLD = f"l.token IN (:old, :token) AND l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"
 IS_ANY = f"l.number < {MAX_NUMBER}"
 _READ = """
@@ -243,6 +247,7 @@ def lock_definition(
         Column("owner", owner, nullable=False),
         Column("granted_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger, nullable=False),
+        Column("ttl", BigInteger, nullable=False, server_default="0"),
         Column("waited_until", BigInteger, nullable=False, server_default="0"),
         CheckConstraint(f"number BETWEEN 1 AND {MAX_NUMBER}", name="fencing_locks_number"),
         schema=schema,

@@ -113,8 +113,8 @@ def locks_on_sqlite(path: Path, kind: type[ClockedLocks] = ClockedLocks, *, move
         def _insert(self, number: int, token: str, expires_at: int) -> None:
             connection.execute(
                 text(
-                    f"INSERT INTO {TABLE} (resource, number, token, owner, granted_at, expires_at) "
-                    "VALUES (:resource, :number, :token, 'explorer', 0, :expires_at)"
+                    f"INSERT INTO {TABLE} (resource, number, token, owner, granted_at, expires_at, ttl) "
+                    f"VALUES (:resource, :number, :token, 'explorer', 0, :expires_at, {TTL})"
                 ),
                 {"resource": RESOURCE, "number": number, "token": token, "expires_at": expires_at},
             )
