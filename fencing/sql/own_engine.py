@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
+from fencing.sql.direct import DirectConnection
 from fencing.sql.errors import UNDEFINED_TABLE
 from fencing.sql.failures import state_of_failure
 from fencing.sql.sessions import SESSIONS
@@ -65,6 +66,7 @@ class OwnConnection:
         self._dbapi_connection: Any = connection.connection.dbapi_connection
         self.driver_connection: Any = connection.connection.driver_connection
         connection.detach()
+        self._direct = DirectConnection(connection)
         self._seconds = 0.0
         self._is_shared = False
 
@@ -81,7 +83,7 @@ class OwnConnection:
 
     def _perform(self, request: Request) -> Any:
         if not self._is_shared:
-            return self._locks.perform(self._connection, request)
+            return self._locks.perform(self._direct, request)
         with self._connection.begin():
             self._connection.execute(_LIMITS, PostgreSQL.limit(request.timeout))
             return self._locks.perform(self._connection, request)

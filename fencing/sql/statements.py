@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from sqlalchemy import VARBINARY, Connection, Dialect, Table, Text, TextClause, text
+from sqlalchemy import VARBINARY, Dialect, Table, Text, TextClause, text
 
 from fencing.kernel.fence import MAX_RESOURCE_BYTES
 from fencing.sql import dialects
@@ -74,21 +74,21 @@ class _WithReturning(SQLLocks):
         # The condition twice: a lock that was taken after the inner statement's snapshot stays.
         self._prune = self._text(f"DELETE FROM {{table}} AS l WHERE l.resource IN ({some}) AND {IS_UNUSED}")
 
-    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._acquire, values)
 
-    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._remint, values)
 
-    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._force, values)
 
-    def _changed(self, connection: Connection, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
+    def _changed(self, connection: Any, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
         row = connection.execute(statement, values).one_or_none()
         # A statement of its own: the first one's snapshot may be older than the row that it waited for.
         return self._read_lock(connection, values) if row is None else self._row(row)
 
-    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
         rows = connection.execute(self._renewals(values["count"]), values).all()
         return {(row.resource, row.token) for row in rows}
 
@@ -114,20 +114,20 @@ class PostgreSQLLocks(_WithReturning):
         self._release = self._text(_NOTIFYING_RELEASE)
         self._announce = self._text(_ANNOUNCE)
 
-    def _queue_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _queue_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         row = connection.execute(self._acquire, values).one_or_none()
         if row is None:
             row = connection.execute(self._announce, values).one_or_none()
         # A statement of its own again: it was released just now, perhaps without a notification.
         return self._read_lock(connection, values) if row is None else self._row(row)
 
-    def _release_lock(self, connection: Connection, values: Mapping[str, Any]) -> bool:
+    def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
         return bool(connection.execute(self._release, values).scalar_one())
 
-    def _listen_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+    def _listen_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
         connection.execute(text(f"LISTEN {CHANNEL}"))
 
-    def _notify_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+    def _notify_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
         connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :resource)"), values)
 
     def _define(self, schema: str | None) -> Table:
@@ -186,25 +186,25 @@ class MySQLLocks(SQLLocks):
         )
         self._renewals = lru_cache(maxsize=128)(self._renew_texts)
 
-    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         row = self._changed(connection, self._acquire, values)
         return row if row.number is not None else self._changed(connection, self._insert, values)
 
-    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._remint, values)
 
-    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._force, values)
 
-    def _changed(self, connection: Connection, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
+    def _changed(self, connection: Any, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
         connection.execute(statement, self._sent(values))
         return self._read_lock(connection, values)
 
-    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
         change, read = self._renewals(values["count"])
         sent = self._sent(values)
         connection.execute(change, sent)
-        return {(self._received(row.resource), row.token) for row in connection.execute(read, sent)}
+        return {(self._received(row.resource), row.token) for row in connection.execute(read, sent).all()}
 
     def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
         given = self._renewed_names(count)

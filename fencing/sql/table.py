@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Connection,
     Dialect,
     MetaData,
     Row,
@@ -134,7 +133,7 @@ class SQLLocks(ABC):
         self._list = self._text(_LIST)
         self._release = self._text(_RELEASE)
 
-    def perform(self, connection: Connection, request: Request) -> Any:
+    def perform(self, connection: Any, request: Request) -> Any:
         """Perform a request on a connection in autocommit, or in a transaction of the request."""
         answer: Any = getattr(self, f"_{request.operation}_lock")(connection, request.values)
         return answer
@@ -143,23 +142,23 @@ class SQLLocks(ABC):
     def _define(self, schema: str | None) -> Table: ...
 
     @abstractmethod
-    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+    def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
-    def _queue_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _queue_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         """Acquire for a caller that waits: the next release notifies it, where the database can."""
         return self._acquire_lock(connection, values)
 
     @abstractmethod
-    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+    def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
         """Extend the locks of the tokens, and return the pairs of resource and token that were extended."""
 
-    def _force_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         for _ in range(ROUNDS):
             row = self._force_free(connection, values)
             if row.token == values["token"] or row.number is not None:
@@ -169,23 +168,23 @@ class SQLLocks(ABC):
                 break
         return row
 
-    def _release_lock(self, connection: Connection, values: Mapping[str, Any]) -> bool:
-        return connection.execute(self._release, self._sent(values)).rowcount > 0
+    def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
+        return bool(connection.execute(self._release, self._sent(values)).rowcount > 0)
 
-    def _read_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _read_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._row(connection.execute(self._read, self._sent(values)).one())
 
-    def _list_lock(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[str, LockRow]]:
+    def _list_lock(self, connection: Any, values: Mapping[str, Any]) -> list[tuple[str, LockRow]]:
         rows = connection.execute(self._list, self._sent(values)).all()
         return [(self._received(row.resource), self._row(row)) for row in rows]
 
-    def _prune_lock(self, connection: Connection, values: Mapping[str, Any]) -> int:
+    def _prune_lock(self, connection: Any, values: Mapping[str, Any]) -> int:
         # The floor first, in a statement of its own: whoever does not find a row any more finds the floor.
         connection.execute(self._raise_floor, values)
         floor = self._read_lock(connection, {"resource": FLOOR}).number
-        return connection.execute(self._prune, {**values, "floor": floor or 0}).rowcount
+        return int(connection.execute(self._prune, {**values, "floor": floor or 0}).rowcount)
 
-    def _create_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+    def _create_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
         connection.execute(CreateTable(self._definition, if_not_exists=True))
 
     # What differs
