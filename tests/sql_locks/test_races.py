@@ -33,7 +33,7 @@ def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
         [(holder, grant)] = [(c, reply) for c, reply in zip(coordinators, replies, strict=True) if type(reply) is Grant]
         refusals = [reply for reply in replies if type(reply) is Taken]
         assert len(refusals) == CONNECTIONS - 1
-        assert all(0 < reply.remaining <= 10 for reply in refusals)
+        assert all(0 < reply.remaining < 11 for reply in refusals)  # MySQL reads its clock when a statement begins
         assert grant.fence.number > last
         last = grant.fence.number
         plan(locks, holder, holder.plan_release(grant.fence, holder.settings, deadline=holder.clock() + 5))
@@ -89,4 +89,4 @@ def test_more_threads_than_connections(locks: LockDatabase) -> None:
         list(pool.map(work, range(40)))
     if locks.driver.database == "postgres":
         [[count]] = locks.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-        assert count <= MAX_CONNECTIONS + 2, "one of the fixture, and one that counts"
+        assert count <= MAX_CONNECTIONS + 3, "one that listens, one of the fixture, and one that counts"
