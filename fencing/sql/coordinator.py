@@ -10,9 +10,11 @@ from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
 from fencing.locks.settings import LockOptions
 from fencing.sql.connections import Connections
+from fencing.sql.listener import Listener
 from fencing.sql.own_engine import OwnEngine, not_an_engine
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import Request
+from fencing.sql.waiters import Enlist, Leave, Wait
 
 
 class SQLCoordinator(SQLPlans, Coordinator):
@@ -21,8 +23,9 @@ class SQLCoordinator(SQLPlans, Coordinator):
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
     the database loses data. The guards make data safe: they refuse every holder but the newest.
 
-    Waiters ask again after 10 to 200 ms, in no order. The database's clock alone ends leases. On SQLite the table is
-    created at its first use; elsewhere call :meth:`create_tables` once.
+    On PostgreSQL a release wakes a waiter; elsewhere waiters ask again after 10 to 200 ms. No order is promised. The
+    database's clock alone ends leases. On SQLite the table is created at its first use; elsewhere call
+    :meth:`create_tables` once.
 
     Args:
         engine: from ``create_engine``: ``postgresql+psycopg``, ``mysql+pymysql``, ``mariadb+pymysql`` or ``sqlite``.
@@ -46,6 +49,7 @@ class SQLCoordinator(SQLPlans, Coordinator):
         super().__init__(**options)
         self._engine = OwnEngine(engine, schema)
         self._connections = Connections(self._engine)
+        self.listener = Listener(self._engine, self._connections.perform)
         self.address, self.location = self._engine.address, self._engine.location
 
     @property
@@ -61,9 +65,33 @@ class SQLCoordinator(SQLPlans, Coordinator):
         """
         run(self.plan_create(), self.perform)
 
-    def perform(self, effect: Request) -> Any:
-        """Perform one request at the table."""
-        return self._connections.perform(effect)
+    def prune(self, *, older_than: float) -> int:
+        """Delete the rows of free locks that were not granted for a long time.
+
+        A row stays when its lock is free. A table of many names that never come back grows, until it is pruned. No
+        number is minted twice: the highest number among the deleted rows stays in a row of its own, the **floor**. A
+        new row begins above it. Held locks stay, and so do rows whose number is above the clock.
+
+        Each request deletes 1000 rows at most, and blocks no other lock. The user needs the privilege to DELETE.
+
+        Args:
+            older_than: delete rows whose last grant is so many seconds ago. Choose days.
+
+        Returns:
+            How many rows were deleted. After a lost reply, rows of that request are not counted.
+
+        Raises:
+            TypeError, ValueError: ``older_than`` is no number in range.
+            CoordinatorUnavailable: no answer, or the privilege is missing. What was deleted stays deleted. Call it
+                again.
+        """
+        return run(self.plan_prune(older_than), self.perform)
+
+    def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
+        """Perform one request at the table, or one step of waiting."""
+        if isinstance(effect, Request):
+            return self._connections.perform(effect)
+        return self.listener.perform(effect)
 
     def close(self) -> None:
         """Release the locks that are still held, close the connections, and stop renewal. Idempotent.
@@ -72,4 +100,5 @@ class SQLCoordinator(SQLPlans, Coordinator):
         themselves after their ttl. A release at the end of a block is still possible.
         """
         super().close()
+        self.listener.close()
         self._connections.close()

@@ -11,9 +11,11 @@ from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
 from fencing.locks.settings import AsyncLockOptions
 from fencing.sql.connections_async import AsyncConnections
+from fencing.sql.listener_async import AsyncListener
 from fencing.sql.own_engine import OwnEngine, not_an_engine
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import Request
+from fencing.sql.waiters import Enlist, Leave, Wait
 
 
 class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
@@ -22,8 +24,9 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
     the database loses data. The guards make data safe: they refuse every holder but the newest.
 
-    Waiters ask again after 10 to 200 ms, in no order. The database's clock alone ends leases. On SQLite the table is
-    created at its first use; elsewhere call :meth:`create_tables` once.
+    On PostgreSQL a release wakes a waiter; elsewhere waiters ask again after 10 to 200 ms. No order is promised. The
+    database's clock alone ends leases. On SQLite the table is created at its first use; elsewhere call
+    :meth:`create_tables` once.
 
     Args:
         engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql``,
@@ -45,6 +48,7 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
         super().__init__(**options)
         self._engine = OwnEngine(engine.sync_engine, schema)
         self._connections = AsyncConnections(self._engine)
+        self.listener = AsyncListener(self._engine, self._connections.perform)
         self.address, self.location = self._engine.address, self._engine.location
 
     @property
@@ -60,9 +64,33 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
         """
         await run_async(self.plan_create(), self.perform)
 
-    async def perform(self, effect: Request) -> Any:
-        """Perform one request at the table."""
-        return await self._connections.perform(effect)
+    async def prune(self, *, older_than: float) -> int:
+        """Delete the rows of free locks that were not granted for a long time.
+
+        A row stays when its lock is free. A table of many names that never come back grows, until it is pruned. No
+        number is minted twice: the highest number among the deleted rows stays in a row of its own, the **floor**. A
+        new row begins above it. Held locks stay, and so do rows whose number is above the clock.
+
+        Each request deletes 1000 rows at most, and blocks no other lock. The user needs the privilege to DELETE.
+
+        Args:
+            older_than: delete rows whose last grant is so many seconds ago. Choose days.
+
+        Returns:
+            How many rows were deleted. After a lost reply, rows of that request are not counted.
+
+        Raises:
+            TypeError, ValueError: ``older_than`` is no number in range.
+            CoordinatorUnavailable: no answer, or the privilege is missing. What was deleted stays deleted. Call it
+                again.
+        """
+        return await run_async(self.plan_prune(older_than), self.perform)
+
+    async def perform(self, effect: Request | Enlist | Wait | Leave) -> Any:
+        """Perform one request at the table, or one step of waiting."""
+        if isinstance(effect, Request):
+            return await self._connections.perform(effect)
+        return await self.listener.perform(effect)
 
     async def close(self) -> None:
         """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
@@ -71,4 +99,5 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
         themselves after their ttl. A release at the end of a block is still possible.
         """
         await super().close()
+        await self.listener.close()
         await self._connections.close()

@@ -77,7 +77,7 @@ def explain(error: Exception, *, sent: bool, address: str) -> Exception:
             address,
         )
     if state == NO_PRIVILEGE:
-        return _refused(f"{text}; the user needs SELECT, INSERT and UPDATE on {TABLE}", address)
+        return _refused(f"{text}; the user needs SELECT, INSERT and UPDATE on {TABLE}, and DELETE to prune", address)
     if state is not None and state.startswith(_REFUSED_LOGINS):
         return _refused(f"{text}; correct the engine's URL", address)
     if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
+from fencing.sql.direct import DirectConnection
 from fencing.sql.errors import UNDEFINED_TABLE
 from fencing.sql.failures import state_of_failure
 from fencing.sql.sessions import SESSIONS
@@ -53,6 +54,9 @@ class OwnConnection:
         connection: in autocommit. It is detached from its pool.
         dialect: its kind of database.
         locks: the table of locks.
+
+    Attributes:
+        driver_connection: the driver's own connection.
     """
 
     def __init__(self, connection: Connection, dialect: Dialect, locks: SQLLocks) -> None:
@@ -60,8 +64,9 @@ class OwnConnection:
         self._dialect, self._locks = dialect, locks
         self._sessions = SESSIONS[type(dialect)]
         self._dbapi_connection: Any = connection.connection.dbapi_connection
-        self._driver_connection: Any = connection.connection.driver_connection
+        self.driver_connection: Any = connection.connection.driver_connection
         connection.detach()
+        self._direct = DirectConnection(connection)
         self._seconds = 0.0
         self._is_shared = False
 
@@ -78,7 +83,7 @@ class OwnConnection:
 
     def _perform(self, request: Request) -> Any:
         if not self._is_shared:
-            return self._locks.perform(self._connection, request)
+            return self._locks.perform(self._direct, request)
         with self._connection.begin():
             self._connection.execute(_LIMITS, PostgreSQL.limit(request.timeout))
             return self._locks.perform(self._connection, request)
@@ -87,7 +92,7 @@ class OwnConnection:
         bound = self._sessions.bound_for(seconds)
         if self._is_shared or bound == self._seconds:
             return
-        if not self._sessions.bound(self._connection, self._driver_connection, bound):
+        if not self._sessions.bound(self._connection, self.driver_connection, bound):
             self._connection.rollback()
             self._connection.dialect.set_isolation_level(self._dbapi_connection, "READ COMMITTED")
             self._is_shared = True
@@ -96,12 +101,12 @@ class OwnConnection:
     def break_off(self) -> None:
         """End a call of another thread that waits for the server."""
         with suppress(Exception):
-            self._sessions.break_off(self._driver_connection)
+            self._sessions.break_off(self.driver_connection)
 
     def hang_up(self) -> None:
         """Close the socket at once."""
         with suppress(Exception):
-            self._dialect.close_socket(self._driver_connection)
+            self._dialect.close_socket(self.driver_connection)
 
     def close(self) -> None:
         """Close the connection, also a broken one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
@@ -15,10 +15,35 @@ from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
 from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Request
+from fencing.sql.waiters import Enlist, Leave, Wait, Waiter
+
+MOST_AGE_SECONDS = 10**9
+
+
+class _Place(NamedTuple):
+    """A waiter that is notified, and the seconds after which the first one asks again."""
+
+    plans: SQLPlans
+    settings: Settings
+    waiter: Waiter
+    token: str
+    recheck: float
+
+    def plan_wait(self, seconds: float) -> Plan[None]:
+        yield Wait(self.waiter, seconds, self.recheck)
+
+    def plan_leave(self, *, deadline: float) -> Plan[None]:
+        yield Leave(self.waiter)
+        if self.waiter.is_asking:
+            fence = Fence(self.waiter.resource, 1, self.token)
+            yield from self.plans.plan_release(fence, self.settings, deadline=deadline)
 
 
 class SQLPlans(Backend):
     """The plans of locks in a table of a SQL database."""
+
+    listener: Any
+    """Performs the effects of waiting: of threads, or of asyncio."""
 
     service = "the database"
     max_renewals: int = 100
@@ -31,13 +56,46 @@ class SQLPlans(Backend):
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
         answer = yield from self._plan_mint("acquire", resource, token, settings, floor, deadline)
-        row: LockRow = answer.value
-        if row.token == token:
-            return self._grant(resource, answer, settings)
-        if row.is_held:
-            return Taken((row.expires_at - row.now) / 1e6, row.owner)
-        _check_number(resource, row, floor)
-        return Taken(BACKOFF.first, None)  # it has become free since, or changes hands
+        return self._outcome(resource, token, answer, settings, floor)
+
+    def is_waited_for(self, resource: str) -> bool:
+        """Return whether a waiter asks as one at once: also where it polls, because its tries are all the same."""
+        return bool(self.listener.is_waited_for(resource))
+
+    def plan_queue(
+        self,
+        resource: str,
+        token: str,
+        settings: Settings,
+        *,
+        floor: int,
+        deadline: float,
+        place: _Place | None = None,
+    ) -> Plan[Grant | Taken]:
+        """Do what ``plan_acquire`` does for a waiter, which is then notified where that is possible. There is no order.
+
+        See ``Queues`` in ``fencing/locks/capabilities.py``.
+        """
+        waiter: Waiter | None = yield Enlist(resource, None if place is None else place.waiter)
+        if waiter is None:
+            return (yield from self.plan_acquire(resource, token, settings, floor=floor, deadline=deadline))
+        try:
+            waiter.is_asking = True
+            answer = yield from self._plan_mint("queue", resource, token, settings, floor, deadline)
+            outcome = self._outcome(resource, token, answer, settings, floor)
+            waiter.is_asking = isinstance(outcome, Grant)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            yield Leave(waiter)
+            raise
+        if isinstance(outcome, Grant):
+            yield Leave(waiter, outcome.deadline)
+        elif outcome.owner is None:  # it has become free since: ask again soon
+            yield Leave(waiter)
+        else:
+            return Taken(math.inf, outcome.owner, _Place(self, settings, waiter, token, outcome.remaining))
+        return outcome
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
@@ -93,6 +151,17 @@ class SQLPlans(Backend):
         deadline = self.clock() + self.settings.request_seconds
         yield from self._plan_request("create", {}, TABLE, self.settings, deadline)
 
+    def plan_prune(self, older_than: float) -> Plan[int]:
+        """Delete the rows of locks that were not granted for so many seconds, and are free."""
+        age = _check_age(older_than)
+        pruned: int = 0
+        while True:
+            deadline = self.clock() + self.settings.request_seconds
+            answer = yield from self._plan_request("prune", {"age": age}, TABLE, self.settings, deadline)
+            pruned += answer.value
+            if answer.value < PAGE_ROWS:
+                return pruned
+
     def _plan_mint(
         self,
         operation: Operation,
@@ -134,6 +203,15 @@ class SQLPlans(Backend):
 
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
 
+    def _outcome(self, resource: str, token: str, answer: Answer, settings: Settings, floor: int) -> Grant | Taken:
+        row: LockRow = answer.value
+        if row.token == token:
+            return self._grant(resource, answer, settings)
+        if row.is_held:
+            return Taken((row.expires_at - row.now) / 1e6, row.owner)
+        _check_number(resource, row, floor)
+        return Taken(BACKOFF.first, None)  # it has become free since, or changes hands
+
     def _grant(self, resource: str, answer: Answer, settings: Settings) -> Grant:
         row: LockRow = answer.value
         assert row.number is not None
@@ -143,6 +221,17 @@ class SQLPlans(Backend):
 def _check_number(resource: str, row: LockRow, floor: int) -> None:
     """Raise MarkImplausible if no number can be minted."""
     next_number(resource, last=row.number or 0, floor=floor, clock_us=row.now)
+
+
+def _check_age(older_than: object) -> int:
+    """Return the age in microseconds."""
+    if isinstance(older_than, bool) or not isinstance(older_than, (int, float)):
+        raise TypeError(f"older_than is a number of seconds, not {type(older_than).__name__}")
+    if not 0 < older_than <= MOST_AGE_SECONDS:
+        raise ValueError(
+            f"older_than is a number of seconds above 0, and not above {MOST_AGE_SECONDS}, not {older_than}"
+        )
+    return math.ceil(older_than * 1e6)
 
 
 def _holder(row: LockRow) -> Holder:

@@ -6,14 +6,52 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from sqlalchemy import VARBINARY, Connection, Dialect, Table, Text, TextClause
+from sqlalchemy import VARBINARY, Dialect, Table, Text, TextClause, text
 
 from fencing.kernel.fence import MAX_RESOURCE_BYTES
 from fencing.sql import dialects
-from fencing.sql.table import INSERT, IS_ANY, IS_FREE, IS_OLD, SET, LockRow, SQLLocks, lock_definition
+from fencing.sql.notifications import CHANNEL
+from fencing.sql.table import (
+    FLOOR,
+    INSERT,
+    IS_ANY,
+    IS_FREE,
+    IS_OLD,
+    IS_UNUSED,
+    PAGE_ROWS,
+    SET,
+    LockRow,
+    SQLLocks,
+    lock_definition,
+)
+from fencing.sql.waiters import ANNOUNCED_SECONDS
 
 _TOKEN_BYTES = 128
 _OWNER_BYTES = 800  # 200 characters
+
+
+_RAISE_FLOOR = f"""
+    INSERT INTO {{table}} {{as_l}} (resource, number, token, owner, granted_at, expires_at)
+    SELECT '{FLOOR}', found.highest, '', '', 0, 0
+    FROM (SELECT max(l.number) AS highest FROM {{table}} AS l WHERE {IS_UNUSED}) AS found
+    WHERE found.highest IS NOT NULL
+"""
+_RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
+
+# A commit that notifies waits for every other one in the server. So a release notifies only where somebody waits.
+_NOTIFYING_RELEASE = f"""
+    WITH freed AS (
+        UPDATE {{table}} AS l SET token = '', expires_at = 0
+        WHERE l.resource = {{resource}} AND l.token = :token AND l.expires_at > {{clock}}
+        RETURNING l.resource, l.waited_until
+    )
+    SELECT count(*), count(CASE WHEN waited_until > {{clock}} THEN CAST(pg_notify('{CHANNEL}', resource) AS text) END)
+    FROM freed
+"""
+_ANNOUNCE = f"""
+    UPDATE {{table}} AS l SET waited_until = {{clock}} + {int(ANNOUNCED_SECONDS * 1e6)}
+    WHERE l.resource = {{resource}} AND l.token <> '' AND l.expires_at > {{clock}} {_RETURNING}
+"""
 
 
 class _WithReturning(SQLLocks):
@@ -23,29 +61,34 @@ class _WithReturning(SQLLocks):
 
     def __init__(self, schema: str | None, dialect: Dialect) -> None:
         super().__init__(schema, dialect)
-        returning = "RETURNING {clock} AS now, number, token, owner, granted_at, expires_at"
+        returning = _RETURNING
         upsert = f"{INSERT} ON CONFLICT (resource) DO UPDATE SET {SET} WHERE {IS_FREE} {returning}"
         change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
         self._acquire = self._text(upsert)
         self._remint = self._text(f"{change} {IS_OLD} {returning}")
         self._force = self._text(f"{change} {IS_ANY} {returning}")
         self._renewals = lru_cache(maxsize=128)(self._renew_text)
+        higher = "ON CONFLICT (resource) DO UPDATE SET number = {greatest}(l.number, excluded.number)"
+        self._raise_floor = self._text(f"{_RAISE_FLOOR} {higher}")
+        some = f"SELECT l.resource FROM {{table}} AS l WHERE {IS_UNUSED} AND l.number <= :floor LIMIT {PAGE_ROWS}"
+        # The condition twice: a lock that was taken after the inner statement's snapshot stays.
+        self._prune = self._text(f"DELETE FROM {{table}} AS l WHERE l.resource IN ({some}) AND {IS_UNUSED}")
 
-    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._acquire, values)
 
-    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._remint, values)
 
-    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._force, values)
 
-    def _changed(self, connection: Connection, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
+    def _changed(self, connection: Any, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
         row = connection.execute(statement, values).one_or_none()
         # A statement of its own: the first one's snapshot may be older than the row that it waited for.
         return self._read_lock(connection, values) if row is None else self._row(row)
 
-    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
         rows = connection.execute(self._renewals(values["count"]), values).all()
         return {(row.resource, row.token) for row in rows}
 
@@ -59,10 +102,33 @@ class PostgreSQLLocks(_WithReturning):
     clock = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
     # Rows are locked in the order of their names, or two renewals could wait for each other.
     _renewal = """
-        UPDATE {table} AS l SET expires_at = greatest(l.expires_at, {clock} + :ttl)
+        UPDATE {table} AS l SET expires_at = {clock} + :ttl
         WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE)
         RETURNING resource, token
     """
+
+    notifies = True
+
+    def __init__(self, schema: str | None, dialect: Dialect) -> None:
+        super().__init__(schema, dialect)
+        self._release = self._text(_NOTIFYING_RELEASE)
+        self._announce = self._text(_ANNOUNCE)
+
+    def _queue_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
+        row = connection.execute(self._acquire, values).one_or_none()
+        if row is None:
+            row = connection.execute(self._announce, values).one_or_none()
+        # A statement of its own again: it was released just now, perhaps without a notification.
+        return self._read_lock(connection, values) if row is None else self._row(row)
+
+    def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
+        return bool(connection.execute(self._release, values).scalar_one())
+
+    def _listen_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
+        connection.execute(text(f"LISTEN {CHANNEL}"))
+
+    def _notify_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
+        connection.execute(text(f"SELECT pg_notify('{CHANNEL}', :resource)"), values)
 
     def _define(self, schema: str | None) -> Table:
         exact = Text(collation="C")
@@ -78,7 +144,7 @@ class SQLiteLocks(_WithReturning):
     greatest = "max"
     is_embedded = True
     _renewal = """
-        UPDATE {table} AS l SET expires_at = max(l.expires_at, {clock} + :ttl) WHERE {given}
+        UPDATE {table} AS l SET expires_at = {clock} + :ttl WHERE {given}
         RETURNING resource, token
     """
 
@@ -108,32 +174,41 @@ class MySQLLocks(SQLLocks):
         self._acquire = self._text(f"{change} {IS_FREE}")
         self._remint = self._text(f"{change} {IS_OLD}")
         self._force = self._text(f"{change} {IS_ANY}")
-        self._insert = self._text(f"{INSERT} ON DUPLICATE KEY UPDATE number = number", as_l="")
+        # A statement may not read the table that it changes, but for a derived table.
+        derived = "coalesce((SELECT d.number FROM (SELECT f.number FROM {table} AS f WHERE f.resource = '') AS d), 0)"
+        insert = INSERT.replace("{pruned}", derived)
+        self._insert = self._text(f"{insert} ON DUPLICATE KEY UPDATE number = number", as_l="")
+        higher = "ON DUPLICATE KEY UPDATE number = greatest({table}.number, found.highest)"
+        self._raise_floor = self._text(f"{_RAISE_FLOOR} {higher}", as_l="")
+        unused = IS_UNUSED.replace("l.", "")
+        self._prune = self._text(
+            f"DELETE FROM {{table}} WHERE {unused} AND number <= :floor ORDER BY resource LIMIT {PAGE_ROWS}"
+        )
         self._renewals = lru_cache(maxsize=128)(self._renew_texts)
 
-    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         row = self._changed(connection, self._acquire, values)
         return row if row.number is not None else self._changed(connection, self._insert, values)
 
-    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._remint, values)
 
-    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._force, values)
 
-    def _changed(self, connection: Connection, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
+    def _changed(self, connection: Any, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
         connection.execute(statement, self._sent(values))
         return self._read_lock(connection, values)
 
-    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
         change, read = self._renewals(values["count"])
         sent = self._sent(values)
         connection.execute(change, sent)
-        return {(self._received(row.resource), row.token) for row in connection.execute(read, sent)}
+        return {(self._received(row.resource), row.token) for row in connection.execute(read, sent).all()}
 
     def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
         given = self._renewed_names(count)
-        extended = "expires_at = greatest(l.expires_at, {clock} + :ttl)"
+        extended = "expires_at = {clock} + :ttl"
         return (
             self._text(f"UPDATE {{table}} AS l SET {extended} WHERE {given} ORDER BY l.resource"),
             self._text(

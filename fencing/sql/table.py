@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Connection,
     Dialect,
     MetaData,
     Row,
@@ -31,7 +30,10 @@ from fencing.kernel.fence import MAX_NUMBER
 TABLE = "fencing_locks"
 
 PAGE_ROWS = 1000
-"""How many rows a listing reads in one request, held or free. It bounds the time of the request."""
+"""How many rows a listing reads, or a pruning deletes, in one request. It bounds the time of the request."""
+
+FLOOR = ""
+"""The resource of the row whose number is the highest of all rows that were pruned. New rows begin above it."""
 
 ROUNDS = 3
 """How often a lock is taken by force in one request, if it changes hands meanwhile."""
@@ -41,13 +43,18 @@ SET = """
     number = CASE WHEN l.token = :token THEN l.number ELSE {greatest}(l.number, :floor, {clock}) + 1 END,
     granted_at = CASE WHEN l.token = :token THEN l.granted_at ELSE {clock} END,
     expires_at = CASE WHEN l.token = :token THEN {greatest}(l.expires_at, {clock} + :ttl) ELSE {clock} + :ttl END,
-    owner = {owner}, token = :token
+    ttl = :ttl, owner = {owner}, token = :token
 """
 INSERT = """
-    INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at)
-    VALUES ({resource}, {greatest}(:floor, {clock}) + 1, :token, {owner}, {clock}, {clock} + :ttl)
+    INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at, ttl)
+    VALUES ({resource}, {greatest}(:floor, {clock}, {pruned}) + 1, :token, {owner}, {clock}, {clock} + :ttl, :ttl)
 """
-IS_FREE = f"(l.token IN ('', :token) OR l.expires_at <= {{clock}}) AND l.number < {MAX_NUMBER}"
+PRUNED = f"coalesce((SELECT f.number FROM {{table}} AS f WHERE f.resource = '{FLOOR}'), 0)"
+# A lease that ends later than two ttls from now was given by a clock that has gone back since: it would last too long.
+IS_FREE = (
+    f"(l.token IN ('', :token) OR l.expires_at <= {{clock}} OR l.expires_at > {{clock}} + 2 * l.ttl) "
+    f"AND l.number < {MAX_NUMBER}"
+)
 IS_OLD = f"l.token IN (:old, :token) AND l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"
 IS_ANY = f"l.number < {MAX_NUMBER}"
 _READ = """
@@ -57,12 +64,19 @@ _LIST = f"""
     SELECT {{name}} AS resource, {{state}} FROM {{table}} AS l WHERE l.resource > {{resource}}
     ORDER BY l.resource LIMIT {PAGE_ROWS}
 """
+# The clock is above their numbers, and so above the floor, unless it goes back later.
+IS_UNUSED = (
+    f"l.resource <> '{FLOOR}' AND (l.token = '' OR l.expires_at <= {{clock}}) AND l.granted_at <= {{clock}} - :age "
+    f"AND l.number <= {{clock}}"
+)
 _RELEASE = """
     UPDATE {table} AS l SET token = '', expires_at = 0
     WHERE l.resource = {resource} AND l.token = :token AND l.expires_at > {clock}
 """
 
-Operation = Literal["acquire", "remint", "force", "renew", "release", "read", "list", "create"]
+Operation = Literal[
+    "acquire", "queue", "remint", "force", "renew", "release", "read", "list", "create", "prune", "listen", "notify"
+]
 
 
 class Request(NamedTuple):
@@ -108,6 +122,9 @@ class SQLLocks(ABC):
     is_embedded: ClassVar[bool] = False
     """Whether the database is a file of this machine. Then the table is created at its first use."""
 
+    notifies: ClassVar[bool] = False
+    """Whether a release notifies waiters. Then ``listen`` and ``notify`` are requests, too."""
+
     def __init__(self, schema: str | None, dialect: Dialect) -> None:
         self._definition = self._define(schema)
         self.metadata = self._definition.metadata
@@ -116,7 +133,7 @@ class SQLLocks(ABC):
         self._list = self._text(_LIST)
         self._release = self._text(_RELEASE)
 
-    def perform(self, connection: Connection, request: Request) -> Any:
+    def perform(self, connection: Any, request: Request) -> Any:
         """Perform a request on a connection in autocommit, or in a transaction of the request."""
         answer: Any = getattr(self, f"_{request.operation}_lock")(connection, request.values)
         return answer
@@ -125,19 +142,23 @@ class SQLLocks(ABC):
     def _define(self, schema: str | None) -> Table: ...
 
     @abstractmethod
-    def _acquire_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+    def _acquire_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
+
+    def _queue_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
+        """Acquire for a caller that waits: the next release notifies it, where the database can."""
+        return self._acquire_lock(connection, values)
 
     @abstractmethod
-    def _remint_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+    def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _force_free(self, connection: Connection, values: Mapping[str, Any]) -> LockRow: ...
+    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _renew_lock(self, connection: Connection, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
         """Extend the locks of the tokens, and return the pairs of resource and token that were extended."""
 
-    def _force_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         for _ in range(ROUNDS):
             row = self._force_free(connection, values)
             if row.token == values["token"] or row.number is not None:
@@ -147,20 +168,29 @@ class SQLLocks(ABC):
                 break
         return row
 
-    def _release_lock(self, connection: Connection, values: Mapping[str, Any]) -> bool:
-        return connection.execute(self._release, self._sent(values)).rowcount > 0
+    def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
+        return bool(connection.execute(self._release, self._sent(values)).rowcount > 0)
 
-    def _read_lock(self, connection: Connection, values: Mapping[str, Any]) -> LockRow:
+    def _read_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._row(connection.execute(self._read, self._sent(values)).one())
 
-    def _list_lock(self, connection: Connection, values: Mapping[str, Any]) -> list[tuple[str, LockRow]]:
+    def _list_lock(self, connection: Any, values: Mapping[str, Any]) -> list[tuple[str, LockRow]]:
         rows = connection.execute(self._list, self._sent(values)).all()
         return [(self._received(row.resource), self._row(row)) for row in rows]
 
-    def _create_lock(self, connection: Connection, values: Mapping[str, Any]) -> None:
+    def _prune_lock(self, connection: Any, values: Mapping[str, Any]) -> int:
+        # The floor first, in a statement of its own: whoever does not find a row any more finds the floor.
+        connection.execute(self._raise_floor, values)
+        floor = self._read_lock(connection, {"resource": FLOOR}).number
+        return int(connection.execute(self._prune, {**values, "floor": floor or 0}).rowcount)
+
+    def _create_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
         connection.execute(CreateTable(self._definition, if_not_exists=True))
 
     # What differs
+
+    _raise_floor: TextClause
+    _prune: TextClause
 
     state: ClassVar[str] = "{clock} AS now, l.number, l.token, l.owner, l.granted_at, l.expires_at"
     name: ClassVar[str] = "l.resource"
@@ -192,6 +222,7 @@ class SQLLocks(ABC):
                 resource=resource,
                 owner=owner,
                 name=self.name,
+                pruned=PRUNED.format(table=self._name),
                 as_l="AS l",
             )
         )
@@ -215,6 +246,8 @@ def lock_definition(
         Column("owner", owner, nullable=False),
         Column("granted_at", BigInteger, nullable=False),
         Column("expires_at", BigInteger, nullable=False),
+        Column("ttl", BigInteger, nullable=False, server_default="0"),
+        Column("waited_until", BigInteger, nullable=False, server_default="0"),
         CheckConstraint(f"number BETWEEN 1 AND {MAX_NUMBER}", name="fencing_locks_number"),
         schema=schema,
         **options,

@@ -26,6 +26,7 @@ PARTS = {
     "failures": "waiters and holders that die",
     "renewal": "renewal of many leases",
     "sql": "guarded writes to SQL databases",
+    "sql_locks": "locks on PostgreSQL",
     "object_store": "guarded writes to object stores",
     "guards": "guarded writes to Redis, to files and through HTTP",
     "calls": "calls of an operation",

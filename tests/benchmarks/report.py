@@ -60,6 +60,8 @@ TEXTS = {
     "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl.",
     "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",
     "guards": "*plain*: the same write without a check: in one script, by an fsynced rename, by the same request.",
+    "sql_locks": "The server waits for the disk, except where it says otherwise. A *pair* is an acquire and a release. "
+    "The *hand-off* begins at the release. *dead rows* and the table's size are read at the end, with autovacuum on.",
     "object_store": "A store in memory that answers each request after 10 ms. *requests* are counted.",
     "calls": "Counted, not timed, so they do not depend on the machine. A *module crossing* is a call from a function "
     "of one module to a function of another. Each step of a generator counts as a call.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks import calls, contended, failures, guards, live, object_store, pair, renewal, sql
+from tests.benchmarks import calls, contended, failures, guards, live, object_store, pair, renewal, sql, sql_locks
 from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
@@ -129,6 +129,11 @@ def _guarded(scenario: str, limit: float | None) -> Row:
     return Row(f"{scenario}: guard.write / plain", limit, (("guards", scenario, guards.WRITE, what),))
 
 
+def _sql_pair(scenario: str, limit: float) -> Row:
+    of, what = OURS, ratio_to(sql_locks.TWO_UPDATES, sql_locks.PAIR)
+    return Row(f"{scenario}: pair / two autocommit UPDATEs", limit, (("sql_locks", scenario, of, what),))
+
+
 def _publish(name: str, limit: float, of: str, what: str, unit: str) -> Row:
     return Row(f"objects, {name}", limit, (("object_store", object_store.SCENARIO, of, what),), unit)
 
@@ -180,6 +185,9 @@ ROWS = (
     _guarded(guards.REDIS, 1.5),
     _guarded(guards.FILES, 1.2),
     _guarded(guards.HTTP, None),
+    _sql_pair(sql_locks.DURABLE, 1.1),
+    _sql_pair(sql_locks.NO_WAIT, 1.8),
+    Row("PostgreSQL locks: hand-off", None, (("sql_locks", sql_locks.WAITING, OURS, sql_locks.HAND_OFF),), "ms"),
     _publish("requests of a publication", 3, object_store.PUBLISH, object_store.REQUESTS, ""),
     _publish("publish / put", 3.3, object_store.PUBLISH, PUT_X, "x"),
     _publish(f"{object_store.MANY} objects at once", 250.0, object_store.PUBLISH_MANY, object_store.TIME, "ms"),

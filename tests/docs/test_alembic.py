@@ -1,4 +1,4 @@
-"""The recipe of docs/guards/databases.md, with the real Alembic: what it generates makes the table, and no more."""
+"""The recipes of the documentation, with the real Alembic: what it generates makes the table, and no more."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Engine, create_engine, inspect, text
 
-from fencing import Fence, StaleFence
+from fencing import Fence, SQLCoordinator, StaleFence
 from storage_guards import SQLAlchemyGuard
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guards" / "databases.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+GUARDS, LOCKS = DOCS / "guards" / "databases.md", DOCS / "coordinators" / "sql.md"
 MINE = Fence("orders:1", 5, "a" * 22)
 
 ENV = """
 from alembic import context
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from fencing import SQLCoordinator
 from storage_guards import SQLAlchemyGuard
 
 
@@ -45,27 +47,26 @@ engine.dispose()
 """
 
 
-def recipe() -> tuple[str, str]:
-    """What the page says for env.py, and for script.py.mako."""
-    text_ = PAGE.read_text("utf-8")
+def recipe(page: Path) -> tuple[str, str]:
+    """What the page says for env.py, and for script.py.mako, which locks do not need."""
+    text_ = page.read_text("utf-8")
     env = re.search(r"```python\n# env\.py\n(.*?)```", text_, re.DOTALL)
     mako = re.search(r"`(import storage_guards\.[a-z_.]+)` to\s`script\.py\.mako`", text_)
     assert env
-    assert mako
-    return env[1], mako[1]
+    return env[1], mako[1] if mako else ""
 
 
 class Project:
     """An application's folder of migrations."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, page: Path = GUARDS) -> None:
         self.config = Config(str(folder / "alembic.ini"))
         self.config.set_main_option("script_location", str(folder / "migrations"))
         self.config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))
         self.config.set_main_option("path_separator", "os")
         self.config.print_stdout = lambda *_: None  # type: ignore[method-assign]
         command.init(self.config, str(folder / "migrations"))
-        env, imports = recipe()
+        env, imports = recipe(page)
         (folder / "migrations" / "env.py").write_text(ENV.format(recipe=env))
         mako = folder / "migrations" / "script.py.mako"
         mako.write_text(mako.read_text().replace("import sqlalchemy as sa", f"import sqlalchemy as sa\n{imports}"))
@@ -138,3 +139,19 @@ def test_what_it_makes_is_what_create_tables_makes(engine: Engine, tmp_path: Pat
     project.run(command.revision, message="first", autogenerate=True)
     project.run(command.upgrade, "head")
     assert columns() == wanted
+
+
+def test_the_recipe_for_locks(engine: Engine, tmp_path: Path) -> None:
+    project = Project(tmp_path, engine.url.render_as_string(hide_password=False), LOCKS)
+    project.run(command.revision, message="first", autogenerate=True)
+    project.run(command.upgrade, "head")
+    with SQLCoordinator(engine) as coordinator:
+        with coordinator.hold("a", timeout=5) as lease:
+            assert coordinator.try_acquire("a") is None
+        assert coordinator.acquire("a").release()
+        made = {column["name"] for column in inspect(engine).get_columns("fencing_locks")}
+        assert made == set(coordinator.metadata.tables["fencing_locks"].columns.keys())
+    assert lease.fence.number > 0
+    project.run(command.check)
+    project.run(command.downgrade, "base")
+    assert "fencing_locks" not in inspect(engine).get_table_names()

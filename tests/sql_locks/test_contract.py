@@ -55,7 +55,7 @@ class _OnAFile(_OnADatabase):
         return coordinator
 
 
-OFTEN = ("psycopg", "pymysql", "aiosqlite")
+OFTEN = ("psycopg", "aiosqlite")
 """The drivers of each run; the others are for the thorough run."""
 
 for _name, _driver in DRIVERS.items():

@@ -28,7 +28,7 @@ def seconds_of(call: Any, *args: Any, **options: Any) -> float:
     return time.monotonic() - started
 
 
-@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+@through("psycopg", "asyncpg", of=OVER_A_NETWORK)
 def test_a_server_that_falls_silent_costs_the_callers_time(locks: LockDatabase) -> None:
     """The request is under way on an open connection."""
     side, coordinator = locks.side, locks.coordinator()
@@ -40,7 +40,7 @@ def test_a_server_that_falls_silent_costs_the_callers_time(locks: LockDatabase) 
     side.call(side.call(coordinator.acquire, "free", timeout=5).release)
 
 
-@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+@through("pymysql", of=OVER_A_NETWORK)
 def test_a_row_that_somebody_else_has_locked_costs_the_callers_time(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator(direct=True)
     side.call(side.call(coordinator.acquire, "row").release)
@@ -54,7 +54,7 @@ def test_a_row_that_somebody_else_has_locked_costs_the_callers_time(locks: LockD
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
 
 
-@through("sqlite", "aiosqlite", of=("sqlite", "aiosqlite"))
+@through("aiosqlite", of=("sqlite", "aiosqlite"))
 def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator()
     with locks.transaction() as connection:
@@ -64,7 +64,7 @@ def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
 
 
-@through("psycopg", "asyncpg", "pymysql", of=OVER_A_NETWORK)
+@through("asyncpg", of=OVER_A_NETWORK)
 def test_broken_connections_are_not_noticed_by_callers(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator()
     lease = side.call(coordinator.acquire, "held")
@@ -76,7 +76,7 @@ def test_broken_connections_are_not_noticed_by_callers(locks: LockDatabase) -> N
     assert side.call(lease.release) is True
 
 
-@pytest.fixture(params=["postgres", "mariadb"])
+@pytest.fixture(params=["postgres", pytest.param("mariadb", marks=pytest.mark.thorough)])
 def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A server to kill."""
     try:
@@ -128,7 +128,7 @@ class Alarm(Exception):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # raised in a destructor
-@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+@through("psycopg", of=("psycopg", "pymysql", "sqlite"))
 def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing_taken(locks: LockDatabase) -> None:
     coordinator = locks.coordinator(direct=True)
     coordinator.acquire("a").release()

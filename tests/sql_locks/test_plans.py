@@ -13,6 +13,7 @@ from fencing.locks.plans import new_token
 from fencing.locks.settings import Settings
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import LockRow
+from fencing.sql.waiters import LONGEST_WAIT_SECONDS, Waiter, Waiters
 
 NOW = 1_700_000_000_000_000
 PLANS = SQLPlans()
@@ -66,3 +67,71 @@ def test_a_fence_that_does_not_hold_the_lock_is_not_replaced() -> None:
     for found in (row(""), row("x" * 22), row(ANOTHER, -1), row("", number=None)):
         plan = PLANS.plan_remint(old, MINE, SETTINGS, floor=0, deadline=PLANS.clock() + 5)
         assert result(plan, found) is None
+
+
+class Noted(Waiter):
+    """A waiter that counts how often it is woken."""
+
+    woken = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+
+def waiters(count: int) -> tuple[Waiters, list[Noted]]:
+    all_, made = Waiters(lambda: 100.0), [Noted("r") for _ in range(count)]
+    for each in made:
+        all_.add(each)
+        all_.schedule(each, recheck=1.0)
+    return all_, made
+
+
+def test_a_notification_wakes_the_first_waiter_alone() -> None:
+    all_, made = waiters(3)
+    all_.on_notification("r")
+    all_.on_notification("another")
+    assert [each.is_notified for each in made] == [True, False, False]
+
+
+def test_the_first_waiter_alone_asks_when_the_lease_ends() -> None:
+    _, made = waiters(2)
+    assert [100 < each.recheck_at < 101.1 for each in made] == [True, False]
+    assert made[1].recheck_at <= 100 + LONGEST_WAIT_SECONDS
+
+
+def test_the_next_waiter_asks_after_the_first_one_gave_up() -> None:
+    """It may have been notified just then."""
+    all_, made = waiters(3)
+    all_.on_notification("r")
+    all_.remove(made[0], None)
+    all_.remove(made[0], None)
+    assert [each.is_notified for each in made[1:]] == [True, False]
+
+
+def test_the_next_waiter_asks_when_the_lease_of_the_first_one_ends() -> None:
+    all_, made = waiters(2)
+    all_.remove(made[0], free_at=100.5)
+    assert not made[1].is_notified
+    assert made[1].woken == 1
+    assert 100.5 < made[1].recheck_at < 100.6
+
+
+def test_a_waiter_that_nobody_refers_to_gets_nothing() -> None:
+    all_, made = waiters(2)
+    del made[0]
+    assert "r" in all_
+    all_.on_notification("r")
+    assert made[0].is_notified
+    del made[:]
+    assert "r" not in all_
+    all_.on_notification("r")
+
+
+def test_waiters_ask_again_when_notifications_end_and_the_next_attempt_comes_later() -> None:
+    all_, made = waiters(2)
+    all_.started()
+    assert all_.may_start()
+    all_.ended(failed=True)
+    assert all(each.is_notified for each in made)
+    assert not all_.may_start()
+    assert not all_.is_listening

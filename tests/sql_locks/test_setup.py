@@ -42,7 +42,7 @@ def create_table(engine: Engine) -> None:
 # The table
 
 
-@through("psycopg", "asyncpg", "pymysql", of=SERVERS)
+@through("asyncpg", of=SERVERS)
 def test_a_missing_table_is_named_at_once(locks: LockDatabase) -> None:
     locks.sql("DROP TABLE fencing_locks")
     side, coordinator = locks.side, locks.coordinator(direct=True)
@@ -54,7 +54,7 @@ def test_a_missing_table_is_named_at_once(locks: LockDatabase) -> None:
     side.call(side.call(coordinator.acquire, "a", timeout=5).release)
 
 
-@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+@through("pymysql", of=("psycopg", "pymysql", "sqlite"))
 def test_the_table_is_as_the_metadata_says(locks: LockDatabase) -> None:
     coordinator = locks.coordinator(direct=True)
     [table] = coordinator.metadata.tables.values()
@@ -63,7 +63,7 @@ def test_the_table_is_as_the_metadata_says(locks: LockDatabase) -> None:
     assert not any(each["nullable"] for each in columns.values())
 
 
-@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+@through("pymysql", of=("psycopg", "pymysql", "sqlite"))
 def test_names_are_exact(locks: LockDatabase) -> None:
     coordinator = locks.coordinator(direct=True)
     names = ["a", "A", "ä", "a ", "a\\", "a'b", 'a"b', "a:b", "a%b", "a%(b)s", "\U0001f512", "x" * 512]
@@ -181,7 +181,7 @@ def test_what_is_not_supported_is_refused_when_it_is_made() -> None:
 # The engine
 
 
-@through("psycopg", "asyncpg", "pymysql", of=SERVERS)
+@through("pymysql", of=SERVERS)
 @pytest.mark.parametrize("level", ["SERIALIZABLE", "AUTOCOMMIT"])
 def test_the_engines_isolation_does_not_matter(locks: LockDatabase, level: str) -> None:
     kind: Any = AsyncSQLCoordinator if locks.side.asynchronous else SQLCoordinator
@@ -215,7 +215,7 @@ def test_a_roles_default_of_repeatable_read_does_not_matter(postgres_url: str) -
     engine.dispose()
 
 
-@through("psycopg", "aiosqlite")
+@through("psycopg")
 def test_an_exhausted_pool_of_the_user_does_not_matter(locks: LockDatabase) -> None:
     engine = locks.engine(pool_size=1, max_overflow=0, pool_timeout=0.1)
     kind: Any = AsyncSQLCoordinator if locks.side.asynchronous else SQLCoordinator
@@ -283,7 +283,7 @@ def test_an_async_lock_from_an_engine(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-@through("psycopg", "pymysql", "sqlite", of=("psycopg", "pymysql", "sqlite"))
+@through("psycopg", of=("psycopg", "pymysql", "sqlite"))
 def test_a_forked_child_opens_its_own_connections(locks: LockDatabase) -> None:
     coordinator = locks.coordinator(direct=True)
     lease = coordinator.acquire("a")

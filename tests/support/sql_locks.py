@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -49,7 +50,8 @@ def through(*often: str, of: tuple[str, ...] = tuple(DRIVERS)) -> pytest.MarkDec
 class LockDatabase:
     """A database with the table of locks, seen with and without the proxy before it."""
 
-    def __init__(self, driver: Driver, url: str, proxy: Proxy | None, side: Side) -> None:
+    def __init__(self, driver: Driver, url: str, proxy: Proxy | None, side: Side, server: Any = None) -> None:
+        self.server = server
         self.driver, self.side = driver, side
         self._url, self._proxy = url, proxy
         self._direct = create_engine(url, isolation_level="AUTOCOMMIT")
@@ -67,6 +69,24 @@ class LockDatabase:
         made = self.driver.coordinator(url, **options)
         self.side.made.append(made)
         return made
+
+    def coordinator_of(self, user: str, password: str) -> Any:
+        """A coordinator of another user of the server, which the test closes."""
+        parts = urlsplit(self._url)
+        host = parts.netloc.rpartition("@")[2]
+        return self.driver.coordinator(parts._replace(netloc=f"{user}:{password}@{host}").geturl(), ttl=5)
+
+    def as_administrator(self, statement: str) -> None:
+        """One statement of the server's administrator, in this database."""
+        if self.driver.database == "postgres":  # its user is one
+            self.sql(statement)
+        else:
+            self.server.execute(statement)
+
+    @property
+    def name(self) -> str:
+        """The name of the database."""
+        return urlsplit(self._url).path.removeprefix("/")
 
     def engine(self, **options: Any) -> Any:
         """An engine with the driver, until the end of the test."""

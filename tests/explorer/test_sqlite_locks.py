@@ -1,0 +1,97 @@
+"""SQL locks explored: their own plans and statements, on SQLite, with lost and late requests, and loss of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencing.sql import table
+from tests.explorer.clients import Polls
+from tests.explorer.scenarios import DEEP, SAFE
+from tests.explorer.search import explore
+from tests.explorer.simulated_redis import SimulatedRedis
+from tests.explorer.sqlite_locks import ClockedLocks, SQLPolls, locks_on_sqlite
+from tests.explorer.state import OVERLAP, STUCK, Scenario
+
+OFTEN = ("2 clients that renew",)
+"""The others are for the thorough run."""
+
+
+def for_sql(scenario: Scenario, server: Any) -> Scenario:
+    programs = tuple(replace(program, plans=SQLPolls, clock_floor=True) for program in scenario.programs)  # type: ignore[arg-type]
+    return replace(scenario, name=f"SQL: {scenario.name}", programs=programs, redis=server)
+
+
+def polls(scenario: Scenario) -> bool:
+    return scenario.redis is SimulatedRedis and all(program.plans is Polls for program in scenario.programs)
+
+
+SCENARIOS = [
+    pytest.param(scenario, id=name, marks=[] if name in OFTEN else [pytest.mark.thorough])
+    for name, scenario in {**SAFE, "2 clients, all faults": DEEP["2 clients, all faults"]}.items()
+    if polls(scenario)
+]
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Any]:
+    made: list[Any] = []
+
+    def make(**options: Any) -> Any:
+        server = locks_on_sqlite(tmp_path / f"{len(made)}.db", **options)
+        made.append(server)
+        return server
+
+    yield make
+    for server in made:
+        server.close()
+
+
+@pytest.mark.parametrize("moves", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["clock", "clock-back"])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_sql_locks_are_safe(scenario: Scenario, moves: bool, servers: Any, say: Callable[[object], None]) -> None:
+    """The same as for Redis. With a clock that goes back when data is lost, refused claims are repaired."""
+    result = explore(for_sql(scenario, servers(moves=moves)))
+    say(str(result))
+    assert not result.violations, "\n".join(map(str, result.violations.values()))
+    assert result.exhausted
+    assert result.world is not None
+    assert result.most_refusals <= 3
+
+
+class TakesAnything(ClockedLocks):
+    """A lock that is held is granted to another token."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        taking = f"{table.INSERT} ON CONFLICT (resource) DO UPDATE SET {table.SET} WHERE {table.IS_ANY}"
+        self._acquire = self._text(f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at")
+
+
+class NeverExpires(ClockedLocks):
+    """The end of a lease is not read."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        free = table.IS_FREE.replace("OR l.expires_at <= {clock}", "")
+        taking = f"{table.INSERT} ON CONFLICT (resource) DO UPDATE SET {table.SET} WHERE {free}"
+        self._acquire = self._text(f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at")
+
+
+@pytest.mark.parametrize(
+    ("kind", "violates", "length"),
+    [(TakesAnything, OVERLAP, 3), (NeverExpires, STUCK, 4)],
+    ids=["a held lock is refused", "a lease ends"],
+)
+def test_each_rule_is_needed(
+    kind: Any, violates: str, length: int, servers: Any, say: Callable[[object], None]
+) -> None:
+    scenario = replace(SAFE["2 clients, most faults"], bounds=SAFE["2 clients, most faults"].bounds._replace(resets=0))
+    result = explore(for_sql(scenario, servers(kind=kind)), until={violates})
+    assert violates in result.violations
+    print(result.violations[violates])
+    assert len(result.violations[violates]) == length

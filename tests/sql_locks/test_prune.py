@@ -1,0 +1,133 @@
+"""Rows of locks that nobody uses any more: they go, and no number is minted twice."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine
+
+from fencing import CoordinatorUnavailable, NotAcquired, SQLCoordinator
+from fencing.sql import table
+from tests.support import wait_until
+from tests.support.sql_locks import LockDatabase, through
+
+DAY = 86400.0
+SOME = ("psycopg", "pymysql", "aiosqlite")
+
+
+def grow_old(locks: LockDatabase, resource: str) -> None:
+    locks.sql(
+        "UPDATE fencing_locks SET granted_at = granted_at - 200000000000 WHERE resource = :r", r=key(locks, resource)
+    )
+
+
+def key(locks: LockDatabase, resource: str) -> Any:
+    return resource.encode() if locks.driver.database == "mariadb" else resource
+
+
+def names(locks: LockDatabase) -> set[str]:
+    rows = locks.sql("SELECT resource FROM fencing_locks")
+    return {name.decode() if isinstance(name, bytes) else name for (name,) in rows}
+
+
+def pair(locks: LockDatabase, coordinator: Any, resource: str) -> int:
+    lease = locks.side.call(coordinator.acquire, resource, timeout=5)
+    assert locks.side.call(lease.release) is True
+    return int(lease.fence.number)
+
+
+@through(*SOME)
+def test_old_rows_of_free_locks_go_and_their_numbers_do_not_come_back(locks: LockDatabase) -> None:
+    side, coordinator = locks.side, locks.coordinator(direct=True)
+    numbers = {name: pair(locks, coordinator, name) for name in ("old", "new")}
+    held = side.call(coordinator.acquire, "held")
+    ended = side.call(side.call(coordinator.lock("ended", ttl=0.01, renew=False).acquire).detach)
+    wait_until(lambda: side.call(coordinator.holder, "ended") is None)
+    for name in ("old", "held", "ended"):
+        grow_old(locks, name)
+    assert side.call(coordinator.prune, older_than=DAY) == 2
+    assert names(locks) == {table.FLOOR, "new", "held"}
+    assert locks.sql("SELECT number FROM fencing_locks WHERE resource = :r", r=key(locks, "")) == [(ended.number,)]
+    future = numbers["old"] + 10**15  # as if the clock had gone back since: the floor is above it
+    locks.sql("UPDATE fencing_locks SET number = :n WHERE resource = :r", n=future, r=key(locks, ""))
+    assert pair(locks, coordinator, "old") == future + 1
+    assert pair(locks, coordinator, "another") == future + 1
+    assert numbers["new"] < pair(locks, coordinator, "new") < future
+    assert side.call(coordinator.prune, older_than=DAY) == 0
+    assert {resource for resource, _ in list_holders(side, coordinator)} == {"held"}
+    assert side.call(held.release) is True
+
+
+def list_holders(side: Any, coordinator: Any) -> list[Any]:
+    if not side.asynchronous:
+        return list(coordinator.holders())
+
+    async def collect() -> list[Any]:
+        return [each async for each in coordinator.holders()]
+
+    return list(side.call(collect))
+
+
+@through("psycopg")
+def test_more_rows_than_one_request_deletes(locks: LockDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(0, 2 * table.PAGE_ROWS + 1, 500):
+        rows = ", ".join(f"('{n}', {n + 1}, '', '', 0, 0)" for n in range(i, min(i + 500, 2 * table.PAGE_ROWS + 1)))
+        locks.sql(f"INSERT INTO fencing_locks (resource, number, token, owner, granted_at, expires_at) VALUES {rows}")
+    assert locks.side.call(locks.coordinator(direct=True).prune, older_than=DAY) == 2 * table.PAGE_ROWS + 1
+    assert locks.sql("SELECT number FROM fencing_locks") == [(2 * table.PAGE_ROWS + 1,)]
+
+
+@through("psycopg", of=("psycopg", "pymysql"))
+def test_numbers_grow_while_rows_are_pruned_all_the_time(locks: LockDatabase) -> None:
+    worker, pruner = locks.coordinator(direct=True), locks.coordinator(direct=True)
+    stop, pruned = threading.Event(), 0
+
+    def prune() -> None:
+        nonlocal pruned
+        while not stop.is_set():
+            pruned += pruner.prune(older_than=0.000001)
+
+    thread = threading.Thread(target=prune)
+    thread.start()
+    try:
+        numbers: list[int] = []
+        while len(numbers) < 30 or (pruned < 3 and len(numbers) < 3000):
+            numbers.append(pair(locks, worker, "a"))
+    finally:
+        stop.set()
+        thread.join(30)
+    assert numbers == sorted(set(numbers))
+    assert pruned >= 3
+
+
+@pytest.mark.parametrize("age", [0, -1, True, "1", float("nan"), 10**10, None])
+def test_an_age_that_is_none_is_refused(tmp_path: Any, age: Any) -> None:
+    coordinator = SQLCoordinator(create_engine(f"sqlite:///{tmp_path}/x.db"))
+    with pytest.raises((TypeError, ValueError), match="older_than is a number of seconds"):
+        coordinator.prune(older_than=age)
+    coordinator.close()
+
+
+PRIVILEGES = ("SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE")
+
+
+@through("psycopg", "pymysql", of=("psycopg", "asyncpg", "pymysql", "aiomysql"))
+def test_the_least_privileges(locks: LockDatabase, least: Any) -> None:
+    """A user that has exactly those of the documentation does all; without DELETE it cannot prune."""
+    side = locks.side
+    with least(locks, PRIVILEGES[0]) as coordinator:
+        lease = side.call(coordinator.acquire, "a", timeout=5)
+        assert side.call(coordinator.try_acquire, "a") is None
+        side.expect(NotAcquired, coordinator.acquire, "a", timeout=0.3)  # it waits, listens and announces itself
+        side.call(lease.renew)
+        side.call(coordinator.force_release, "a")
+        assert side.call(coordinator.holder, "a") is None
+        error = side.expect(CoordinatorUnavailable, coordinator.prune, older_than=DAY)
+        assert "DELETE to prune" in str(error)
+        adopted = side.call(side.call(coordinator.acquire, "b", timeout=5).detach)
+        side.call(side.call(coordinator.lock("b").adopt, adopted).release)
+    with least(locks, PRIVILEGES[1]) as coordinator:
+        grow_old(locks, "a")
+        assert side.call(coordinator.prune, older_than=DAY) == 1
