@@ -4,7 +4,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from examples.drawing.events import Event
-from examples.failover.story import STORY, TITLE
+from examples.failover.__main__ import PAPER
+from examples.failover.story import STORY
 from examples.gc_pause.report import report
 from examples.servers import PostgresServer, RedisServer
 from tests.support.browser import browser, render
@@ -34,7 +35,7 @@ def test_the_two_acts(any_redis: RedisServer, postgres_server: PostgresServer, t
 
     recorded = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
     drawn = run.drawn.read_text(encoding="utf-8")
-    assert drawn == report(" ".join(STORY.introduction(1.5)), recorded, title=TITLE)
+    assert drawn == report(" ".join(STORY.introduction(1.5)), recorded, paper=PAPER)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
     pictures = [picture for picture in root.iter(SVG) if picture.get("class") == "timeline"]
     assert len(pictures) == 2
