@@ -3,6 +3,7 @@
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
 
+from examples.servers.cluster import RedisCluster, start_cluster
 from examples.servers.freezing import freeze
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
@@ -15,6 +16,7 @@ __all__ = [
     "PostgresBinary",
     "PostgresServer",
     "RedisBinary",
+    "RedisCluster",
     "RedisServer",
     "S3Server",
     "ServerError",
@@ -22,6 +24,7 @@ __all__ = [
     "find_redis_binaries",
     "find_s3",
     "freeze",
+    "start_cluster",
     "start_postgres",
     "start_redis",
     "start_s3",
