@@ -112,7 +112,8 @@ class RedisCluster:
                 info = dict(line.split(b":") for line in _ask(server, "CLUSTER", "INFO").split())
                 role = _ask(server, "ROLE")
                 shares = sorted(
-                    (first, last, primary[1]) for first, last, primary, *_ in _ask(server, "CLUSTER", "SLOTS")
+                    (first, last, nodes[0][1], sorted(replica[1] for replica in nodes[1:]))
+                    for first, last, *nodes in _ask(server, "CLUSTER", "SLOTS")
                 )
                 known = [line.split() for line in _ask(server, "CLUSTER", "NODES").decode().splitlines()]
                 met = [fields for fields in known if fields[7] == "connected" and "handshake" not in fields[2]]
@@ -135,7 +136,8 @@ class RedisCluster:
 
 def _ask(server: RedisServer, *command: Any) -> Any:
     """Ask one server, past all clients of the cluster. The reply is Redis' own."""
-    connection = redis.Connection(server.host, server.port, socket_timeout=5, socket_connect_timeout=5, protocol=2)
+    make: Any = redis.Connection  # untyped
+    connection = make(server.host, server.port, socket_timeout=5, socket_connect_timeout=5, protocol=2)
     try:
         connection.send_command(*command)
         return connection.read_response()
@@ -164,7 +166,7 @@ def start_cluster(
     `version`: as for `start_redis`. `replicas`: of each primary. `node_timeout_ms`: after which a node that is
     silent is replaced; a failover takes twice that, and a little more.
     """
-    options = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
+    options: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
     options += ("--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0")
     with ExitStack() as stack:
         servers = [stack.enter_context(_start_node(version, options)) for _ in range(primaries * (1 + replicas))]

@@ -12,7 +12,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,13 +22,14 @@ from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
     ASK_POLICY,
-    NOT_READY,
+    MAY_BE_ANOTHER,
     REPLIED,
     ConnectionFactory,
     command,
@@ -69,8 +70,12 @@ class AsyncConnections:
     def _reset(self) -> None:
         self._loops = {}
 
-    async def perform(self, call: Call) -> Any:
+    async def perform(self, call: Call, *, first: Call | None = None) -> Any:
         """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
+
+        Args:
+            call: the call.
+            first: a command to send directly before it.
 
         Raises:
             NoReply: no usable reply; another attempt may succeed.
@@ -92,6 +97,8 @@ class AsyncConnections:
             if now - connection.used > IDLE_SECONDS:
                 await asyncio.sleep(0)  # so that the event loop sees whether the server has closed the connection
             connection.used = now
+            if first is not None:
+                connection.send(_Request(first, None, now, now + seconds, by_text=False))
             connection.send(_Request(call, future, now, now + seconds))
             try:
                 return await future
@@ -102,6 +109,32 @@ class AsyncConnections:
         finally:
             if self.closed:
                 await connection.close()
+
+    async def perform_all(self, calls: Sequence[Call], seconds: float) -> list[Any]:
+        """Run calls, all at once. Return the reply to each, or the failure that the call alone would have raised."""
+        loop = asyncio.get_running_loop()
+        connection = self._loops.get(loop) or self._new_connection(calls[0], loop)
+        seconds = self._factory.limit_seconds(seconds)
+        try:
+            if not connection.open:
+                await connection.wait_until_open(seconds)
+        except (NoReply, CoordinatorUnavailable) as failure:
+            return [failure] * len(calls)
+        connection.used = now = time.monotonic()
+        futures = [loop.create_future() for _ in calls]
+        try:
+            for call, future in zip(calls, futures, strict=True):
+                connection.send(_Request(call, future, now, now + seconds))
+            results: list[Any] = []
+            for future in futures:
+                try:
+                    results.append(await future)
+                except (NoReply, CoordinatorUnavailable) as failure:
+                    results.append(failure)
+            return results
+        finally:
+            for future in futures:
+                future.cancel()
 
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
         connection = _LoopConnection(self._factory, loop)
@@ -135,12 +168,14 @@ class _Request:
 
     __slots__ = ("by_text", "call", "deadline", "future", "sent")
 
-    def __init__(self, call: Call, future: asyncio.Future[Any] | None, sent: float, deadline: float) -> None:
+    def __init__(
+        self, call: Call, future: asyncio.Future[Any] | None, sent: float, deadline: float, *, by_text: bool = False
+    ) -> None:
         self.call = call
         self.future = future
         self.sent = sent
         self.deadline = deadline
-        self.by_text = future is None
+        self.by_text = by_text
 
     @property
     def is_awaited(self) -> bool:
@@ -248,7 +283,7 @@ class _LoopConnection:
     def send_undo(self, call: Call, sent: float, deadline: float) -> None:
         """Send the compensation of a call after it. Its reply is not needed."""
         if call.compensation is not None:
-            self.send(_Request(call.compensation, None, sent, deadline))
+            self.send(_Request(call.compensation, None, sent, deadline, by_text=True))
 
     def stop(self) -> None:
         """Start closing the connection. Calls that wait fail with NoReply."""
@@ -350,7 +385,7 @@ class _LoopConnection:
                 request.fail(NoReply(reply, may_have_run=False))
             else:
                 request.fail(map_error(reply, self._factory.address))
-            if credentials_changed or isinstance(reply, NOT_READY):
+            if credentials_changed or isinstance(reply, MAY_BE_ANOTHER):
                 raise reply  # the next connection may find another server, or use new credentials
 
     def _fail_all(self) -> None:

@@ -16,6 +16,7 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
@@ -42,6 +43,9 @@ ASK_POLICY = b"*2\r\n" + bulks(("INFO", "memory"))
 SAFE_POLICY = "noeviction"
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+MAY_BE_ANOTHER = (BusyLoadingError, MasterDownError, ReadOnlyError)
+"""The errors of a server that is not ready, after which the next connection may find another server."""
+
 REFUSED = (AuthenticationError, AuthorizationError)
 
 REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
@@ -130,6 +134,14 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING ", "ERR max number of clients"))
     ):
         return NoReply(error, may_have_run=False)
+    if isinstance(error, AskError):  # also MovedError
+        redirected = CoordinatorUnavailable(
+            f"Redis at {address} is a node of a Redis Cluster, and another node has this name's slot ({error}); pass a "
+            f"redis.RedisCluster, or for asyncio a redis.asyncio.RedisCluster",
+            address=address,
+        )
+        redirected.__cause__ = error  # a client of the Cluster follows it
+        return redirected
     if isinstance(error, ResponseError):
         hint = ""
         if "WRONGTYPE" in str(error):  # Redis 6.2 has it in the middle of the text

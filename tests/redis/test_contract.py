@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from examples.servers import RedisServer
+from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.testing import CoordinatorContract
 
@@ -48,6 +48,8 @@ WAYS = {
         client_options={"decode_responses": True},
         options={"clock_floor": False},
     ),
+    "TestRedisCoordinatorOnCluster": Way(RedisCoordinator, redis.Redis),
+    "TestAsyncRedisCoordinatorOnCluster": Way(AsyncRedisCoordinator, redis.asyncio.Redis),
 }
 
 
@@ -76,6 +78,18 @@ class _OnRedis(CoordinatorContract):
             yield
 
 
+class _OnCluster(_OnRedis):
+    """On a Redis Cluster of 3 primaries and 3 replicas."""
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, redis_cluster: RedisCluster) -> None:
+        self.cluster = redis_cluster
+
+    def make(self, **options: Any) -> Any:
+        make_client = self.cluster.client if self.way.coordinator is RedisCoordinator else self.cluster.async_client
+        return self.way.coordinator(make_client(**self.way.client_options), **(self.way.options | options))
+
+
 class _OnEachVersion(_OnRedis):
     @pytest.fixture(autouse=True)
     def _server(self, redis_server: RedisServer) -> None:
@@ -89,5 +103,5 @@ class _OnTheNewestVersion(_OnRedis):
 
 
 for _name, _way in WAYS.items():
-    _base = _OnEachVersion if _way.each_version else _OnTheNewestVersion
+    _base = _OnCluster if "Cluster" in _name else _OnEachVersion if _way.each_version else _OnTheNewestVersion
     globals()[_name] = type(_name, (_base,), {"way": _way, "__module__": __name__})
