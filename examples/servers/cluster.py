@@ -107,6 +107,7 @@ class RedisCluster:
 
     def _is_ready(self, running: Sequence[RedisServer]) -> bool:
         seen = set()
+        replicas = sum(not self.is_primary(server) for server in running)
         for server in running:
             with contextlib.suppress(redis.RedisError):
                 info = dict(line.split(b":") for line in _ask(server, "CLUSTER", "INFO").split())
@@ -117,12 +118,13 @@ class RedisCluster:
                 )
                 known = [line.split() for line in _ask(server, "CLUSTER", "NODES").decode().splitlines()]
                 met = [fields for fields in known if fields[7] == "connected" and "handshake" not in fields[2]]
+                following = sum("slave" in fields[2] and "fail" not in fields[2] for fields in known)
                 is_linked = role[0] == b"master" or role[3] == b"connected"
                 if info[b"cluster_state"] == b"ok" and is_linked and len(met) >= len(running):
-                    seen.add((str(shares), len(running)))
+                    seen.add((str(shares), following == replicas))
                     continue
             return False
-        return len(seen) == 1
+        return len(seen) == 1 and all(agrees for _, agrees in seen)
 
     def close(self) -> None:
         self._stack.close()

@@ -50,8 +50,8 @@ class RedisCoordinator(RedisPlans, Coordinator):
         _check_client(client, (redis.Redis, redis.RedisCluster), "RedisCoordinator")
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         super().__init__(**options)
-        self._connections: Connections | ClusterConnections
-        self._listener: Listener | ClusterListener
+        self._connections: Any
+        self._listener: Any
         if isinstance(client, redis.RedisCluster):
             self.spans_slots, self.max_renewals = True, CLUSTER_RENEWALS
             self._connections = cluster = ClusterConnections(client)
@@ -62,14 +62,14 @@ class RedisCoordinator(RedisPlans, Coordinator):
         self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
-        return self._listener.is_waited_for(resource)
+        waited_for: bool = self._listener.is_waited_for(resource)
+        return waited_for
 
     def perform(self, effect: Call | Calls | NodeCall | Enlist | Wait | Leave) -> Any:
         """Run scripts on Redis, or add, block or remove a waiter."""
         if isinstance(effect, Call):
             return self._connections.perform(effect)
         if isinstance(effect, (Calls, NodeCall)):
-            assert isinstance(self._connections, ClusterConnections)
             return self._connections.perform(effect)
         return self._listener.perform(effect)
 
@@ -113,8 +113,8 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         _check_client(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster), "AsyncRedisCoordinator")
         self.clock_floor = check_flag(clock_floor, "clock_floor")
         super().__init__(**options)
-        self._connections: AsyncConnections | AsyncClusterConnections
-        self._listener: AsyncListener | AsyncClusterListener
+        self._connections: Any
+        self._listener: Any
         if isinstance(client, redis.asyncio.RedisCluster):
             self.spans_slots, self.max_renewals = True, CLUSTER_RENEWALS
             self._connections = cluster = AsyncClusterConnections(client)
@@ -125,14 +125,14 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
         self.address, self.location = self._connections.address, self._connections.location
 
     def is_waited_for(self, resource: str) -> bool:
-        return self._listener.is_waited_for(resource)
+        waited_for: bool = self._listener.is_waited_for(resource)
+        return waited_for
 
     async def perform(self, effect: Call | Calls | NodeCall | Enlist | Wait | Leave) -> Any:
         """Run scripts on Redis, or add, block or remove a waiter."""
         if isinstance(effect, Call):
             return await self._connections.perform(effect)
         if isinstance(effect, (Calls, NodeCall)):
-            assert isinstance(self._connections, AsyncClusterConnections)
             return await self._connections.perform(effect)
         return await self._listener.perform(effect)
 
