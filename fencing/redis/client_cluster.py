@@ -225,26 +225,42 @@ class ClusterConnections:
                     for i in indices:
                         results[i] = failure
             for address, indices, batch in batches:
+                knows_scripts = True
                 for i, result in zip(indices, batch.read(deadline), strict=True):
                     is_reply = not isinstance(result, (NoReply, CoordinatorUnavailable))
-                    results[i] = result if is_reply else self._follow_one(calls[i], address, result, deadline)
+                    if is_reply:
+                        results[i] = result
+                    elif not isinstance(cause_of(result), NoScriptError):
+                        results[i] = self._follow_one(calls[i], address, result, deadline)
+                    else:  # one call brings the script; then the others are repeated together
+                        results[i] = self._alone(calls[i], deadline) if knows_scripts else result
+                        knows_scripts = False
         finally:
             for _, _, batch in batches:
                 batch.close()
         return results
 
     def _follow_one(self, call: Call, address: Address, failure: Failure, deadline: float) -> Any:
-        """Return the reply to one of several calls that was redirected, or its failure."""
+        """Return the reply to one of several calls that failed, or its failure."""
         error = cause_of(failure)
+        if type(error) is AskError:  # each call of a slot that moves needs an ASKING of its own
+            return self._alone(call, deadline)
         slot = call.slot
         assert slot is not None
         try:
-            if type(error) is AskError:  # each key of a slot that moves needs another ASKING
-                return self._run(call._replace(timeout=max(deadline - time.monotonic(), LEAST_SECONDS)), slot)
             self.topology.follow(failure, slot, address, 0)
         except (NoReply, CoordinatorUnavailable) as failed:
             return failed
         return NoReply(RedisError(str(error)), may_have_run=False)  # it is repeated with all the others that moved
+
+    def _alone(self, call: Call, deadline: float) -> Any:
+        """Return the reply to one of several calls, which is run again alone, or its failure."""
+        slot = call.slot
+        assert slot is not None
+        try:
+            return self._run(call._replace(timeout=max(deadline - time.monotonic(), LEAST_SECONDS)), slot)
+        except (NoReply, CoordinatorUnavailable) as failure:
+            return failure
 
     def _refresh(self, slot: int, seconds: float) -> None:
         """Ask for the topology, unless that was done a moment ago, or another thread does it just now."""

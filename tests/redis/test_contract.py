@@ -86,7 +86,9 @@ class _OnCluster(_OnRedis):
         self.cluster = redis_cluster
 
     def make(self, **options: Any) -> Any:
-        make_client: Any = self.cluster.client if self.way.coordinator is RedisCoordinator else self.cluster.async_client
+        make_client: Any = (
+            self.cluster.client if self.way.coordinator is RedisCoordinator else self.cluster.async_client
+        )
         return self.way.coordinator(make_client(**self.way.client_options), **(self.way.options | options))
 
 
