@@ -211,7 +211,7 @@ def cut_off_the_majority(cluster: RedisCluster) -> None:
         server.freeze()
     try:
         client: Any = own.client()
-        wait_until(lambda: b"cluster_state:fail" in client.execute_command("CLUSTER INFO").encode(), 30)
+        wait_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "fail", 30)
     finally:
         for server in others:
             server.thaw()
