@@ -161,15 +161,21 @@ def _start_node(version: tuple[int, ...] | str | None, options: Sequence[str]) -
 
 
 def start_cluster(
-    *, version: str | None = None, primaries: int = 3, replicas: int = 1, node_timeout_ms: int = 1000
+    *,
+    version: str | None = None,
+    primaries: int = 3,
+    replicas: int = 1,
+    node_timeout_ms: int = 1000,
+    extra_args: Sequence[str] = (),
 ) -> RedisCluster:
     """Start a Redis Cluster of this machine's own binary; raises ServerError when there is none.
 
     `version`: as for `start_redis`. `replicas`: of each primary. `node_timeout_ms`: after which a node that is
-    silent is replaced; a failover takes twice that, and a little more.
+    silent is replaced; a failover takes twice that, and a little more. `extra_args`: for each server.
     """
     options: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", str(node_timeout_ms))
     options += ("--repl-diskless-sync-delay", "0", "--cluster-replica-validity-factor", "0")
+    options += tuple(extra_args)
     with ExitStack() as stack:
         servers = [stack.enter_context(_start_node(version, options)) for _ in range(primaries * (1 + replicas))]
         bounds = [SLOTS * i // primaries for i in range(primaries + 1)]

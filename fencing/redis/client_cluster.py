@@ -189,7 +189,7 @@ class ClusterConnections:
         asking, redirects = False, 0
         while True:
             try:
-                node = self.node(address)
+                node = self._nodes.get(address) or self.node(address)
                 return node.perform_asking(call) if asking else node.perform(call)
             except (NoReply, CoordinatorUnavailable) as failure:
                 address, asking = topology.follow(failure, slot, address, redirects)

@@ -94,7 +94,7 @@ class AsyncClusterConnections:
         asking, redirects = False, 0
         while True:
             try:
-                node = self.node(address)
+                node = self._nodes.get(address) or self.node(address)
                 return await (node.perform(by_text(call), first=ASKING) if asking else node.perform(call))
             except (NoReply, CoordinatorUnavailable) as failure:
                 address, asking = topology.follow(failure, slot, address, redirects)

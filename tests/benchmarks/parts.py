@@ -25,6 +25,7 @@ PARTS = {
     "contended": "contention for one lock",
     "failures": "waiters and holders that die",
     "renewal": "renewal of many leases",
+    "cluster": "a Redis Cluster beside one server",
     "sql": "guarded writes to SQL databases",
     "object_store": "guarded writes to object stores",
     "guards": "guarded writes to Redis, to files and through HTTP",
