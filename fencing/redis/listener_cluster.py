@@ -291,7 +291,7 @@ class ClusterListener:
 
     def _check(self, node: _Node) -> None:
         with self._lock:
-            node.outgoing.append(self._subscriptions.leave_idle(node))
+            node.outgoing.append(self._subscriptions.leave_idle(node, self._cluster.topology.owners))
             is_used = bool(node.subscriptions or node.requests)
             if not node.heartbeat.must_listen(is_used):
                 self._nodes.pop(node.address, None)

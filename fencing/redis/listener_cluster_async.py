@@ -179,7 +179,7 @@ class _LoopListener:
         try:
             while node.heartbeat.must_listen(bool(node.subscriptions or node.requests)) and not reading.done():
                 await asyncio.wait([reading], timeout=Heartbeat.TICK_SECONDS)
-                commands = self.subscriptions.leave_idle(node)
+                commands = self.subscriptions.leave_idle(node, self._cluster.topology.owners)
                 if commands:
                     await connection.send_packed_command([commands], check_health=False)
                 if node.heartbeat.must_ping():

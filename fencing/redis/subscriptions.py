@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -141,13 +141,19 @@ class Subscriptions:
                 subscription.waiters.wake_all()
         node.subscriptions.clear()
 
-    def leave_idle(self, node: Node) -> bytes:
-        """Remove the subscriptions without waiters, and those of other nodes. Return the commands that end them."""
+    def leave_idle(self, node: Node, owners: Sequence[Address | None]) -> bytes:
+        """Remove the subscriptions without waiters, and those of other nodes. Return the commands that end them.
+
+        A server tells the subscribers of a sharded channel that its slot has moved. Of another channel it does not.
+        """
         now = time.monotonic()
         commands = []
         for each in list(node.subscriptions):
             if each.waiters:
                 each.waiter_seen_at = now
+            if each.node is node and not each.is_sharded and owners[each.slot] not in (None, node.address):
+                each.node = None
+                each.waiters.wake_all()
             if each.node is not node:
                 commands.append(each.command(leave=True))
                 node.subscriptions.discard(each)

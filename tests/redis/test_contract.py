@@ -13,6 +13,7 @@ import redis.asyncio
 from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.testing import CoordinatorContract
+from tests.support.fixtures import REDIS_SERIES, RedisClusters
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,10 @@ WAYS = {
     ),
     "TestRedisCoordinatorOnCluster": Way(RedisCoordinator, redis.Redis),
     "TestAsyncRedisCoordinatorOnCluster": Way(AsyncRedisCoordinator, redis.asyncio.Redis),
+    "TestRedisCoordinatorOnOlderCluster": Way(RedisCoordinator, redis.Redis, client_options={"decode_responses": True}),
+    "TestAsyncRedisCoordinatorOnOlderCluster": Way(
+        AsyncRedisCoordinator, redis.asyncio.Redis, client_options={"decode_responses": True}
+    ),
 }
 
 
@@ -92,6 +97,15 @@ class _OnCluster(_OnRedis):
         return self.way.coordinator(make_client(**self.way.client_options), **(self.way.options | options))
 
 
+class _OnOlderCluster(_OnCluster):
+    pytestmark = pytest.mark.thorough
+
+    @pytest.fixture(autouse=True, params=REDIS_SERIES[1:])
+    def _cluster(self, request: pytest.FixtureRequest, redis_clusters: RedisClusters) -> None:
+        self.cluster = redis_clusters.get(request.param)
+        self.cluster.flush()
+
+
 class _OnEachVersion(_OnRedis):
     @pytest.fixture(autouse=True)
     def _server(self, redis_server: RedisServer) -> None:
@@ -104,6 +118,11 @@ class _OnTheNewestVersion(_OnRedis):
         self.url = any_redis.url
 
 
+def _base_of(name: str, way: Way) -> type[_OnRedis]:
+    if "Cluster" in name:
+        return _OnOlderCluster if "Older" in name else _OnCluster
+    return _OnEachVersion if way.each_version else _OnTheNewestVersion
+
+
 for _name, _way in WAYS.items():
-    _base = _OnCluster if "Cluster" in _name else _OnEachVersion if _way.each_version else _OnTheNewestVersion
-    globals()[_name] = type(_name, (_base,), {"way": _way, "__module__": __name__})
+    globals()[_name] = type(_name, (_base_of(_name, _way),), {"way": _way, "__module__": __name__})
