@@ -134,7 +134,8 @@ class AsyncConnections:
             return results
         finally:
             for future in futures:
-                future.cancel()
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # marked as retrieved: this task may have been cancelled
 
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
         connection = _LoopConnection(self._factory, loop)

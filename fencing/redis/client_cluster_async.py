@@ -181,9 +181,9 @@ class AsyncClusterConnections:
                 topology.failure = NoReply(error, may_have_run=False)
             else:
                 primaries = set(topology.owners)
-                gone = [each for each in self._nodes if each not in primaries]
-                for each in gone:  # its connections are closed when nothing uses them any more
-                    del self._nodes[each]
+                for each in list(self._nodes):  # connections of the others are closed when nothing uses them any more
+                    if each not in primaries:
+                        self._nodes.pop(each, None)
                 return
 
     async def close(self) -> None:

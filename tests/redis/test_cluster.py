@@ -327,7 +327,8 @@ def test_a_slot_that_no_node_has(side: Side, redis_cluster: RedisCluster) -> Non
         text = refused_within(4, lambda: side.call(coordinator.acquire, "r", timeout=20))
         assert f"does not cover all slots: no node has slot {SLOT}" in text
     finally:
-        owner.client().execute_command("CLUSTER ADDSLOTS", SLOT)
+        owning: Any = owner.client()
+        owning.execute_command("CLUSTER ADDSLOTS", SLOT)
         redis_cluster.wait_until_ready()
     wait_until(lambda: works_again(side, coordinator), 20)
 

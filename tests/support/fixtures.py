@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
@@ -86,7 +86,7 @@ class RedisClusters:
         return self._started[series]
 
     @staticmethod
-    def start(stack: ExitStack, series: str = "", **options: int) -> RedisCluster:
+    def start(stack: ExitStack, series: str = "", **options: Any) -> RedisCluster:
         """Start a Cluster that ends with the stack; without a series, of the newest Redis."""
         series = series or newest_local_series()
         try:
