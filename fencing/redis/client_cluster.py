@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis.exceptions import AskError, NoScriptError, RedisError
@@ -23,11 +23,6 @@ from fencing.redis.topology import QUESTION_SECONDS, Address, Failure, Topology,
 
 class NodeConnections(Connections):
     """The connections to one node of a Cluster."""
-
-    @property
-    def broken_at(self) -> float:
-        """The moment at which a connection last broke."""
-        return self._broken_at
 
     def _lend(self, seconds: float) -> LazyConnection:
         try:
@@ -66,7 +61,7 @@ class Batch:
         self._node = node
         self._connection = connection
         self._calls = calls
-        self._is_whole = False  # every reply was read
+        self.is_whole = False  # every reply was read
 
     def send(self, seconds: float) -> None:
         """Send all calls.
@@ -77,7 +72,7 @@ class Batch:
         node, connection, now = self._node, self._connection, time.monotonic()
         used, connection.used = connection.used, 0.0
         try:
-            is_open = used > node.broken_at and not (now - used > IDLE_SECONDS and connection.is_stale())
+            is_open = used > node._broken_at and not (now - used > IDLE_SECONDS and connection.is_stale())
             if not is_open or not connection.set_timeout(seconds):
                 node._connect(connection, seconds)
             connection.send(b"".join([call.packed for call in self._calls]))
@@ -100,7 +95,7 @@ class Batch:
                     results.append(map_error(reply, self._node.address))
                 else:
                     raise not_of_a_script(reply)
-            self._is_whole = True
+            self.is_whole = True
         except (RedisError, OSError) as error:
             raise_interruption(error)
             self._node._broken_at = time.monotonic()
@@ -109,7 +104,7 @@ class Batch:
 
     def close(self) -> None:
         """Give the connection back."""
-        if self._is_whole:
+        if self.is_whole:
             self._connection.used = time.monotonic()
         else:
             self._connection.close()
@@ -200,8 +195,9 @@ class ClusterConnections:
             call, started = call._replace(timeout=left), time.monotonic()
 
     def _run_all(self, effect: Calls) -> list[Any]:
-        """Run calls on all their nodes at once. The nodes that failed last come last."""
-        deadline, calls = time.monotonic() + effect.timeout, effect.calls
+        """Run calls on all their nodes at once. The nodes that failed lately come last, and have less time."""
+        topology, started, calls = self.topology, time.monotonic(), effect.calls
+        deadline = started + effect.timeout
         results: list[Any] = [None] * len(calls)
         by_node: dict[Address, list[int]] = {}
         for i, call in enumerate(calls):
@@ -211,24 +207,41 @@ class ClusterConnections:
                 by_node.setdefault(self.primary_of(slot, effect.timeout), []).append(i)
             except (NoReply, CoordinatorUnavailable) as failure:
                 results[i] = failure
-        batches: list[tuple[Address, list[int], Batch]] = []
+        limits = {address: topology.share_of(address, effect.timeout) for address in by_node}
+        for are_suspects in (False, True):  # the replies of the others are read before a node is waited for that failed
+            chosen = [address for address in by_node if (limits[address] < effect.timeout) is are_suspects]
+            self._run_at(chosen, by_node, calls, results, limits, deadline)
+        return results
+
+    def _run_at(
+        self,
+        nodes: Sequence[Address],
+        by_node: Mapping[Address, Sequence[int]],
+        calls: Sequence[Call],
+        results: list[Any],
+        limits: Mapping[Address, float],
+        deadline: float,
+    ) -> None:
+        """Send each of the nodes its calls, and then read all replies."""
+        batches: list[tuple[Address, Batch, float]] = []
         try:
-            for address in sorted(by_node, key=lambda address: self.node(address).broken_at):
-                indices = by_node[address]
+            for address in nodes:
+                seconds = max(min(deadline - time.monotonic(), limits[address]), LEAST_SECONDS)
+                ends_at = time.monotonic() + seconds
                 try:
-                    seconds = max(deadline - time.monotonic(), LEAST_SECONDS)
-                    batches.append(
-                        (address, indices, self.node(address).send_all([calls[i] for i in indices], seconds))
-                    )
+                    batch = self.node(address).send_all([calls[i] for i in by_node[address]], seconds)
+                    batches.append((address, batch, ends_at))
                 except (NoReply, CoordinatorUnavailable) as failure:
                     self.topology.suspect(address)
-                    for i in indices:
+                    for i in by_node[address]:
                         results[i] = failure
-            for address, indices, batch in batches:
+            for address, batch, ends_at in batches:
+                replies = batch.read(ends_at)
+                if batch.is_whole:
+                    self.topology.trust(address)
                 knows_scripts = True
-                for i, result in zip(indices, batch.read(deadline), strict=True):
-                    is_reply = not isinstance(result, (NoReply, CoordinatorUnavailable))
-                    if is_reply:
+                for i, result in zip(by_node[address], replies, strict=True):
+                    if not isinstance(result, (NoReply, CoordinatorUnavailable)):
                         results[i] = result
                     elif not isinstance(cause_of(result), NoScriptError):
                         results[i] = self._follow_one(calls[i], address, result, deadline)
@@ -236,9 +249,8 @@ class ClusterConnections:
                         results[i] = self._alone(calls[i], deadline) if knows_scripts else result
                         knows_scripts = False
         finally:
-            for _, _, batch in batches:
+            for _, batch, _ in batches:
                 batch.close()
-        return results
 
     def _follow_one(self, call: Call, address: Address, failure: Failure, deadline: float) -> Any:
         """Return the reply to one of several calls that failed, or its failure."""

@@ -131,10 +131,13 @@ class AsyncClusterConnections:
         self, address: Address, calls: Sequence[Call], indices: Sequence[int], deadline: float, results: list[Any]
     ) -> None:
         """Run the calls of one node, some at once."""
+        limit = self.topology.share_of(address, deadline - time.monotonic())
         for first in range(0, len(indices), CALLS_AT_ONCE):
             some = indices[first : first + CALLS_AT_ONCE]
-            seconds = max(deadline - time.monotonic(), LEAST_SECONDS)
+            seconds = max(min(deadline - time.monotonic(), limit), LEAST_SECONDS)
             found = await self.node(address).perform_all([calls[i] for i in some], seconds)
+            if not isinstance(found[-1], (NoReply, CoordinatorUnavailable)):
+                self.topology.trust(address)
             for i, result in zip(some, found, strict=True):
                 is_reply = not isinstance(result, (NoReply, CoordinatorUnavailable))
                 results[i] = result if is_reply else await self._follow_one(calls[i], address, result, deadline)

@@ -178,19 +178,19 @@ class RedisPlans(Backend):
         for grant in grants:
             if grant.packed is None:
                 grant.packed = Packed.of(grant.fence)
-        if self.spans_slots and len(grants) > 1:
-            return (yield from self._plan_renew_slots(grants, settings, deadline))
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
+        if self.spans_slots:
+            return (yield from self._plan_renew_slots(grants, about, settings, deadline))
         answer = yield from self._plan_call(_renew_call(grants, settings), about, settings, deadline)
         return _renewed(answer, len(grants), settings, about)
 
     def _plan_renew_slots(
-        self, grants: Sequence[Grant], settings: Settings, deadline: float
+        self, grants: Sequence[Grant], about: str, settings: Settings, deadline: float
     ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
-        about = f"{len(grants)} leases"
         groups = by_slot([grant.packed.keys.slot for grant in grants])
         calls = [_renew_call([grants[i] for i in group], settings) for group in groups]
-        answers = yield from plan_calls(self, calls, about, settings, deadline)
+        is_brief = deadline - self.clock() <= settings.attempt_seconds  # the leases are due again soon
+        answers = yield from plan_calls(self, calls, about, settings, deadline, is_brief=is_brief)
         results: list[float | CoordinatorUnavailable | None] = [None] * len(grants)
         for group, answer in zip(groups, answers, strict=True):
             if isinstance(answer, Answer):

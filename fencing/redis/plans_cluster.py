@@ -19,6 +19,10 @@ MOST_PER_CALL = 100
 """Locks per call. One call blocks the server for well under half a millisecond."""
 
 
+BRIEF_REPEATS = 2
+"""How often an automatic renewal is repeated at once. Its leases are due again soon, and others wait for them."""
+
+
 def by_slot(slots: Sequence[int]) -> list[list[int]]:
     """Return the positions of the slots, grouped by slot, at most ``MOST_PER_CALL`` in a group."""
     groups: dict[int, list[list[int]]] = {}
@@ -31,11 +35,20 @@ def by_slot(slots: Sequence[int]) -> list[list[int]]:
 
 
 def plan_calls(
-    backend: Backend, calls: Sequence[Call], about: str, settings: Settings, deadline: float
+    backend: Backend,
+    calls: Sequence[Call],
+    about: str,
+    settings: Settings,
+    deadline: float,
+    *,
+    is_brief: bool = False,
 ) -> Plan[list[Answer | CoordinatorUnavailable]]:
     """Run calls of several slots, and repeat those without a reply until the deadline.
 
     The first repetition comes at once: in most cases, slots had moved.
+
+    Args:
+        is_brief: whether only those are repeated that certainly did not run, and a few times at most.
 
     Returns:
         The answer to each call; CoordinatorUnavailable: there was none.
@@ -52,14 +65,15 @@ def plan_calls(
         missing: list[int] = []
         for i, reply in zip(pending, replies, strict=True):
             if isinstance(reply, NoReply):
-                missing.append(i)
+                if not (is_brief and reply.may_have_run):
+                    missing.append(i)
                 may_have_run[i] = may_have_run[i] or reply.may_have_run
                 answers[i] = reply
             elif isinstance(reply, CoordinatorUnavailable):
                 answers[i] = reply
             else:
                 answers[i] = Answer(reply, sent_at, may_have_run[i])
-        if not missing or clock() + pause >= deadline:
+        if not missing or (is_brief and failures >= BRIEF_REPEATS) or clock() + pause >= deadline:
             break
         yield Sleep(pause)
         failures += 1

@@ -29,6 +29,11 @@ QUESTION_SECONDS = 0.5
 MOST_REDIRECTS = 5
 """How many redirections one call follows. Two are usual while a slot moves."""
 
+SUSPECT_SECONDS = 10.0
+"""How long a node that did not answer has less time for its share of several calls, so that the others wait less."""
+
+SUSPECT_SHARE = 1 / 4
+
 FAULT_SECONDS = 1.0
 """How long the Cluster may give an answer that cannot be right. It is right again soon after a change."""
 
@@ -57,7 +62,7 @@ class Topology:
         self._asked_at = -REFRESH_SECONDS
         self.failure: Failure | None = None
         self._uncovered: int | None = None
-        self._suspect: Address | None = None
+        self._suspects: dict[Address, float] = {}  # when each did not answer
         self._faults: dict[str, tuple[float, float]] = {}  # when each was first and last seen
 
     @property
@@ -79,11 +84,11 @@ class Topology:
         return self.is_stale and time.monotonic() - self._asked_at >= REFRESH_SECONDS
 
     def to_ask(self) -> list[Address]:
-        """Return the nodes to ask, one after another until one replies. The one that failed last comes last."""
+        """Return the nodes to ask, one after another until one replies. Those that failed come last."""
         self._asked_at = time.monotonic()
         nodes = random.sample(self._known, len(self._known))
         nodes += [node for node in self._startup if node not in nodes]
-        return sorted(nodes, key=lambda node: node == self._suspect)
+        return sorted(nodes, key=lambda node: self._suspects.get(node, 0.0))
 
     def update(self, reply: Sequence[Any], asked: Address) -> None:
         """Take over the reply to ``CLUSTER SLOTS``.
@@ -105,6 +110,7 @@ class Topology:
         self.owners = owners
         self._uncovered = owners.index(None) if None in owners else None
         self._known = tuple(known) or self._startup
+        self._suspects = {node: at for node, at in self._suspects.items() if node in known}
         self.is_stale = False
         self.failure = None
 
@@ -118,8 +124,19 @@ class Topology:
 
     def suspect(self, node: Address) -> None:
         """Note that a node did not answer: the topology may have changed."""
-        self._suspect = node
+        self._suspects[node] = time.monotonic()
         self.is_stale = True
+
+    def trust(self, node: Address) -> None:
+        """Note that a node answers."""
+        self._suspects.pop(node, None)
+
+    def share_of(self, node: Address, seconds: float) -> float:
+        """Return the time limit of a node's share of several calls."""
+        failed_at = self._suspects.get(node)
+        if failed_at is None or time.monotonic() - failed_at > SUSPECT_SECONDS:
+            return seconds
+        return seconds * SUSPECT_SHARE
 
     def follow(self, failure: Failure, slot: int, node: Address, redirects: int) -> tuple[Address, bool]:
         """Return the node to try at once after a failure of a node, and whether ASKING must come before the call.
