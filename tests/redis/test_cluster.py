@@ -99,11 +99,11 @@ def test_a_free_lock_is_taken_when_its_slot_has_moved(side: Side, each_cluster: 
     coordinator = side.coordinator(side.cluster_client(each_cluster), ttl=10)
     before = side.call(coordinator.acquire, "r")
     side.call(before.release)  # of its keys, only the counter exists: see docs/coordinators/redis.md
-    moving, goes_on = threading.Event(), threading.Event()
+    moving, counts_up = threading.Event(), threading.Event()
 
     def between() -> None:
         moving.set()
-        goes_on.wait(20)
+        counts_up.wait(20)
 
     with in_background(lambda: each_cluster.move_slot(SLOT, another_primary(each_cluster), between=between)):
         try:
@@ -112,7 +112,7 @@ def test_a_free_lock_is_taken_when_its_slot_has_moved(side: Side, each_cluster: 
                 side.call(coordinator.acquire, "r", timeout=0.2)
             waiter = Waiter(side, coordinator, timeout=20)
         finally:
-            goes_on.set()
+            counts_up.set()
     assert waiter.join().error is None
     assert waiter.lease.fence.number > before.fence.number
 
@@ -183,7 +183,7 @@ class Load:
             with contextlib.suppress(Exception):
                 self._side.call(lease.release)
 
-    def goes_on(self) -> None:
+    def counts_up(self) -> None:
         """Wait until it has counted on."""
         reached = self.acknowledged + 5
         wait_until(lambda: self.acknowledged >= reached or self.errors, 40)
@@ -246,9 +246,9 @@ def test_no_update_is_lost(
 ) -> None:
     load = Load(side, fresh_cluster, account)
     try:
-        load.goes_on()
+        load.counts_up()
         event(fresh_cluster)
-        load.goes_on()
+        load.counts_up()
     finally:
         load.stop()
 
