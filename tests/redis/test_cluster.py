@@ -17,7 +17,7 @@ from fencing.redis.keys import slot_of
 from tests.support import wait_until
 from tests.support.fixtures import REDIS_SERIES, RedisClusters, newest_local_series
 from tests.support.sides import Account, Side
-from tests.support.waiters import Queue, Waiter
+from tests.support.waiters import KEYS, Queue, Waiter
 
 SLOT = slot_of(b"r")
 TTL = 1.5
@@ -93,6 +93,36 @@ def test_a_slot_moves_while_one_holds_and_three_wait(side: Side, each_cluster: R
     if each_cluster.version >= (7,):  # earlier, nobody is told that a slot has moved
         assert numbers == sorted(numbers)
     assert max(waiter.granted_at for waiter in waiters) - released_at < 8, "without a message it takes ten seconds"
+
+
+def test_waiters_are_told_that_their_slot_has_moved(side: Side, redis_cluster: RedisCluster) -> None:
+    """With a long ttl, a waiter that is not told asks again after ten seconds."""
+    coordinator = side.coordinator(side.cluster_client(redis_cluster), ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    queue, waiters = Queue(redis_cluster), []
+    for count in (1, 2, 3):
+        waiters.append(Waiter(side, coordinator))
+        queue.has(count)
+    source: Any = redis_cluster.primary_of("r").client()
+    renewals = []
+
+    def is_here(key: str) -> bool:
+        try:
+            return bool(source.exists(key))
+        except redis.ResponseError:  # ASK
+            return False
+
+    def between() -> None:
+        if not is_here(KEYS.lock) and not is_here(KEYS.holder):  # both are there already: ASK
+            renewals.append(side.call(holder.renew))
+
+    redis_cluster.move_slot(SLOT, another_primary(redis_cluster), between=between)
+    assert renewals
+    released_at = time.monotonic()
+    assert side.call(holder.release) is True
+    took = max(waiter.join().granted_at for waiter in waiters) - released_at
+    assert [waiter.error for waiter in waiters] == [None] * 3
+    assert took < 8
 
 
 def test_a_free_lock_is_taken_when_its_slot_has_moved(side: Side, each_cluster: RedisCluster) -> None:
@@ -197,26 +227,27 @@ class Load:
         assert self.numbers == sorted(self.numbers)
 
 
-def kill_a_primary(cluster: RedisCluster) -> None:
+def kill_a_primary(cluster: RedisCluster, load: Load) -> None:
     killed = cluster.primary_of("r")
     killed.kill()
     wait_until(lambda: len(cluster.primaries()) == 3, 30)
+    load.counts_up()
     killed.restart()
     cluster.wait_until_ready()
 
 
-def add_a_node(cluster: RedisCluster) -> None:
+def add_a_node(cluster: RedisCluster, load: Load) -> None:
     added = cluster.add_primary()
     cluster.move_slot(SLOT, added)
 
 
-def restart_all(cluster: RedisCluster) -> None:
+def restart_all(cluster: RedisCluster, load: Load) -> None:
     for server in cluster.servers:
         server.restart()
         cluster.wait_until_ready()
 
 
-def cut_off_the_majority(cluster: RedisCluster) -> None:
+def cut_off_the_majority(cluster: RedisCluster, load: Load) -> None:
     """Freeze all nodes but the lock's primary, until it refuses to work."""
     own = cluster.primary_of("r")
     others = [server for server in cluster.servers if server is not own]
@@ -242,12 +273,12 @@ def cut_off_the_majority(cluster: RedisCluster) -> None:
     ],
 )
 def test_no_update_is_lost(
-    side: Side, fresh_cluster: RedisCluster, account: Account, event: Callable[[RedisCluster], None]
+    side: Side, fresh_cluster: RedisCluster, account: Account, event: Callable[[RedisCluster, Load], None]
 ) -> None:
     load = Load(side, fresh_cluster, account)
     try:
         load.counts_up()
-        event(fresh_cluster)
+        event(fresh_cluster, load)
         load.counts_up()
     finally:
         load.stop()
