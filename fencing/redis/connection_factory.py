@@ -22,6 +22,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     MasterDownError,
+    MovedError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -134,10 +135,11 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING ", "ERR max number of clients"))
     ):
         return NoReply(error, may_have_run=False)
-    if isinstance(error, AskError):  # also MovedError
+    if isinstance(error, AskError):
+        kind = "MOVED" if isinstance(error, MovedError) else "ASK"
         redirected = CoordinatorUnavailable(
-            f"Redis at {address} is a node of a Redis Cluster, and another node has this name's slot ({error}); pass a "
-            f"redis.RedisCluster, or for asyncio a redis.asyncio.RedisCluster",
+            f"Redis at {address} is a node of a Redis Cluster, and another node has this name's slot ({kind} {error}); "
+            f"pass a redis.RedisCluster, or for asyncio a redis.asyncio.RedisCluster",
             address=address,
         )
         redirected.__cause__ = error  # a client of the Cluster follows it
