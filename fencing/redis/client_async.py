@@ -70,12 +70,8 @@ class AsyncConnections:
     def _reset(self) -> None:
         self._loops = {}
 
-    async def perform(self, call: Call, *, first: Call | None = None) -> Any:
+    async def perform(self, call: Call) -> Any:
         """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
-
-        Args:
-            call: the call.
-            first: a command to send directly before it.
 
         Raises:
             NoReply: no usable reply; another attempt may succeed.
@@ -97,8 +93,6 @@ class AsyncConnections:
             if now - connection.used > IDLE_SECONDS:
                 await asyncio.sleep(0)  # so that the event loop sees whether the server has closed the connection
             connection.used = now
-            if first is not None:
-                connection.send(_Request(first, None, now, now + seconds, by_text=False))
             connection.send(_Request(call, future, now, now + seconds))
             try:
                 return await future
@@ -111,7 +105,7 @@ class AsyncConnections:
                 await connection.close()
 
     async def perform_all(self, calls: Sequence[Call], seconds: float) -> list[Any]:
-        """Run calls, all at once. Return the reply to each, or the failure that the call alone would have raised."""
+        """Run calls, sent one directly after another. Return the reply to each, or the failure that it alone would raise."""
         loop = asyncio.get_running_loop()
         connection = self._loops.get(loop) or self._new_connection(calls[0], loop)
         seconds = self._factory.limit_seconds(seconds)
@@ -169,14 +163,12 @@ class _Request:
 
     __slots__ = ("by_text", "call", "deadline", "future", "sent")
 
-    def __init__(
-        self, call: Call, future: asyncio.Future[Any] | None, sent: float, deadline: float, *, by_text: bool = False
-    ) -> None:
+    def __init__(self, call: Call, future: asyncio.Future[Any] | None, sent: float, deadline: float) -> None:
         self.call = call
         self.future = future
         self.sent = sent
         self.deadline = deadline
-        self.by_text = by_text
+        self.by_text = future is None
 
     @property
     def is_awaited(self) -> bool:
@@ -284,7 +276,7 @@ class _LoopConnection:
     def send_undo(self, call: Call, sent: float, deadline: float) -> None:
         """Send the compensation of a call after it. Its reply is not needed."""
         if call.compensation is not None:
-            self.send(_Request(call.compensation, None, sent, deadline, by_text=True))
+            self.send(_Request(call.compensation, None, sent, deadline))
 
     def stop(self) -> None:
         """Start closing the connection. Calls that wait fail with NoReply."""

@@ -95,7 +95,7 @@ class AsyncClusterConnections:
         while True:
             try:
                 node = self._nodes.get(address) or self.node(address)
-                return await (node.perform(by_text(call), first=ASKING) if asking else node.perform(call))
+                return await (_perform_asking(node, call) if asking else node.perform(call))
             except (NoReply, CoordinatorUnavailable) as failure:
                 address, asking = topology.follow(failure, slot, address, redirects)
             redirects += 1
@@ -194,3 +194,11 @@ class AsyncClusterConnections:
         self.closed = True
         for node in list(self._nodes.values()):
             await node.close()
+
+
+async def _perform_asking(node: AsyncConnections, call: Call) -> Any:
+    """Run a call whose slot is just moving to this node: ASKING comes directly before it."""
+    _, reply = await node.perform_all([ASKING, by_text(call)], call.timeout)
+    if isinstance(reply, (NoReply, CoordinatorUnavailable)):
+        raise reply
+    return reply
