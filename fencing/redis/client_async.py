@@ -105,7 +105,7 @@ class AsyncConnections:
                 await connection.close()
 
     async def perform_all(self, calls: Sequence[Call], seconds: float) -> list[Any]:
-        """Run calls, sent one directly after another. Return the reply to each, or the failure that it alone would raise."""
+        """Run calls, sent one directly after another. Return the reply to each, or the failure it alone would raise."""
         loop = asyncio.get_running_loop()
         connection = self._loops.get(loop) or self._new_connection(calls[0], loop)
         seconds = self._factory.limit_seconds(seconds)
