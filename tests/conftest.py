@@ -18,6 +18,7 @@ import pytest
 from examples.servers import (
     ObjectServer,
     PostgresServer,
+    RedisCluster,
     RedisServer,
     S3Server,
     ServerError,
@@ -35,10 +36,12 @@ from tests.support.fixtures import (
     REDIS_SERIES,
     HttpProxyFactory,
     ProxyFactory,
+    RedisClusters,
     RedisFactory,
     RedisServers,
     flush,
     missing,
+    newest_local_series,
     redis_found,
 )
 from tests.support.servers import (
@@ -134,6 +137,27 @@ def fresh_redis() -> Iterator[RedisFactory]:
             return stack.enter_context(server)
 
         yield start
+
+
+@pytest.fixture(scope="session")
+def redis_clusters() -> Iterator[RedisClusters]:
+    with ExitStack() as stack:
+        yield RedisClusters(stack)
+
+
+@pytest.fixture
+def redis_cluster(redis_clusters: RedisClusters) -> RedisCluster:
+    """An empty Redis Cluster of the newest version, shared by the run: tests may move slots, but end no node."""
+    cluster = redis_clusters.get(newest_local_series())
+    cluster.flush()
+    return cluster
+
+
+@pytest.fixture
+def fresh_cluster() -> Iterator[RedisCluster]:
+    """A Redis Cluster of the test's own, to kill and to freeze."""
+    with ExitStack() as stack:
+        yield RedisClusters.start(stack)
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
 
+from examples.servers.cluster import RedisCluster, start_cluster
 from examples.servers.freezing import freeze
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
@@ -16,6 +17,7 @@ __all__ = [
     "PostgresBinary",
     "PostgresServer",
     "RedisBinary",
+    "RedisCluster",
     "RedisServer",
     "S3Server",
     "SentinelServers",
@@ -24,6 +26,7 @@ __all__ = [
     "find_redis_binaries",
     "find_s3",
     "freeze",
+    "start_cluster",
     "start_postgres",
     "start_redis",
     "start_s3",

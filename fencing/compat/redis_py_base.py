@@ -128,7 +128,7 @@ class RedisPyLockBase:
         return lease
 
     def _encode(self, value: Any) -> Any:
-        encode = self.redis.connection_pool.get_encoder().encode
+        encode = self.redis.get_encoder().encode
         return encode(value)
 
     def _settings_of(self, timeout: Any) -> Settings:

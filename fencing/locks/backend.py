@@ -15,6 +15,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from fencing.kernel import process
@@ -208,14 +209,6 @@ class Backend(ABC):
             CoordinatorUnavailable: there was no answer in time.
         """
 
-        def unavailable(failure: NoReply) -> CoordinatorUnavailable:
-            return CoordinatorUnavailable(
-                f"no answer from {self.service} at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
-                f"check that it runs and that the address is right, then retry",
-                resource=about,
-                address=self.address,
-            )
-
         def give_back() -> None:
             assert may_take is not None
             self.give_back_later(Fence(about, 1, may_take), settings)
@@ -226,10 +219,19 @@ class Backend(ABC):
             attempt_seconds=settings.attempt_seconds,
             deadline=deadline,
             backoff=BACKOFF,
-            give_up=unavailable,
+            give_up=partial(self.unanswered, about),
             most_refusals=MOST_REFUSALS if settings.one_try else math.inf,
             unanswered=None if may_take is None else give_back,
             failure=failure,
+        )
+
+    def unanswered(self, about: str, failure: NoReply) -> CoordinatorUnavailable:
+        """Return the error of a request about a resource, or something else, that got no answer in time."""
+        return CoordinatorUnavailable(
+            f"no answer from {self.service} at {self.address} for {about!r}: {str(failure).rstrip('.')}; "
+            f"check that it runs and that the address is right, then retry",
+            resource=about,
+            address=self.address,
         )
 
     def plan_give_back(self, fence: Fence, settings: Settings) -> Plan[None]:
@@ -253,9 +255,9 @@ class Backend(ABC):
 
 
 _INTERNAL = (
-    {"give_back_deadline", "give_back_later", "perform", "service", "settings", "track"}
+    {"give_back_deadline", "give_back_later", "perform", "service", "settings", "track", "unanswered"}
     | {"clock", "holds_without_ttl", "is_waited_for", "location"}
-    | {"max_renewals", "one_of_many_wins", "session_seconds", "ttl_per_lock"}
+    | {"max_renewals", "one_of_many_wins", "session_seconds", "spans_slots", "ttl_per_lock"}
 )  # names that ``dir`` does not list
 
 

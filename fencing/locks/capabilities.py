@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from fencing.kernel.effects import Plan
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence
 from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant
@@ -28,11 +29,12 @@ class RenewsGrants(Protocol):
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[float | None]]:
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         """Give each grant's lock its full ttl again, in one request. Never take a lock that is gone.
 
         Returns:
-            The new deadline of each grant; None: its fence no longer holds the lock.
+            The new deadline of each grant; None: its fence no longer holds the lock; an error: there was no answer for
+            this one, for a service of several servers.
         """
 
 
@@ -89,8 +91,13 @@ class Queues(Protocol):
 class ReleasesSeveral(Protocol):
     """The capability to free several locks in one request."""
 
-    def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
-        """Free each lock if its fence holds it. False only for those that certainly did not hold it."""
+    def plan_release_all(
+        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[bool | None]]:
+        """Free each lock if its fence holds it. False only for those that certainly did not hold it.
+
+        None: there was no answer for this one, for a service of several servers.
+        """
 
 
 @runtime_checkable

@@ -53,7 +53,8 @@ def _release_ahead(leases: Sequence[Lease | AsyncLease]) -> Plan[None]:
         except FencingError:
             continue
         for lease, is_freed in zip(begun, freed, strict=True):
-            lease.end_release_ahead(is_freed)
+            if is_freed is not None:
+                lease.end_release_ahead(is_freed)
 
 
 def _exit(

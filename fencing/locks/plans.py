@@ -304,6 +304,8 @@ def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
         raise TypeError(f"{type(backend).__name__} cannot renew single leases; use a ttl that outlasts the work")
     deadline = _deadline(backend, settings)
     [renewed] = yield from backend.plan_renew([Grant(fence, deadline)], settings, deadline=deadline)
+    if isinstance(renewed, CoordinatorUnavailable):
+        raise renewed
     if renewed is None:
         cause = yield from plan_why_gone(backend, fence, settings, _deadline(backend, settings.for_one_try()))
         raise LeaseLost(fence=fence, reason="gone", cause=cause)
@@ -341,8 +343,11 @@ def _renew_batch(backend: RenewsGrants, batch: Sequence[Holding], attempt_second
     for each, deadline in zip(batch, deadlines, strict=True):
         if deadline is None:
             gone.append(each)
+            continue
+        each.late = max(each.late, now - attempt_deadline)
+        if isinstance(deadline, CoordinatorUnavailable):
+            each.not_renewed(now)
         else:
-            each.late = max(each.late, now - attempt_deadline)
             each.renewed(deadline, now)
     for each in gone[MOST_CAUSES:]:
         each.lose("gone")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from fencing.redis.keys import keys_of
+from fencing.redis.keys import keys_of, slot_of
 from fencing.redis.resp import bulk, bulks, script_call, size_of
-from fencing.redis.scripts import ACQUIRE, ASK_REPLICAS, RELEASE, WAIT, Script
+from fencing.redis.scripts import ACQUIRE, ASK_REPLICAS, RELEASE, WAIT, Script, command_of
 
 Arguments = tuple[str | int, ...]
 
@@ -56,6 +56,12 @@ class Call(NamedTuple):
         return form.head if token is None else form.head + token.encode() + form.tail
 
     @property
+    def slot(self) -> int | None:
+        """The slot of a Redis Cluster that has all keys of the call; None: it has no keys, and any node will do."""
+        keys = self.form.keys
+        return slot_of(keys[0].encode()) if keys else None
+
+    @property
     def may_take(self) -> bool:
         """Whether the call may take the lock, which is its first key."""
         return self.form.listener is not None
@@ -102,11 +108,55 @@ def wait_call(replicas: int, timeout: float) -> Call:
     return Call(Form(WAIT, (), (), packed, b""), None, timeout)
 
 
+class Calls(NamedTuple):
+    """The effect: run calls of several slots, on all their nodes at once, within ``timeout`` seconds.
+
+    The result is a list. For each call it has the reply, or the ``NoReply`` or ``CoordinatorUnavailable`` that the call
+    alone would have raised.
+    """
+
+    calls: tuple[Call, ...]
+    timeout: float
+
+
+class NodeCall(NamedTuple):
+    """The effect: run a call without keys on the primary that has ``slot``.
+
+    The result is the reply, and the first slot of the next primary; None: this was the last one.
+    """
+
+    call: Call
+    slot: int
+
+
+def plain_command(*words: str, replies: tuple[type, ...]) -> Call:
+    """Return a command as a call, which is sent in the same way as a script."""
+    script = command_of(*words, replies=replies)
+    return Call(Form(script, (), (), b"*%d\r\n%b" % (len(words), script.by_sha), b""), None)
+
+
+ASKING = plain_command("ASKING", replies=(bytes, str))
+"""The command before a call whose slot is just moving to the node."""
+
+CLUSTER_SLOTS = plain_command("CLUSTER", "SLOTS", replies=(list,))
+"""The question which nodes have which slots."""
+
+
 def call_without_token(script: Script, keys: tuple[str, ...], args: Arguments, packed: bytes | None = None) -> Call:
     """Return a call of which no argument is a token of its own; ``packed``: its keys and arguments, packed before."""
     if packed is None:
         packed = bulks((*keys, *args))
     return Call(Form(script, keys, args, script_call(script.by_sha, len(keys), len(args), packed), b""), None)
+
+
+def by_text(call: Call) -> Call:
+    """Return the same call with the script's text, for a server that may not know the script yet."""
+    form, args = call.form, call.args
+    head = script_call(form.script.by_text, len(form.keys), len(args), bulks(form.keys))
+    if call.token is None:
+        return call._replace(form=form._replace(head=head + bulks(args), tail=b""))
+    head += b"$%d\r\n" % size_of(call.token)
+    return call._replace(form=form._replace(head=head, tail=b"\r\n" + bulks(form.args)))
 
 
 def form_of(

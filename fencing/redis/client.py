@@ -33,7 +33,7 @@ from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_factory import (
     ASK_INFO,
-    NOT_READY,
+    MAY_BE_ANOTHER,
     REPLIED,
     ConnectionFactory,
     command,
@@ -135,6 +135,65 @@ class LazyConnection:
             if left <= 0:
                 raise redis.TimeoutError("only a part of the reply came in time")
             sock.settimeout(left)
+
+    def send(self, data: bytes) -> None:
+        """Send commands. Their replies must be read, one by one."""
+        if self._sock is None:
+            self.raw.send_packed_command([data], check_health=False)
+        else:
+            self._sock.sendall(data)
+
+    def next_reply(self, deadline: float) -> Any:
+        """Return the next reply; an error reply is returned, not raised. After the deadline, what has arrived is read.
+
+        Raises:
+            RedisError, OSError: the connection is broken, or there was no reply in time.
+        """
+        sock, reader = self._sock, self._reader
+        if sock is None:
+            try:
+                return self.read()
+            except REPLIED as error:
+                return error
+        while (reply := reader.gets()) is INCOMPLETE:
+            self.seconds = 0.0
+            sock.settimeout(max(deadline - time.monotonic(), LEAST_SECONDS))
+            received = sock.recv(READ_BYTES)
+            if not received:
+                raise redis.ConnectionError("Connection closed by server.")
+            reader.feed(received)
+        return reply
+
+    @property
+    def waits_on(self) -> Any:
+        """The socket, to wait until there is something to read; None: it is not known."""
+        return self._sock
+
+    def read_arrived(self) -> list[Any]:
+        """Return the replies and messages that have arrived whole. Error replies are returned, not raised.
+
+        Raises:
+            RedisError, OSError: the connection is broken.
+        """
+        found: list[Any] = []
+        sock, reader = self._sock, self._reader
+        if sock is None:
+            while self.raw.can_read(timeout=0):
+                try:
+                    found.append(self.read())
+                except REPLIED as error:
+                    found.append(error)
+            return found
+        is_more = True
+        while is_more:
+            received = sock.recv(READ_BYTES)
+            if not received:
+                raise redis.ConnectionError("Connection closed by server.")
+            reader.feed(received)
+            is_more = self._fd is None and hasattr(sock, "pending") and sock.pending() > 0  # TLS reads ahead
+        while (reply := reader.gets()) is not INCOMPLETE:
+            found.append(reply)
+        return found
 
     def read(self) -> Any:
         """Return the next reply or message.
@@ -238,14 +297,18 @@ class Connections:
             raise_interruption(error)
             raise map_error(error, self.address) from error
         finally:
-            if self.closed:
-                connection.close()
-            if self._waiting:
-                self._pass_on(connection)
-            else:
-                self._free.append(connection)
-                if self._waiting:  # a thread first says that it waits, and then looks for a free connection
-                    self._pass_on(None)
+            self._take_back(connection)
+
+    def _take_back(self, connection: LazyConnection) -> None:
+        """Lend a connection to the next call."""
+        if self.closed:
+            connection.close()
+        if self._waiting:
+            self._pass_on(connection)
+        else:
+            self._free.append(connection)
+            if self._waiting:  # a thread first says that it waits, and then looks for a free connection
+                self._pass_on(None)
 
     def _pass_on(self, connection: LazyConnection | None) -> None:
         """Wake the first thread that waits. One that has waited for long gets the connection, the others compete."""
@@ -351,7 +414,7 @@ class Connections:
         if not isinstance(error, RedisError):
             self._abandon(connection, call, interrupted=False)
             raise not_of_a_script(error)
-        if isinstance(error, NOT_READY) or is_logged_out(error):
+        if isinstance(error, MAY_BE_ANOTHER) or is_logged_out(error):
             self._abandon(connection, call, interrupted=False)
             if was_open and is_logged_out(error):
                 raise NoReply(error, may_have_run=False) from error  # the next connection may use new credentials

@@ -13,7 +13,7 @@ import math
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_factory import (
     ASK_INFO,
-    NOT_READY,
+    MAY_BE_ANOTHER,
     REPLIED,
     ConnectionFactory,
     command,
@@ -142,6 +142,33 @@ class AsyncConnections:
             if confirmed < replicas:
                 raise unreplicated(call, confirmed, time.monotonic() - started)
             return reply
+
+    async def perform_all(self, calls: Sequence[Call], seconds: float) -> list[Any]:
+        """Run calls, sent one directly after another. Return the reply to each, or the failure it alone would raise."""
+        loop = asyncio.get_running_loop()
+        connection = self._loops.get(loop) or self._new_connection(calls[0], loop)
+        seconds = self._factory.limit_seconds(seconds)
+        try:
+            if not connection.open:
+                await connection.wait_until_open(seconds)
+        except (NoReply, CoordinatorUnavailable) as failure:
+            return [failure] * len(calls)
+        connection.used = now = time.monotonic()
+        futures = [loop.create_future() for _ in calls]
+        try:
+            for call, future in zip(calls, futures, strict=True):
+                connection.send(_Request(call, future, now, now + seconds))
+            results: list[Any] = []
+            for future in futures:
+                try:
+                    results.append(await future)
+                except (NoReply, CoordinatorUnavailable) as failure:
+                    results.append(failure)
+            return results
+        finally:
+            for future in futures:
+                if not future.cancel() and not future.cancelled():
+                    future.exception()  # marked as retrieved: this task may have been cancelled
 
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> _LoopConnection:
         connection = _LoopConnection(self._factory, loop)
@@ -416,7 +443,7 @@ class _LoopConnection:
                 request.fail(NoReply(reply, may_have_run=False))
             else:
                 request.fail(map_error(reply, self._factory.address))
-            if credentials_changed or isinstance(reply, NOT_READY):
+            if credentials_changed or isinstance(reply, MAY_BE_ANOTHER):
                 raise reply  # the next connection may find another server, or use new credentials
 
     def _fail_all(self) -> None:

@@ -19,11 +19,13 @@ import redis.asyncio
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
     MasterDownError,
+    MovedError,
     ReadOnlyError,
     RedisError,
     ResponseError,
@@ -55,6 +57,9 @@ CONNECT_SECONDS = 10.0
 FAILOVER_CONNECT_SECONDS = 3.0
 
 NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError, TryAgainError)
+MAY_BE_ANOTHER = (BusyLoadingError, MasterDownError, ReadOnlyError)
+"""The errors of a server that is not ready, after which the next connection may find another server."""
+
 REFUSED = (AuthenticationError, AuthorizationError)
 
 REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
@@ -226,6 +231,15 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         isinstance(error, ResponseError) and str(error).startswith(("BUSY ", "LOADING ", "ERR max number of clients"))
     ):
         return NoReply(error, may_have_run=False)
+    if isinstance(error, AskError):
+        kind = "MOVED" if isinstance(error, MovedError) else "ASK"
+        redirected = CoordinatorUnavailable(
+            f"Redis at {address} is a node of a Redis Cluster, and another node has this name's slot ({kind} {error}); "
+            f"pass a redis.RedisCluster, or for asyncio a redis.asyncio.RedisCluster",
+            address=address,
+        )
+        redirected.__cause__ = error  # a client of the Cluster follows it
+        return redirected
     if isinstance(error, ResponseError):
         hint = ""
         if "WRONGTYPE" in str(error):  # Redis 6.2 has it in the middle of the text

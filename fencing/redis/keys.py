@@ -28,6 +28,7 @@ class Keys(NamedTuple):
     listeners: str
     forced: str
     packed: bytes  # lock and holder
+    slot: int
 
 
 def slot_of(key: bytes) -> int:
@@ -81,8 +82,9 @@ def holder_pattern(pattern: str) -> str:
 @lru_cache(maxsize=8192)  # names in use: renewals need the same ones every few seconds
 def keys_of(resource: str) -> Keys:
     """Return the keys of a resource. The lock's key is the resource's name, the same as redis-py's ``Lock`` uses."""
-    prefix = f"fencing:1:{{{tag_of(resource)}}}"
+    slot = slot_of(resource.encode())
+    prefix = f"fencing:1:{{{_tags[slot]}}}"
     lock, holder, counter = resource, f"{prefix}:holder:{resource}", f"{prefix}:counter"
     queue, listeners = f"{prefix}:waiting:{resource}", f"{prefix}:listeners:{resource}"
     forced = f"{prefix}:forced:{resource}"
-    return Keys(lock, holder, counter, queue, listeners, forced, packed=bulks((lock, holder)))
+    return Keys(lock, holder, counter, queue, listeners, forced, packed=bulks((lock, holder)), slot=slot)

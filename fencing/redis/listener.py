@@ -88,7 +88,9 @@ def message_of(reply: Any) -> bytes | None:
     return reply[2] if isinstance(reply, list) and reply[0] == b"message" else None
 
 
-class _ThreadWaiter(Waiter):
+class ThreadWaiter(Waiter):
+    """A thread that waits."""
+
     __slots__ = ("_wake",)
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
@@ -99,6 +101,7 @@ class _ThreadWaiter(Waiter):
         self._wake.set()
 
     def wait(self, seconds: float) -> None:
+        """Wait until it is woken, at most ``seconds``; infinity: no limit."""
         self._wake.wait(seconds)
 
 
@@ -144,7 +147,7 @@ class Listener:
                 self._waiters.remove(effect.waiter, effect.free_at)
                 return None
             self._waiters.schedule_recheck(effect.waiter, effect.recheck)
-        assert isinstance(effect.waiter, _ThreadWaiter)
+        assert isinstance(effect.waiter, ThreadWaiter)
         effect.waiter.wait(effect.seconds)
         return None
 
@@ -168,7 +171,7 @@ class Listener:
     def _enlist(self, effect: Enlist) -> Waiter:
         if effect.waiter is not None and self._connection is not None:
             return effect.waiter  # it was added before, and only it removes itself
-        waiter = effect.waiter or _ThreadWaiter(self._waiters.name, effect.resource, effect.token)
+        waiter = effect.waiter or ThreadWaiter(self._waiters.name, effect.resource, effect.token)
         deadline = time.monotonic() + effect.timeout
         if self._closed:
             raise RuntimeError("this coordinator was closed; make a new one")

@@ -24,7 +24,9 @@ from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 
-class _TaskWaiter(Waiter):
+class TaskWaiter(Waiter):
+    """A task that waits."""
+
     __slots__ = ("_future", "_woken")
 
     def __init__(self, listener: str, resource: str, token: str) -> None:
@@ -38,6 +40,7 @@ class _TaskWaiter(Waiter):
             self._future.set_result(None)
 
     async def wait(self, seconds: float) -> None:
+        """Wait until it is woken, at most ``seconds``; infinity: no limit."""
         if not self._woken:
             loop = asyncio.get_running_loop()
             self._future = loop.create_future()
@@ -96,7 +99,7 @@ class AsyncListener:
             listener.waiters.remove(effect.waiter, effect.free_at)
             return None
         listener.waiters.schedule_recheck(effect.waiter, effect.recheck)
-        assert isinstance(effect.waiter, _TaskWaiter)
+        assert isinstance(effect.waiter, TaskWaiter)
         await effect.waiter.wait(effect.seconds)
         return None
 
@@ -134,7 +137,7 @@ class _LoopListener:
     async def enlist(self, effect: Enlist) -> Waiter:
         if effect.waiter is not None and self.connection is not None:
             return effect.waiter  # it was added before, and only it removes itself
-        waiter = effect.waiter or _TaskWaiter(self.waiters.name, effect.resource, effect.token)
+        waiter = effect.waiter or TaskWaiter(self.waiters.name, effect.resource, effect.token)
         if self.connection is None:
             seconds = self._factory.limit_seconds(effect.timeout)
             try:

@@ -17,6 +17,7 @@ from fencing.locks.settings import Settings
 from fencing.redis.calls import (
     Arguments,
     Call,
+    NodeCall,
     Replicated,
     acquire_call,
     call_without_token,
@@ -26,6 +27,7 @@ from fencing.redis.calls import (
     release_keys,
 )
 from fencing.redis.keys import Keys, holder_pattern, keys_of
+from fencing.redis.plans_cluster import by_slot, plan_calls, plan_release_all
 from fencing.redis.resp import bulk, bulks, size_of
 from fencing.redis.scripts import FORCE_RELEASE, FORCED_BY, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
@@ -83,6 +85,9 @@ class RedisPlans(Backend):
     ttl_per_lock: ClassVar[Literal[True]] = True
     holds_without_ttl: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
+
+    spans_slots: bool = False
+    """Whether the keys of one request must be in one slot, because this is a Redis Cluster."""
 
     clock_floor: bool = True
     """Whether the server's clock is a floor for numbers."""
@@ -174,23 +179,33 @@ class RedisPlans(Backend):
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
-    ) -> Plan[Sequence[float | None]]:
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         for grant in grants:
             if grant.packed is None:
                 grant.packed = Packed.of(grant.fence)
-        parts: list[Packed] = [grant.packed for grant in grants]
-        keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
-        ttl = settings.milliseconds
-        args = (ttl, *(value for grant in grants for value in (grant.fence.token, grant.fence.number)))
-        packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
         about = grants[0].fence.resource if len(grants) == 1 else f"{len(grants)} leases"
-        answer = yield from self._plan_call(call_without_token(RENEW, keys, args, packed), about, settings, deadline)
-        believed_until = settings.deadline(answer.sent_at)
-        renewed: bytes = answer.value
-        if len(renewed) != len(grants):
-            raise _odd(renewed, about)
-        return [believed_until if result == RENEWED else None for result in renewed]
+        if self.spans_slots:
+            return (yield from self._plan_renew_slots(grants, about, settings, deadline))
+        answer = yield from self._plan_call(_renew_call(grants, settings), about, settings, deadline)
+        return _renewed(answer, len(grants), settings, about)
+
+    def _plan_renew_slots(
+        self, grants: Sequence[Grant], about: str, settings: Settings, deadline: float
+    ) -> Plan[Sequence[float | CoordinatorUnavailable | None]]:
+        groups = by_slot([grant.packed.keys.slot for grant in grants])
+        calls = [_renew_call([grants[i] for i in group], settings) for group in groups]
+        is_brief = deadline - self.clock() <= settings.attempt_seconds  # the leases are due again soon
+        answers = yield from plan_calls(self, calls, about, settings, deadline, is_brief=is_brief)
+        results: list[float | CoordinatorUnavailable | None] = [None] * len(grants)
+        for group, answer in zip(groups, answers, strict=True):
+            if isinstance(answer, Answer):
+                renewed: Sequence[Any] = _renewed(answer, len(group), settings, about)
+            else:
+                renewed = [answer] * len(group)
+            for i, result in zip(group, renewed, strict=True):
+                results[i] = result
+        return results
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         call = release_call(fence.resource, fence.token, "", _first_seconds(settings, deadline - self.clock()))
@@ -205,8 +220,15 @@ class RedisPlans(Backend):
             yield GiveWay()  # or else this thread asks for the next lock before the listener hears of the offer
         return freed
 
-    def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
+    def plan_release_all(
+        self, fences: Sequence[Fence], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[bool | None]]:
         """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
+        if self.spans_slots:
+            freed: list[bool | None] = [None] * len(fences)
+            for i, answer in (yield from plan_release_all(self, fences, settings, deadline)):
+                freed[i] = answer.value[0] != NOT_HELD or answer.repeated
+            return freed
         keys = tuple(key for fence in fences for key in release_keys(fence.resource))
         call = call_without_token(RELEASE_SEVERAL, keys, tuple(fence.token for fence in fences))
         answer = yield from self._plan_call(call, f"{len(fences)} locks", settings, deadline)
@@ -242,8 +264,19 @@ class RedisPlans(Backend):
         self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
     ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
         """Return a page of holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
-        call = call_without_token(HOLDERS, (), (page or "0", holder_pattern(pattern.text), KEYS_PER_PAGE))
-        reply = (yield from self._plan_call(call, pattern.text, settings, deadline)).value
+        args: Arguments = (holder_pattern(pattern.text), KEYS_PER_PAGE)
+        if self.spans_slots:  # a page is a cursor of one node, and the first slot that the node has
+            cursor, _, slot = (page or "0 0").partition(" ")
+            call = call_without_token(HOLDERS, (), (cursor, *args))
+            answer = yield from self.plan_until_answered(
+                lambda timeout, _: NodeCall(call._replace(timeout=timeout), int(slot)), pattern.text, settings, deadline
+            )
+            reply, next_slot = answer.value
+            end = "" if next_slot is None else f"0 {next_slot}"
+        else:
+            call = call_without_token(HOLDERS, (), (page or "0", *args))
+            reply = (yield from self._plan_call(call, pattern.text, settings, deadline)).value
+            slot = end = ""
         found = []
         for i in range(1, len(reply), 5):
             resource = _text(reply, i)
@@ -252,7 +285,7 @@ class RedisPlans(Backend):
             if pattern.matches(resource):
                 found.append((resource, Holder(owner, number, held_for, remaining)))
         following = _text(reply, 0)
-        return found, "" if following == "0" else following
+        return found, end if following == "0" else f"{following} {slot}".rstrip()
 
     def _mint_arguments(self, settings: Settings, floor: int, *more: str) -> Arguments:
         """Return the arguments of REMINT and FORCE_RELEASE after the token."""
@@ -335,6 +368,25 @@ def _grant(reply: Any, resource: str, token: str, settings: Settings, sent_at: f
     except ValueError:
         raise _odd(reply, resource) from None
     return Grant(fence, settings.deadline(sent_at))
+
+
+def _renew_call(grants: Sequence[Grant], settings: Settings) -> Call:
+    """Return the call that renews grants whose data is packed already."""
+    parts: list[Packed] = [grant.packed for grant in grants]
+    keys = tuple(key for part in parts for key in (part.keys.lock, part.keys.holder))
+    ttl = settings.milliseconds
+    args = (ttl, *(value for grant in grants for value in (grant.fence.token, grant.fence.number)))
+    packed = b"".join([*[part.keys.packed for part in parts], bulk(ttl), *[part.args for part in parts]])
+    return call_without_token(RENEW, keys, args, packed)
+
+
+def _renewed(answer: Answer, count: int, settings: Settings, about: str) -> list[float | None]:
+    """Return the deadlines that the answer to a renewal names."""
+    believed_until = settings.deadline(answer.sent_at)
+    renewed: bytes = answer.value
+    if len(renewed) != count:
+        raise _odd(renewed, about)
+    return [believed_until if result == RENEWED else None for result in renewed]
 
 
 def _odd(reply: object, about: str) -> CoordinatorUnavailable:

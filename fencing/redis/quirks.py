@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable
 from typing import Any
+
+import redis
+import redis.asyncio
 
 SEEN = ("5.0.1", "6.4", "7.1", "8.1")
 """The versions of redis-py in which all of these were checked, unless a function names others."""
@@ -70,6 +74,45 @@ def refuse_maintenance(options: dict[str, Any]) -> None:
         from redis.maint_notifications import MaintNotificationsConfig  # older versions of redis-py lack it
 
         options["maint_notifications_config"] = MaintNotificationsConfig(enabled=False)
+
+
+def node_client(cluster: Any, host: str, port: int) -> Any:
+    """Return a client for one node, with the settings of a Cluster's client.
+
+    A node of a client for asyncio has ``connection_class`` and ``connection_kwargs``; ``nodes_manager`` of a client for
+    threads has ``create_redis_node`` and ``connection_kwargs``. There is no fallback. ``redis_connect_func`` would let
+    replicas answer, and is left out unless it calls a function of the user's: ``user_on_connect_func``.
+    """
+    manager = cluster.nodes_manager
+    if isinstance(cluster, redis.asyncio.RedisCluster):
+        node = next(iter(manager.startup_nodes.values()))
+        options = {**node.connection_kwargs, "host": host, "port": port}
+        options.pop("redis_connect_func", None)
+        pool = redis.asyncio.ConnectionPool(connection_class=node.connection_class, **options)
+        return redis.asyncio.Redis(connection_pool=pool)
+    options = dict(manager.connection_kwargs)
+    options.pop("oss_cluster_maint_notifications_handler", None)  # since 7.2: notices, which we refuse
+    if getattr(cluster, "user_on_connect_func", None) is None:
+        options.pop("redis_connect_func", None)
+    return manager.create_redis_node(host, port, **options)
+
+
+def known_nodes(cluster: Any) -> list[tuple[str, int]]:
+    """Return the addresses of the nodes that a Cluster's client knows.
+
+    They are in ``startup_nodes`` and ``nodes_cache`` of its ``nodes_manager``. There is no fallback.
+    """
+    manager = cluster.nodes_manager
+    nodes = [*manager.nodes_cache.values(), *manager.startup_nodes.values()]
+    return list(dict.fromkeys((str(node.host), int(node.port)) for node in nodes))
+
+
+def remap_of(cluster: Any) -> Callable[[tuple[str, int]], tuple[str, int]] | None:
+    """Return the function that maps a node's address to the one to connect to; None: addresses are used as they are.
+
+    It is ``address_remap`` of ``nodes_manager``. Without it, addresses are used as they are.
+    """
+    return getattr(cluster.nodes_manager, "address_remap", None)
 
 
 def limit_connecting(connection: Any, seconds: float) -> None:

@@ -12,11 +12,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
     InvalidResponse,
     MasterDownError,
+    MovedError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
@@ -34,9 +36,11 @@ INCOMPLETE = object()
 """The result of ``gets()`` while the next reply is incomplete."""
 
 ERRORS: dict[str, type[RedisError]] = {
+    "ASK": AskError,
     "CLUSTERDOWN": ClusterDownError,
     "LOADING": BusyLoadingError,
     "MASTERDOWN": MasterDownError,
+    "MOVED": MovedError,
     "NOAUTH": AuthenticationError,
     "NOPERM": NoPermissionError,
     "NOSCRIPT": NoScriptError,
@@ -140,4 +144,7 @@ def _read(data: bytes, start: int) -> tuple[Any, int]:
 def _error(text: str) -> RedisError:
     code, _, rest = text.partition(" ")
     kind = ERRORS.get(code)
-    return ResponseError(text) if kind is None else kind(rest)
+    try:
+        return ResponseError(text) if kind is None else kind(rest)
+    except (ValueError, IndexError):  # a redirection that names no slot, or no node
+        return ResponseError(text)

@@ -33,6 +33,12 @@ def _load(*parts: str, replies: tuple[type, ...]) -> Script:
     return Script(name, text, sha, by_sha, by_text, frozenset(replies))
 
 
+def command_of(*words: str, replies: tuple[type, ...]) -> Script:
+    """Return a plain command in the form of a script."""
+    packed = bulks(words)
+    return Script(" ".join(words), "", "", packed, packed, frozenset(replies))
+
+
 ACQUIRE = _load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
 RENEW = _load("renew", replies=(bytes,))
 RELEASE = _load("release_alone", "common", "queue", "release", replies=(int,))

@@ -82,10 +82,11 @@ class Waiters:
     Args:
         clock: returns seconds.
         call_at: as in :class:`fencing.locks.timer.Timer`; it must call with the listener's lock held.
+        prefix: of the listener's name.
     """
 
-    def __init__(self, clock: Callable[[], float], call_at: CallAt) -> None:
-        self.name = secrets.token_urlsafe(16)
+    def __init__(self, clock: Callable[[], float], call_at: CallAt, prefix: str = "") -> None:
+        self.name = prefix + secrets.token_urlsafe(16)
         self._clock = clock
         self._call_at = call_at
         # By resource and token. Weak: the plan that waits owns the waiter; a collected waiter gets no messages.

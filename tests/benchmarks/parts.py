@@ -25,6 +25,7 @@ PARTS = {
     "contended": "contention for one lock",
     "failures": "waiters and holders that die",
     "renewal": "renewal of many leases",
+    "cluster": "a Redis Cluster beside one server",
     "sql": "guarded writes to SQL databases",
     "sql_locks": "locks on PostgreSQL",
     "object_store": "guarded writes to object stores",

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks import calls, contended, failures, guards, live, object_store, pair, renewal, sql, sql_locks
+from tests.benchmarks import (
+    calls,
+    cluster,
+    contended,
+    failures,
+    guards,
+    live,
+    object_store,
+    pair,
+    renewal,
+    sql,
+    sql_locks,
+)
 from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
@@ -138,12 +150,19 @@ def _publish(name: str, limit: float, of: str, what: str, unit: str) -> Row:
     return Row(f"objects, {name}", limit, (("object_store", object_store.SCENARIO, of, what),), unit)
 
 
+def _cluster(name: str, limit: float, what: str, *scenarios: str) -> Row:
+    of = cluster.CLUSTER.format(cluster.NODES)
+    places = tuple(("cluster", scenario, of, ratio_to(cluster.ONE, what)) for scenario in scenarios)
+    return Row(f"Cluster, {name} / {cluster.ONE}", limit, places)
+
+
 def _calls(of: str, what: str) -> Row:
     return Row(f"{of}: {what}", None, (("calls", calls.SCENARIO, of, what),), "")
 
 
 LEASES = ("renewal", renewal.scenario_of(renewal.LEASES), OURS)
 MANY = live.MANY.format(live.LEVELS[-1])
+RENEWALS = tuple(cluster.renewals_of(10_000, kind) for kind in ("sync", "async"))
 ROUND_TRIPS, UNIT = contended.ROUND_TRIPS, "idle round trips"
 GRANTS_X, P99_X, WAIT_X = (ratio_to(REDIS_PY, what) for what in (contended.GRANTS, contended.P99, contended.WAIT))
 PUT_X = ratio_to(object_store.PUT, object_store.TIME)
@@ -178,6 +197,9 @@ ROWS = (
     _dies(failures.HOLDER_KILLED, 20.0),
     Row("renewal, client CPU / 1,000 threads", 0.10, ((*LEASES, ratio_to(renewal.THREAD_EACH, renewal.CPU)),)),
     Row("renewal, server time of 100 leases", 350.0, ((*LEASES, renewal.SERVER),), "µs"),
+    _cluster("pair", 1.15, pair.TIME, cluster.PAIRS),
+    _cluster("renewals: server CPU", 1.7, cluster.SERVER, *RENEWALS),
+    _cluster("renewals: client CPU", 3.0, cluster.CLIENT, *RENEWALS),
     _write(sql.PSYCOPG, 1.35),
     _write(sql.SQLALCHEMY, 1.35),
     _write(sql.SQLITE, 1.2),

@@ -33,6 +33,7 @@ __all__ = [
     "Effect",
     "Local",
     "Lost",
+    "NotRun",
     "Polls",
     "Program",
     "Queues",
@@ -113,13 +114,20 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class NotRun:
+    """A call that was refused, and changed nothing; another attempt may succeed."""
+
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Woken:
     """It is time to ask again; or the time is up, after so many seconds."""
 
     seconds: float = 0.0
 
 
-Answer = Answered | Claimed | Refused | Lost | Woken
+Answer = Answered | Claimed | Refused | Lost | NotRun | Woken
 Effect = Call | Claim | Wait
 
 
@@ -264,6 +272,8 @@ def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException 
         return None, None
     if isinstance(answer, Lost):
         return None, NoReply(ConnectionError("no reply"), may_have_run=True)
+    if isinstance(answer, NotRun):
+        return None, NoReply(ConnectionError("refused"), may_have_run=False)
     assert isinstance(answer, Answered)
     return list(answer.reply) if isinstance(answer.reply, tuple) else answer.reply, None
 

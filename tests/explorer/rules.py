@@ -137,8 +137,8 @@ class SameTokenRepair(Polls):
 class NotWithdrawn(Polls):
     """Requests that are not withdrawn when their caller gives up."""
 
-    def _plan_call(self, call: Call, *args: Any) -> Plan[Any]:
-        return super()._plan_call(call._replace(form=call.form._replace(listener=None)), *args)
+    def _plan_call(self, call: Call, *args: Any, **more: Any) -> Plan[Any]:
+        return super()._plan_call(call._replace(form=call.form._replace(listener=None)), *args, **more)
 
 
 class NoOffer(SimulatedRedis):

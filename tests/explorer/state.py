@@ -56,7 +56,8 @@ class Faults(NamedTuple):
     acquirers whose time is up. ``polls``: acquirers told that the lock is taken; the others just wait. ``takeovers``
     are counted, and have no bound here. ``freezes``: clients that stop for ever, while their listener
     goes on; ``cuts``: connections of listeners that break, with what was under way; ``early``: rechecks of waiters that
-    come before the messages that are under way.
+    come before the messages that are under way; ``refused``: calls that are refused and not run, as a node of a Redis
+    Cluster refuses those of a slot that moves.
     """
 
     expiries: int = 0
@@ -75,6 +76,7 @@ class Faults(NamedTuple):
     freezes: int = 0
     cuts: int = 0
     early: int = 0
+    refused: int = 0
 
 
 Bounds = Faults

@@ -23,7 +23,7 @@ Value = bytes | Scored | Counts | None
 SLACK_MS = 5000
 """What may pass between a call and the reading of the server's clock, on a busy machine. The ttls differ by more."""
 
-SCRIPTS = {script.name: script for script in vars(redis_scripts).values() if isinstance(script, Script)}
+SCRIPTS = {script.name: script for script in vars(redis_scripts).values() if isinstance(script, Script) and script.sha}
 del SCRIPTS["holders"]  # it only reads, and no plan of a lock asks it
 RESOURCES = ["{a}1", "{a}2"]  # of one slot, so they share a counter
 TOKENS = [letter * 22 for letter in "ABC"]

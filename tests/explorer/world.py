@@ -10,7 +10,7 @@ from fencing.kernel.fence import Fence, Mark
 from fencing.redis.calls import Call
 from fencing.redis.waiters import Wait
 from tests.explorer import clients, faults
-from tests.explorer.clients import Answered, Claimed, Local, Lost
+from tests.explorer.clients import Answered, Claimed, Local, Lost, NotRun
 from tests.explorer.simulated_redis import Entry, Reply, Snapshot, kind_of
 from tests.explorer.state import (
     CLAIM_BACK,
@@ -129,6 +129,9 @@ class World:
         state = self.waiting.listens(state, call)
         reply, redis, published = self._redis(state.redis, call)
         answer = partial(self._answer, client=client)
+        if allowed(self.scenario, state, "refused"):
+            refused = counted(answer(before, answer=NotRun()), "refused")
+            yield Step(f"{name}'s {call.script.name} is refused, not run", refused)
         if kind_of(reply) == b"taken":  # it changes nothing: who has been told, waits
             if allowed(self.scenario, state, "gave_up") and self.programs[client].timeout < float("inf"):
                 given_up = answer(state, answer=Answered(reply, self.programs[client].timeout))

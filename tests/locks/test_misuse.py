@@ -130,7 +130,7 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
     assert_refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
     assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
-    assert_refused(TypeError, "takes a redis.Redis, not", RedisCoordinator, None)
+    assert_refused(TypeError, "takes a redis.Redis or a redis.RedisCluster, not", RedisCoordinator, None)
     assert_refused(
         TypeError,
         "such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, not NoneType",

@@ -659,4 +659,55 @@ MUTANTS: tuple[Mutant, ...] = (
         "request.headers[HEADER] = header_of(*holders)",
         ("tests/http/test_fenced.py::test_nesting_and_headers_of_the_callers_own",),
     ),
+    # Redis Cluster
+    Mutant(
+        "a-slot-that-has-moved-wakes-nobody",
+        "fencing/redis/subscriptions.py",
+        """            node.subscriptions.discard(found)
+            found.waiters.wake_all()""",
+        "            node.subscriptions.discard(found)",
+        ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
+    ),
+    Mutant(
+        "asking-is-not-sent",
+        "fencing/redis/topology.py",
+        "return self.redirect(error, node), type(error) is AskError",
+        "return self.redirect(error, node), False",
+        ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
+    ),
+    Mutant(
+        "a-redirection-is-forgotten",
+        "fencing/redis/topology.py",
+        "            self.owners[error.slot_id] = node",
+        "            pass",
+        ("tests/redis/test_topology.py::test_moved_is_followed_and_kept",),
+    ),
+    Mutant(
+        "a-node-that-failed-is-not-suspected",
+        "fencing/redis/topology.py",
+        "        self._suspects[node] = time.monotonic()\n        self.is_stale = True",
+        "        pass",
+        ("tests/redis/test_cluster.py::test_no_update_is_lost",),
+    ),
+    Mutant(
+        "leases-of-several-slots-are-renewed-in-one-call",
+        "fencing/redis/plans_cluster.py",
+        "found = groups.setdefault(slot, [[]])",
+        "found = groups.setdefault(0, [[]])",
+        ("tests/redis/test_cluster.py::test_several_locks_lie_in_several_slots",),
+    ),
+    Mutant(
+        "a-cluster-without-a-script-is-never-told-it",
+        "fencing/redis/client_cluster.py",
+        "self._alone(calls[i], deadline) if knows_scripts else result",
+        "result",
+        ("tests/redis/test_cluster.py::test_several_locks_lie_in_several_slots",),
+    ),
+    Mutant(
+        "a-channel-is-in-another-slot",
+        "fencing/redis/lua/queue.lua",
+        "string.sub(listener, 1, 2) == 's{' and 'SPUBLISH' or 'PUBLISH'",
+        "'PUBLISH'",
+        ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
+    ),
 )

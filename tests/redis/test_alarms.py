@@ -109,7 +109,7 @@ def test_while_a_waiter_connects_or_waits(
         through.silence()
         connect(deadline)
 
-    coordinator._listener._connect = silent  # type: ignore[method-assign]
+    coordinator._listener._connect = silent
     alarm.assert_interrupts(coordinator.acquire, "r", 3)
     through.restore()
     client.delete("r")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from examples.servers import RedisServer, SentinelServers
+from examples.servers import RedisCluster, RedisServer, SentinelServers
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.testing import CoordinatorContract
+from tests.support.fixtures import REDIS_SERIES, RedisClusters
 from tests.support.sentinels import master_for
 from tests.support.sides import Side
 
@@ -50,6 +51,12 @@ WAYS = {
         client_options={"decode_responses": True},
         options={"clock_floor": False},
     ),
+    "TestRedisCoordinatorOnCluster": Way(RedisCoordinator, redis.Redis),
+    "TestAsyncRedisCoordinatorOnCluster": Way(AsyncRedisCoordinator, redis.asyncio.Redis),
+    "TestRedisCoordinatorOnOlderCluster": Way(RedisCoordinator, redis.Redis, client_options={"decode_responses": True}),
+    "TestAsyncRedisCoordinatorOnOlderCluster": Way(
+        AsyncRedisCoordinator, redis.asyncio.Redis, client_options={"decode_responses": True}
+    ),
 }
 
 
@@ -76,6 +83,29 @@ class _OnRedis(CoordinatorContract):
             silent.listen()
             self.silent_url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
             yield
+
+
+class _OnCluster(_OnRedis):
+    """On a Redis Cluster of 3 primaries and 3 replicas."""
+
+    @pytest.fixture(autouse=True)
+    def _cluster(self, redis_cluster: RedisCluster) -> None:
+        self.cluster = redis_cluster
+
+    def make(self, **options: Any) -> Any:
+        make_client: Any = (
+            self.cluster.client if self.way.coordinator is RedisCoordinator else self.cluster.async_client
+        )
+        return self.way.coordinator(make_client(**self.way.client_options), **(self.way.options | options))
+
+
+class _OnOlderCluster(_OnCluster):
+    pytestmark = pytest.mark.thorough
+
+    @pytest.fixture(autouse=True, params=REDIS_SERIES[1:])
+    def _cluster(self, request: pytest.FixtureRequest, redis_clusters: RedisClusters) -> None:
+        self.cluster = redis_clusters.get(request.param)
+        self.cluster.flush()
 
 
 class _OnEachVersion(_OnRedis):
@@ -116,6 +146,11 @@ class TestAsyncRedisCoordinatorBehindSentinel(_BehindSentinel):
     way = Way(AsyncRedisCoordinator, redis.asyncio.Redis)
 
 
+def _base_of(name: str, way: Way) -> type[_OnRedis]:
+    if "Cluster" in name:
+        return _OnOlderCluster if "Older" in name else _OnCluster
+    return _OnEachVersion if way.each_version else _OnTheNewestVersion
+
+
 for _name, _way in WAYS.items():
-    _base = _OnEachVersion if _way.each_version else _OnTheNewestVersion
-    globals()[_name] = type(_name, (_base,), {"way": _way, "__module__": __name__})
+    globals()[_name] = type(_name, (_base_of(_name, _way),), {"way": _way, "__module__": __name__})

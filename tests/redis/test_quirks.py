@@ -13,8 +13,9 @@ import pytest
 import redis
 import redis.asyncio
 import redis.sentinel
+from redis.cluster import LoadBalancingStrategy
 
-from examples.servers import RedisServer
+from examples.servers import RedisCluster, RedisServer
 from fencing.redis import quirks
 from fencing.redis.connection_factory import ConnectionFactory
 
@@ -51,6 +52,29 @@ def test_socket_of_finds_the_socket(connection: Any) -> None:
     sock = quirks.socket_of(connection)
     assert sock is not None
     assert sock.getpeername()[1] == connection.port
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_clusters_client_names_its_nodes_and_makes_clients_for_them(
+    redis_cluster: RedisCluster, asynchronous: bool
+) -> None:
+    def remap(address: tuple[str, int]) -> tuple[str, int]:
+        return address
+
+    options: Any = {"client_name": "shop", "socket_timeout": 3.0, "address_remap": remap}
+    options["load_balancing_strategy"] = LoadBalancingStrategy.ROUND_ROBIN
+    cluster = redis_cluster.async_client(**options) if asynchronous else redis_cluster.client(**options)
+    assert quirks.remap_of(cluster) is remap
+    known = quirks.known_nodes(cluster)
+    assert set(known) <= {(server.host, server.port) for server in redis_cluster.servers}
+    assert {(server.host, server.port) for server in redis_cluster.primaries()} <= set(known)
+
+    client = quirks.node_client(cluster, *known[-1])
+    assert isinstance(client, redis.asyncio.Redis if asynchronous else redis.Redis)
+    _, _, arguments = quirks.pool_of(client)
+    assert (arguments["host"], arguments["port"]) == known[-1]
+    assert (arguments["client_name"], arguments["socket_timeout"]) == ("shop", 3.0)
+    assert arguments.get("redis_connect_func") is None, "it would let replicas answer"
 
 
 def test_connecting_has_a_time_limit(connection: Any) -> None:

@@ -261,7 +261,7 @@ def test_an_interrupted_thread_leaves_the_queue(any_redis: RedisServer, monkeypa
         def interrupt(self: Any, seconds: float) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(listener._ThreadWaiter, "wait", interrupt)
+        monkeypatch.setattr(listener.ThreadWaiter, "wait", interrupt)
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r")
         assert len(queue) == 0

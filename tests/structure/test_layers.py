@@ -40,6 +40,9 @@ REDIS_CLIENT = (
 )
 SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
+CLUSTER_LISTENER = tuple(
+    f"fencing.redis.{name}" for name in ("topology", "client_cluster", "subscriptions", "listener")
+)
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -65,7 +68,25 @@ ROOMS = {
     "fencing.redis.listener_async": Room(
         (*REDIS_LISTENER, "fencing.redis.client_async", "fencing.redis.listener"), ("redis",)
     ),
-    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters")),
+    "fencing.redis.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
+    "fencing.redis.client_cluster": Room((*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.topology"), ("redis",)),
+    "fencing.redis.client_cluster_async": Room(
+        (*REDIS_CLIENT, "fencing.redis.client_async", "fencing.redis.topology"), ("redis",)
+    ),
+    "fencing.redis.subscriptions": Room((*REDIS_CLIENT, "fencing.redis.topology", "fencing.redis.waiters"), ("redis",)),
+    "fencing.redis.listener_cluster": Room((*REDIS_LISTENER, *CLUSTER_LISTENER), ("redis",)),
+    "fencing.redis.listener_cluster_async": Room(
+        (
+            *REDIS_LISTENER,
+            *CLUSTER_LISTENER,
+            "fencing.redis.client_cluster_async",
+            "fencing.redis.client_async",
+            "fencing.redis.listener_async",
+        ),
+        ("redis",),
+    ),
+    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters", "fencing.redis.plans_cluster")),
+    "fencing.redis.plans_cluster": Room((KERNEL, LOCKS, *REDIS_CALLS)),
     "fencing.compat": Room((KERNEL, LOCKS), ("redis",)),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
     "fencing.sql.connections": Room((KERNEL, "fencing.sql", "fencing.locks.timer"), ("sqlalchemy",)),

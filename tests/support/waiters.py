@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from examples.servers import RedisServer
+from examples.servers import RedisCluster, RedisServer
 from fencing.redis.keys import keys_of
 from tests.support import wait_until
 from tests.support.sides import Side
@@ -25,7 +25,7 @@ KEYS = keys_of("r")
 class Queue:
     """The queue of the resource "r", read without the library."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: RedisServer | RedisCluster) -> None:
         self.client: Any = server.client()
 
     def entries(self) -> list[bytes]:

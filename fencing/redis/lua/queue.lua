@@ -22,9 +22,11 @@ local MAX_SEARCHED = 20000 -- entries that are searched for those of one listene
 local DRAWN = 8 -- listeners that are drawn at once
 local MAX_DRAWS = 16
 
--- Publishes a message. Returns how many clients received it; nil where the user may not publish on the channel.
+-- Publishes a message. Returns how many clients of this server received it; nil where the user may not publish on the channel.
+-- In a Redis Cluster the name of a listener begins with 's{', and its channel is in the slot of the lock.
 local function publish(listener, text)
-  local receivers = redis.pcall('PUBLISH', 'fencing:1:wake:' .. listener, text)
+  local command = string.sub(listener, 1, 2) == 's{' and 'SPUBLISH' or 'PUBLISH'
+  local receivers = redis.pcall(command, 'fencing:1:wake:' .. listener, text)
   return type(receivers) == 'number' and receivers or nil
 end
 
