@@ -40,6 +40,7 @@ REDIS_CLIENT = (
 )
 SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
+REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -66,6 +67,18 @@ ROOMS = {
         (*REDIS_LISTENER, "fencing.redis.client_async", "fencing.redis.listener"), ("redis",)
     ),
     "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters")),
+    "fencing.redlock": Room((*BACKEND, *REDIS_CLIENT), ("redis",)),
+    "fencing.redlock.scripts": Room(REDIS_CALLS),
+    "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),
+    "fencing.redlock.decisions": Room((KERNEL,)),
+    "fencing.redlock.nodes": Room((*REDIS_CLIENT, *REDLOCK)),
+    "fencing.redlock.client": Room(
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.client", "fencing.redlock.nodes"), ("redis",)
+    ),
+    "fencing.redlock.client_async": Room(
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.client_async", "fencing.redlock.nodes"), ("redis",)
+    ),
+    "fencing.redlock.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, *REDLOCK)),
     "fencing.compat": Room((KERNEL, LOCKS), ("redis",)),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
     "fencing.sql.connections": Room((KERNEL, "fencing.sql", "fencing.locks.timer"), ("sqlalchemy",)),

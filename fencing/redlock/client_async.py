@@ -1,0 +1,238 @@
+"""Requests to all nodes at once, for asyncio: one connection to each node and event loop, shared by all calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Hashable
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from fencing.kernel import process
+from fencing.kernel.effects import background
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.redis.calls import Call
+from fencing.redis.client_async import IDLE_SECONDS, _LoopConnection, _Request
+from fencing.redis.scripts import RELEASE
+from fencing.redlock.calls import Fanout, bytes_for
+from fencing.redlock.decisions import check_answered, vote
+from fencing.redlock.nodes import INFO, Nodes
+
+
+class NodeConnection(_LoopConnection):
+    """The connection of one event loop to one node."""
+
+    def __init__(self, nodes: Nodes, index: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(nodes.factories[index], loop)
+        self._nodes, self._index = nodes, index
+        self._member = b""
+        self.refusal: CoordinatorUnavailable | None = None
+
+    async def _greet(self, connection: Any) -> None:
+        self.refusal = None
+        try:
+            self._member = self._nodes.greeted(self._index, await self._ask(connection, INFO))
+        except CoordinatorUnavailable as refusal:
+            self.refusal = refusal
+            raise RedisError(str(refusal)) from refusal
+
+    def _pack(self, request: _Request) -> bytes:
+        return bytes_for(request.call, self._member, by_text=request.by_text)
+
+    def _on_reply(self, reply: Any) -> None:
+        self._nodes.note(self._index, reply)
+        super()._on_reply(reply)
+
+    def send_undo(self, call: Call, sent: float, deadline: float) -> None:
+        """Send the release of a call that may take the lock behind it. Until it is answered, the token is in doubt."""
+        undo = call.compensation
+        if undo is not None and undo.token is not None:
+            self._nodes.doubt(self._index, undo.token)
+            future: Any = _Settled(self._nodes, self._index, undo.token)
+            request = _Request(undo, future, sent, deadline)
+            request.by_text = True
+            self.send(request)
+
+
+class _Settled:
+    """Takes the place of a future for a release that is sent behind a request."""
+
+    def __init__(self, nodes: Nodes, index: int, token: str) -> None:
+        self._nodes, self._index, self._token = nodes, index, token
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, reply: Any) -> None:
+        self._done = True
+        self._nodes.settled(self._index, self._token)
+
+    def set_exception(self, error: Exception) -> None:
+        if not isinstance(error, NoReply):
+            self._done = True
+
+
+class _Slot:
+    """Takes the place of a future for one node's reply."""
+
+    def __init__(self, collector: _Collector, index: int) -> None:
+        self._collector, self._index = collector, index
+
+    def done(self) -> bool:
+        return self._collector.future.done() or self._index not in self._collector.waiting
+
+    def set_result(self, reply: Any) -> None:
+        self._collector.on_reply(self._index, reply)
+
+    def set_exception(self, error: Exception) -> None:
+        self._collector.on_failure(self._index, error)
+
+
+class _Collector:
+    """The replies of one fan-out. ``future`` is done when enough nodes agree, or all have replied or failed."""
+
+    def __init__(self, fanout: Fanout, nodes: Nodes, loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[None] = loop.create_future()
+        self.replies: list[Any] = [None] * nodes.count
+        self.waiting: set[int] = set()
+        self._fanout, self._nodes = fanout, nodes
+        self._votes: Counter[Hashable] = Counter()
+
+    def on_reply(self, index: int, reply: Any) -> None:
+        self.replies[index] = reply
+        self.waiting.discard(index)
+        said = vote(reply)
+        self._votes[said] += 1
+        self.check(decided=self._votes[said] >= self._fanout.quorum)
+
+    def on_failure(self, index: int, error: Exception) -> None:
+        self._nodes.health[index].failed(time.monotonic())
+        self.replies[index] = error
+        self.waiting.discard(index)
+        self.check(decided=False)
+
+    def check(self, *, decided: bool) -> None:
+        if (decided or not self.waiting) and not self.future.done():
+            self.future.set_result(None)
+
+
+class AsyncFanoutConnections:
+    """The connections of a Redlock coordinator for asyncio. A forked child opens its own."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self.address = nodes.address
+        self.closed = False
+        self._loops: dict[asyncio.AbstractEventLoop, list[NodeConnection]] = {}
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._loops = {}
+
+    async def perform(self, fanout: Fanout) -> list[Any]:
+        """Send the call to nodes, and return their replies. If the task is cancelled, releases are sent behind it.
+
+        Raises:
+            NoReply: too few usable replies; another attempt may succeed.
+            CoordinatorUnavailable: nodes refused; another attempt would not help.
+            RuntimeError: the coordinator is closed. Make a new one.
+        """
+        loop = asyncio.get_running_loop()
+        connections = self._connections(fanout, loop)
+        collector = _Collector(fanout, self._nodes, loop)
+        now = time.monotonic()
+        deadline = now + max(fanout.timeout, LEAST_SECONDS)
+        call = fanout.call._replace(last_attempt=True)  # what gets no reply in time is followed by its release
+        chosen = self._nodes.chosen(fanout, now)
+        collector.waiting.update(chosen)
+        opening = []
+        if any(now - connections[i].used > IDLE_SECONDS for i in chosen):
+            await asyncio.sleep(0)  # so that the event loop sees whether a server has closed the connection
+        for index in fanout.nodes:
+            connection = connections[index]
+            if index not in chosen:
+                collector.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
+            elif connection.open:
+                self._send(connection, collector, index, call, now, deadline)
+            else:
+                plan = self._open(connection, collector, index, call, deadline)
+                opening.append(background(loop, plan, "fencing-redlock"))
+        try:
+            if fanout.quorum <= 0 and not opening:
+                return collector.replies
+            collector.check(decided=False)
+            await collector.future
+        except asyncio.CancelledError:
+            self._undo(connections, collector, call, now, deadline)
+            for task in opening:
+                task.cancel()
+            raise
+        finally:
+            if self.closed:
+                for connection in connections:
+                    await connection.close()
+        for index in chosen:
+            refusal = connections[index].refusal
+            if refusal is not None and self._nodes.is_unknown(index):
+                raise refusal
+        check_answered(collector.replies, fanout.least)
+        return collector.replies
+
+    def _send(
+        self, connection: NodeConnection, collector: _Collector, index: int, call: Call, now: float, deadline: float
+    ) -> None:
+        connection.used = now
+        future: Any = _Slot(collector, index)
+        connection.send(_Request(call, future, now, deadline))
+
+    async def _open(
+        self, connection: NodeConnection, collector: _Collector, index: int, call: Call, deadline: float
+    ) -> None:
+        """Open a connection, and then send the call."""
+        try:
+            await connection.wait_until_open(max(deadline - time.monotonic(), LEAST_SECONDS))
+        except (NoReply, CoordinatorUnavailable) as error:
+            collector.on_failure(index, error)
+            return
+        if not collector.future.done():
+            self._send(connection, collector, index, call, time.monotonic(), deadline)
+
+    def _undo(
+        self, connections: list[NodeConnection], collector: _Collector, call: Call, now: float, deadline: float
+    ) -> None:
+        if call.may_take:
+            for index in collector.waiting:
+                if connections[index].open:
+                    connections[index].send_undo(call, now, deadline)
+
+    def _connections(self, fanout: Fanout, loop: asyncio.AbstractEventLoop) -> list[NodeConnection]:
+        found = self._loops.get(loop)
+        if found is None or self.closed:
+            found = [NodeConnection(self._nodes, index, loop) for index in range(self._nodes.count)]
+            if not self.closed:
+                self._forget_closed_loops()
+                self._loops[loop] = found
+            elif fanout.script is not RELEASE:  # a block may end after the closing; it gets connections of its own
+                raise RuntimeError("this coordinator was closed; make a new one")
+        return found
+
+    def _forget_closed_loops(self) -> None:
+        for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
+            self._loops.pop(loop, None)  # the sockets are closed when the connections are collected
+
+    async def close(self) -> None:
+        """Close the connections of the running loop. Later calls raise RuntimeError, except releases."""
+        self.closed = True
+        self._forget_closed_loops()
+        for connection in self._loops.pop(asyncio.get_running_loop(), ()):
+            await connection.close()
+
+    def __del__(self) -> None:
+        for loop, connections in vars(self).get("_loops", {}).items():
+            if not loop.is_closed():
+                for connection in connections:
+                    loop.call_soon_threadsafe(connection.stop)
