@@ -158,7 +158,7 @@ class Nodes:
         return bulk(member_words(run_id, *self._words))
 
 
-def check_clients(clients: Any, wanted: type, coordinator: str) -> list[Any]:
+def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
     """Return the clients of the nodes.
 
     Raises:
@@ -166,9 +166,8 @@ def check_clients(clients: Any, wanted: type, coordinator: str) -> list[Any]:
     """
     if isinstance(clients, (str, bytes)) or not hasattr(clients, "__iter__"):
         raise TypeError(f"{coordinator} takes a list of clients, one for each node, not {type(clients).__name__}")
-    found = list(clients)
+    found: list[Any] = list(clients)
     name = f"{wanted.__module__.removesuffix('.client')}.{wanted.__name__}"
-    client: Any
     for number, client in enumerate(found, 1):
         kind = type(client).__name__
         if "Cluster" in kind:
