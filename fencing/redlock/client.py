@@ -136,7 +136,7 @@ class FanoutConnections(Connections):
 
     def _exchange(self, connection: Any, call: Any, started: float) -> Any:
         bundle: Bundle = connection
-        exchange = _Exchange(self.nodes, bundle, call, time.monotonic())
+        exchange = _Exchange(self.nodes, bundle, call)
         try:
             exchange.send()
             exchange.wait()
@@ -151,10 +151,10 @@ class FanoutConnections(Connections):
 class _Exchange:
     """One fan-out over one bundle."""
 
-    def __init__(self, nodes: Nodes, bundle: Bundle, fanout: Fanout, started: float) -> None:
+    def __init__(self, nodes: Nodes, bundle: Bundle, fanout: Fanout) -> None:
         self.nodes, self.bundle, self.fanout = nodes, bundle, fanout
         self.call = fanout.call
-        self.deadline = started + max(fanout.timeout, LEAST_SECONDS)
+        self.deadline = 0.0
         self.replies: list[Any] = [None] * nodes.count
         self.waiting: set[int] = set()
         self.votes: Counter[Hashable] = Counter()
@@ -181,6 +181,8 @@ class _Exchange:
             except (NoReply, RedisError, OSError) as error:
                 raise_interruption(error)
                 self._failed(index, error)
+        # Counted from here: new connections to some nodes must not use up the time of the others.
+        self.deadline = time.monotonic() + max(self.fanout.timeout, LEAST_SECONDS)
 
     def _is_stale(self, index: int, node: NodeConnection, now: float) -> bool:
         """Return whether a connection that was idle, or owes replies, is of no more use."""
@@ -257,8 +259,6 @@ class _Exchange:
         if index in self.waiting:
             self.waiting.discard(index)
             error = error if isinstance(error, NoReply) else NoReply(error, may_have_run=True)
-            if error.may_have_run and self.call.may_take and self.call.token is not None:
-                self.nodes.doubt(index, self.call.token)
         if isinstance(error, (NoReply, CoordinatorUnavailable)):
             self.replies[index] = error
         elif index in self.fanout.nodes and self.replies[index] is None:

@@ -39,6 +39,11 @@ class Health:
         self._failures = 0
         self._skipped_until = -math.inf
 
+    @property
+    def is_well(self) -> bool:
+        """Whether its last request did not fail."""
+        return self._failures == 0
+
     def may_ask(self, now: float) -> bool:
         """Return whether a request should be sent. If the pause is over, this is the one request that tries."""
         if self._failures < FAILURES:
@@ -93,9 +98,9 @@ class Nodes:
         """Return the nodes that a request is sent to: not those that are dead, unless a majority would be missing."""
         nodes = list(fanout.nodes)
         if not fanout.is_for_anyone:  # a release also goes to a dead node: it may have granted
-            alive = [i for i in nodes if self.health[i].may_ask(now)]
-            if len(alive) >= min(fanout.quorum, len(nodes)):
-                nodes = alive
+            well = sum(self.health[i].is_well for i in nodes)
+            if well >= min(fanout.quorum, len(nodes)):
+                nodes = [i for i in nodes if self.health[i].may_ask(now)]
         token = fanout.call.token if fanout.call.may_take else None
         if token is not None:
             nodes = [i for i in nodes if token not in self._doubts[i]]
@@ -152,6 +157,8 @@ class Nodes:
                     f"nodes {first} and {second} are the same Redis server, at {address}; name each server once",
                     address=address,
                 )
+        if self._run_ids.get(index) != run_id:
+            self._doubts[index].clear()  # what the former process had received is gone with it
         self._run_ids[index] = run_id
         if self.factories[index].must_ask_policy():
             self.factories[index].check_policy(reply)

@@ -157,7 +157,7 @@ class RedlockPlans(Backend):
     def plan_admit(self) -> Plan[None]:
         """Admit the nodes that came back and have waited long enough, with numbers above those of the members."""
         self.ready.clear()
-        replies: Replies = yield self._fanout(highest_call(), self._all, least=0)
+        replies: Replies = yield self._fanout(highest_call(), self._all, quorum=self.nodes + 1, least=0)  # all of them
         waited = tuple(i for i, reply in enumerate(replies) if _is_stranger(reply) and int(reply[2]) == 0)
         seed = seed_for(replies, self.quorum, self.wall_clock_us() if self.clock_floor else 0)
         if waited and seed is not None:
