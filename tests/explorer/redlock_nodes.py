@@ -1,4 +1,4 @@
-"""A node of Redlock in a dict: the scripts of ``fencing/redlock/lua`` in Python, line by line, to be read side by side."""
+"""A node of Redlock in a dict: the scripts of ``fencing/redlock/lua`` in Python, to be read side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tests.explorer.simulated_redis import MAX_NUMBER, Reply, SimulatedRedis
 
-__all__ = ["MEMBER", "Node"]
+__all__ = ["BACK", "MEMBER", "Node"]
 
 MEMBER, BACK, SEED, HIGHEST = "fencing:1:member", "fencing:1:back", "fencing:1:seed", "fencing:1:highest"
 PROPOSAL_AHEAD = 60_000_000
@@ -190,5 +190,3 @@ class Node(SimulatedRedis):
         self.set(MEMBER, args[-1])
         self.delete(BACK)
         return b"member", self.get(HIGHEST) or b"0"
-
-

@@ -1,7 +1,7 @@
 """Redlock's own plans over several simulated nodes, in every order of requests, replies and faults.
 
-A client has a connection to each node: its requests arrive there in order. Each arrival is a step. A client's fan-out ends
-as in the library: when enough replies agree, or each node has replied or failed. What is under way then stays under way.
+A client has a connection to each node: its requests arrive there in order. Each arrival is a step. A client's fan-out
+ends as in the library: when enough replies agree, or each node has replied or failed. What is under way stays so.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from fencing.kernel.retry import NoReply
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
+from fencing.redis.keys import keys_of
 from fencing.redlock.calls import FOR_ANYONE, Fanout, member_words
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.plans import RedlockPlans
-from tests.explorer.redlock_nodes import MEMBER, Node
+from tests.explorer.redlock_nodes import BACK, MEMBER, Node
 from tests.explorer.search import Violation
 from tests.explorer.simulated_redis import EMPTY, Reply, Snapshot
 
@@ -40,8 +41,8 @@ Operation = Literal["acquire", "again", "remint", "release", "admit", "other"]
 class Program(NamedTuple):
     """What a client does, in order.
 
-    ``again``: the same request, with the same token, as after a restart. ``admit``: look after nodes that came back. ``other``: take a lock whose
-    numbers are counted elsewhere.
+    ``again``: the same request, with the same token, as after a restart. ``admit``: look after nodes that came back.
+    ``other``: take a lock whose numbers are counted elsewhere.
     """
 
     operations: tuple[Operation, ...] = ("acquire", "release")
@@ -59,13 +60,26 @@ class Faults(NamedTuple):
     restarts: int = 0  # of a node, without its data
 
 
+NO_FAULTS = Faults()
+
+
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes and clients of an exploration; ``plans`` and ``node``: with a rule off."""
+    """The nodes and clients of an exploration.
+
+    Args:
+        clients: what each client does.
+        faults: what may go wrong.
+        counters: what each node has minted before, for attempts that failed.
+        back: a node that has restarted without its data, and has waited for a ttl; the highest number was held. None:
+            there is none.
+        plans, node: with a rule off.
+    """
 
     clients: tuple[Program, ...]
-    faults: Faults = Faults()
-    counters: tuple[int, ...] = (0, 0, 0)  # what each node has minted for "r" before
+    faults: Faults = NO_FAULTS
+    counters: tuple[int, ...] = (0, 0, 0)
+    back: int | None = None
     plans: type[RedlockPlans] = RedlockPlans
     node: type[Node] = Node
 
@@ -120,15 +134,19 @@ class _World:
     def start(self) -> State:
         nodes = []
         for index, counter in enumerate(self.scenario.counters):
-            node = self.scenario.node(EMPTY)
+            node = self.scenario.node(EMPTY._replace(clock_us=TTL_US))
+            if index == self.scenario.back:
+                node.set(BACK, f"process-{index}-0 0".encode())
+                nodes.append(node.snapshot())
+                continue
             node.set(MEMBER, self._words(index, 0).encode())
             if counter:
-                keys = self._plans(0.0).counter_keys  # type: ignore[attr-defined]
-                node._raise_numbers(keys["r"], counter)
+                node._raise_numbers(keys_of("r").counter, counter)
             nodes.append(node.snapshot())
         idle = tuple(() for _ in range(self.count))
         clients = tuple(Client() for _ in self.scenario.clients)
-        state = State(tuple(nodes), (0,) * self.count, clients, tuple(idle for _ in clients))
+        held = frozenset() if self.scenario.back is None else frozenset({max(self.scenario.counters)})
+        state = State(tuple(nodes), (0,) * self.count, clients, tuple(idle for _ in clients), held=held)
         for index in range(len(clients)):
             state, violated = self._go_on(state, index)
             assert not violated
@@ -300,7 +318,6 @@ class _World:
         plans = self.scenario.plans()
         plans.nodes, plans.ready, plans.node_timeout = self.count, set(), 0.01
         plans.longest_ttl, plans.clock_floor = TTL, False
-        plans.counter_keys = {"r": _counter_of("r")}  # type: ignore[attr-defined]
         plans.clock = lambda: now
         return plans
 
@@ -399,12 +416,6 @@ def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> tu
 
 def _name(client: int) -> str:
     return "ABCDEFGH"[client]
-
-
-def _counter_of(resource: str) -> str:
-    from fencing.redis.keys import keys_of
-
-    return keys_of(resource).counter
 
 
 def _said(reply: Reply) -> str:
