@@ -27,7 +27,7 @@ from fencing.redis.connection_factory import map_connect_error, map_error, not_o
 from fencing.redis.resp import INCOMPLETE
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
-from fencing.redlock.nodes import INFO, Nodes
+from fencing.redlock.nodes import INFO, LOADS, Nodes
 
 _Selector: Any = getattr(
     selectors, "PollSelector", selectors.SelectSelector
@@ -58,7 +58,10 @@ class NodeConnection(LazyConnection):
         """Connect, and return the reply to the first question."""
         self.expected = []
         self.open(connection, seconds)
-        reply = self.ask(INFO, time.monotonic() + seconds)
+        deadline = time.monotonic() + seconds
+        reply = self.ask(INFO, deadline)
+        for load in LOADS:
+            self.ask(load, deadline)
         self.sock = quirks.socket_of(connection)
         if self.sock is None:
             raise CoordinatorUnavailable("this version of redis-py hides its sockets; install one that was tested")
@@ -163,13 +166,15 @@ class _Exchange:
     def send(self) -> None:
         now = time.monotonic()
         chosen = self.nodes.chosen(self.fanout, now)
-        for index in self.fanout.nodes:
-            if index not in chosen:
+        nodes = self.bundle.nodes
+        for index in sorted(self.fanout.nodes, key=lambda i: nodes[i].sock is None):  # opening takes time
+            node = nodes[index]
+            is_chosen = index in chosen
+            if not is_chosen and (node.sock is None or not self.fanout.is_for_anyone):
                 self.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
                 continue
-            node = self.bundle.nodes[index]
             try:
-                if node.sock is None or self._is_stale(index, node, now):
+                if is_chosen and (node.sock is None or self._is_stale(index, node, now)):
                     self._open(index, node)
                 self.waiting.add(index)
                 node.expected.append((self.call, True))

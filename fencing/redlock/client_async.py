@@ -19,7 +19,7 @@ from fencing.redis.client_async import IDLE_SECONDS, _LoopConnection, _Request
 from fencing.redis.scripts import RELEASE
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
-from fencing.redlock.nodes import INFO, Nodes
+from fencing.redlock.nodes import INFO, LOADS, Nodes
 
 
 class NodeConnection(_LoopConnection):
@@ -35,6 +35,8 @@ class NodeConnection(_LoopConnection):
         self.refusal = None
         try:
             self._member = self._nodes.greeted(self._index, await self._ask(connection, INFO))
+            for load in LOADS:
+                await self._ask(connection, load)
         except CoordinatorUnavailable as refusal:
             self.refusal = refusal
             raise RedisError(str(refusal)) from refusal
@@ -154,9 +156,10 @@ class AsyncFanoutConnections:
             await asyncio.sleep(0)  # so that the event loop sees whether a server has closed the connection
         for index in fanout.nodes:
             connection = connections[index]
-            if index not in chosen:
+            if index not in chosen and not (fanout.is_for_anyone and connection.open):
                 collector.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
             elif connection.open:
+                collector.waiting.add(index)
                 self._send(connection, collector, index, call, now, deadline)
             else:
                 plan = self._open(connection, collector, index, call, deadline)
@@ -198,8 +201,7 @@ class AsyncFanoutConnections:
         except (NoReply, CoordinatorUnavailable) as error:
             collector.on_failure(index, error)
             return
-        if not collector.future.done():
-            self._send(connection, collector, index, call, time.monotonic(), deadline)
+        self._send(connection, collector, index, call, time.monotonic(), deadline)  # also if enough others agree
 
     def _undo(
         self, connections: list[NodeConnection], collector: _Collector, call: Call, now: float, deadline: float

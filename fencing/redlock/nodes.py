@@ -14,12 +14,18 @@ from fencing.kernel.process import after_fork
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.quirks import sentinel_service
 from fencing.redis.resp import bulk, bulks
+from fencing.redis.scripts import RELEASE
 from fencing.redlock.calls import Fanout, member_words
+from fencing.redlock.scripts import ACQUIRE, RENEW
 
 logger = logging.getLogger("fencing")
 
 INFO = b"*1\r\n" + bulks(("INFO",))
 """The question that each new connection begins with, packed."""
+
+LOADS = tuple(b"*3\r\n" + bulks(("SCRIPT", "LOAD", script.text)) for script in (ACQUIRE, RENEW, RELEASE))
+"""Each new connection loads these scripts. A node that is slower than the majority could not ask for their text: its
+reply is not waited for. An error reply, such as of a user who may not do that, is ignored."""
 
 FAILURES = 3
 """After so many failures in a row a node is skipped."""
@@ -95,12 +101,14 @@ class Nodes:
         return ", ".join(factory.address for factory in self.factories)
 
     def chosen(self, fanout: Fanout, now: float) -> list[int]:
-        """Return the nodes that a request is sent to: not those that are dead, unless a majority would be missing."""
+        """Return the nodes to connect to: not those that are dead, unless a majority would be missing.
+
+        A release also goes to a dead node whose connection is open: the node may have granted.
+        """
         nodes = list(fanout.nodes)
-        if not fanout.is_for_anyone:  # a release also goes to a dead node: it may have granted
-            well = sum(self.health[i].is_well for i in nodes)
-            if well >= min(fanout.quorum, len(nodes)):
-                nodes = [i for i in nodes if self.health[i].may_ask(now)]
+        well = sum(self.health[i].is_well for i in nodes)
+        if well >= min(fanout.quorum, len(nodes)):
+            nodes = [i for i in nodes if self.health[i].may_ask(now)]
         token = fanout.call.token if fanout.call.may_take else None
         if token is not None:
             nodes = [i for i in nodes if token not in self._doubts[i]]

@@ -151,9 +151,7 @@ class Node(SimulatedRedis):
                 continue
             results.append(b"r")
             if own != number:
-                if own is None:
-                    granted, owner = b"%d" % self.clock_us, b""
-                self.set(holder, b"%b %b %b %b" % (number, token, granted, owner))
+                self.set(holder, b"%b %b %b %b" % (number, token, granted or b"%d" % self.clock_us, owner or b""))
                 self._raise_numbers(counter, int(number))
             self.pexpire(lock, args[0])
             self.pexpire(holder, args[0])

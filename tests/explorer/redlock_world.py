@@ -128,7 +128,7 @@ class _World:
         self.scenario = scenario
         self.count = len(scenario.counters)
         self._ran: dict[Any, tuple[Reply, Snapshot]] = {}
-        self._followed: dict[Any, Any] = {}
+        self._followed: dict[Any, tuple[Fanout | None, Any]] = {}
         self.grants = 0
 
     def start(self) -> State:
@@ -328,7 +328,7 @@ class _World:
         if found is None:
             with _no_chance():
                 found = self._followed[key] = self._replay(client, local, operation, began)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def _replay(self, client: int, local: Client, operation: Operation, began: int) -> tuple[Fanout | None, Any]:
         now = began * TTL
