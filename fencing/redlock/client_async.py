@@ -169,6 +169,8 @@ class AsyncFanoutConnections:
                 return collector.replies
             collector.check(decided=False)
             await collector.future
+            if opening and any(self._nodes.is_unknown(index) for index in chosen):  # an unfit node is told at once
+                await asyncio.wait(opening, timeout=max(deadline - time.monotonic(), LEAST_SECONDS))
         except asyncio.CancelledError:
             self._undo(connections, collector, call, now, deadline)
             for task in opening:
@@ -179,8 +181,8 @@ class AsyncFanoutConnections:
                 for connection in connections:
                     await connection.close()
         for index in chosen:
-            refusal = connections[index].refusal
-            if refusal is not None and self._nodes.is_unknown(index):
+            refusal = connections[index].refusal or collector.replies[index]
+            if isinstance(refusal, CoordinatorUnavailable) and self._nodes.is_unknown(index):
                 raise refusal
         check_answered(collector.replies, fanout.least)
         return collector.replies

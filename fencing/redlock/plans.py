@@ -225,7 +225,12 @@ class RedlockPlans(Backend):
             needed = self.quorum if least is None else least
             return self._fanout(call, self._all, least=needed, quorum=quorum, timeout=timeout)
 
-        answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
+        try:
+            answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
+        except CoordinatorUnavailable:
+            if may_take is not None:  # a minority may have granted
+                yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
+            raise
         check_settings(answer.value, math.ceil(self.longest_ttl * 1000), self.restart_wait)
         return answer
 

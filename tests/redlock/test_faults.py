@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencing import CoordinatorUnavailable, NotAcquired, StaleFence
+from fencing import CoordinatorUnavailable, FencingError, NotAcquired, StaleFence
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Account, Side
@@ -87,7 +87,7 @@ def test_without_a_majority_there_are_no_locks_and_it_is_told_in_time(side: Side
         error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=timeout)
         assert "2 of 5 nodes answered, and 3 are needed" in str(error)
         assert time.monotonic() - started < 5
-    side.expect(CoordinatorUnavailable, lease.renew)
+    side.expect(FencingError, lease.renew)
     five.restore()
     if how != "killed":
         after = numbers_of(side, coordinator, 2)  # nothing stays taken by what arrived late
