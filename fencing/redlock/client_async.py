@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import RedisError
 
@@ -22,6 +22,15 @@ from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.nodes import INFO, LOADS, Nodes
 
 
+class _Unsent(NamedTuple):
+    """A call to one node that waits for a connection."""
+
+    collector: _Collector
+    node: int
+    call: Call
+    deadline: float
+
+
 class NodeConnection(_LoopConnection):
     """The connection of one event loop to one node."""
 
@@ -30,6 +39,52 @@ class NodeConnection(_LoopConnection):
         self._nodes, self._index = nodes, index
         self._member = b""
         self.refusal: CoordinatorUnavailable | None = None
+        self.opener: asyncio.Task[None] | None = None
+        self._unsent: deque[_Unsent] = deque()  # in order, until the connection is open
+
+    def send_in_turn(self, unsent: _Unsent) -> None:
+        """Send a call, behind those that wait for the connection to open: a release never overtakes its acquire."""
+        if self.open and not self._unsent:
+            self._send_now(unsent)
+            return
+        self._unsent.append(unsent)
+        self._loop.call_later(max(unsent.deadline - time.monotonic(), 0.0), self._expire, unsent)
+        if self.opener is None:
+            self.opener = background(self._loop, self._open(), "fencing-redlock")
+
+    def take_back(self, collector: _Collector) -> bool:
+        """Remove a call that was not sent yet. Return False if it was sent."""
+        for unsent in list(self._unsent):
+            if unsent.collector is collector:
+                self._unsent.remove(unsent)
+                return True
+        return False
+
+    def _expire(self, unsent: _Unsent) -> None:
+        if unsent in self._unsent:
+            self._unsent.remove(unsent)
+            failure = NoReply(TimeoutError("no connection in time"), may_have_run=False)
+            unsent.collector.on_failure(self._index, failure)
+
+    def _send_now(self, unsent: _Unsent) -> None:
+        self.used = now = time.monotonic()
+        future: Any = _Slot(unsent.collector, unsent.node)
+        self.send(_Request(unsent.call, future, now, unsent.deadline))
+
+    async def _open(self) -> None:
+        """Open the connection, and send what waits for it."""
+        try:
+            while self._unsent:
+                last = max(unsent.deadline for unsent in self._unsent)
+                try:
+                    await self.wait_until_open(max(last - time.monotonic(), LEAST_SECONDS))
+                except (NoReply, CoordinatorUnavailable) as error:
+                    while self._unsent:
+                        self._unsent.popleft().collector.on_failure(self._index, error)
+                while self._unsent:
+                    self._send_now(self._unsent.popleft())
+        finally:
+            self.opener = None
 
     async def _greet(self, connection: Any) -> None:
         self.refusal = None
@@ -150,67 +205,50 @@ class AsyncFanoutConnections:
         deadline = now + max(fanout.timeout, LEAST_SECONDS)
         call = fanout.call._replace(last_attempt=True)  # what gets no reply in time is followed by its release
         chosen = self._nodes.chosen(fanout, now)
-        collector.waiting.update(chosen)
-        opening = []
         if any(now - connections[i].used > IDLE_SECONDS for i in chosen):
             await asyncio.sleep(0)  # so that the event loop sees whether a server has closed the connection
         for index in fanout.nodes:
             connection = connections[index]
             if index not in chosen and not (fanout.is_for_anyone and connection.open):
                 collector.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
-            elif connection.open:
-                collector.waiting.add(index)
-                self._send(connection, collector, index, call, now, deadline)
-            else:
-                plan = self._open(connection, collector, index, call, deadline)
-                opening.append(background(loop, plan, "fencing-redlock"))
+                continue
+            collector.waiting.add(index)
+            connection.send_in_turn(_Unsent(collector, index, call, deadline))
         try:
-            if fanout.quorum <= 0 and not opening:
-                return collector.replies
-            collector.check(decided=False)
-            await collector.future
-            if opening and any(self._nodes.is_unknown(index) for index in chosen):  # an unfit node is told at once
-                await asyncio.wait(opening, timeout=max(deadline - time.monotonic(), LEAST_SECONDS))
+            if fanout.quorum > 0:
+                collector.check(decided=False)
+                await collector.future
+                await self._greet_unknown(connections, collector, chosen, deadline)
         except asyncio.CancelledError:
             self._undo(connections, collector, call, now, deadline)
-            for task in opening:
-                task.cancel()
             raise
         finally:
             if self.closed:
                 for connection in connections:
                     await connection.close()
-        for index in chosen:
+        if fanout.quorum > 0:
+            check_answered(collector.replies, fanout.least)
+        return collector.replies
+
+    async def _greet_unknown(
+        self, connections: list[NodeConnection], collector: _Collector, chosen: list[int], deadline: float
+    ) -> None:
+        """Wait for the first connections, so that a node that cannot be one is told at the first use."""
+        unknown = [index for index in chosen if self._nodes.is_unknown(index)]
+        openers = [each for each in (connections[index].opener for index in unknown) if each is not None]
+        if openers:
+            await asyncio.wait(openers, timeout=max(deadline - time.monotonic(), LEAST_SECONDS))
+        for index in unknown:
             refusal = connections[index].refusal or collector.replies[index]
             if isinstance(refusal, CoordinatorUnavailable) and self._nodes.is_unknown(index):
                 raise refusal
-        check_answered(collector.replies, fanout.least)
-        return collector.replies
-
-    def _send(
-        self, connection: NodeConnection, collector: _Collector, index: int, call: Call, now: float, deadline: float
-    ) -> None:
-        connection.used = now
-        future: Any = _Slot(collector, index)
-        connection.send(_Request(call, future, now, deadline))
-
-    async def _open(
-        self, connection: NodeConnection, collector: _Collector, index: int, call: Call, deadline: float
-    ) -> None:
-        """Open a connection, and then send the call."""
-        try:
-            await connection.wait_until_open(max(deadline - time.monotonic(), LEAST_SECONDS))
-        except (NoReply, CoordinatorUnavailable) as error:
-            collector.on_failure(index, error)
-            return
-        self._send(connection, collector, index, call, time.monotonic(), deadline)  # also if enough others agree
 
     def _undo(
         self, connections: list[NodeConnection], collector: _Collector, call: Call, now: float, deadline: float
     ) -> None:
         if call.may_take:
-            for index in collector.waiting:
-                if connections[index].open:
+            for index in list(collector.waiting):
+                if not connections[index].take_back(collector) and connections[index].open:
                     connections[index].send_undo(call, now, deadline)
 
     def _connections(self, fanout: Fanout, loop: asyncio.AbstractEventLoop) -> list[NodeConnection]:
