@@ -6,11 +6,12 @@ Redis are. A reply that came too late is dropped before the next one: replies co
 
 from __future__ import annotations
 
+import math
+import select
 import selectors
 import ssl
 import time
 import weakref
-from collections import Counter
 from collections.abc import Hashable
 from typing import Any
 
@@ -29,9 +30,6 @@ from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.nodes import INFO, LOADS, Nodes
 
-_Selector: Any = getattr(
-    selectors, "PollSelector", selectors.SelectSelector
-)  # no state in the kernel: safe after a fork
 
 STALLED_SECONDS = 1.0
 """A connection whose oldest reply is missing for so long is closed: its network path may be gone."""
@@ -91,12 +89,45 @@ class NodeConnection(LazyConnection):
                 return replies
 
 
+class Poll:
+    """A wait for several sockets: poll() where there is one. It has no state in the kernel, so a fork does no harm."""
+
+    def __init__(self) -> None:
+        self._poll: Any = getattr(select, "poll", lambda: None)()
+        self._indices: dict[int, int] = {}
+        self._selector = selectors.SelectSelector() if self._poll is None else None
+
+    def register(self, sock: Any, index: int) -> None:
+        """Wait for this socket, too."""
+        self._indices[sock.fileno()] = index
+        if self._selector is not None:
+            self._selector.register(sock, selectors.EVENT_READ)
+        else:
+            self._poll.register(sock, select.POLLIN)
+
+    def unregister(self, sock: Any) -> None:
+        """Wait for this socket no longer."""
+        self._indices.pop(sock.fileno(), None)
+        (self._selector or self._poll).unregister(sock)
+
+    def select(self, seconds: float) -> list[int]:
+        """Return the indices of the sockets that can be read, after at most this many seconds."""
+        if self._selector is not None:
+            return [self._indices[key.fd] for key, _ in self._selector.select(seconds)]
+        return [self._indices[number] for number, _ in self._poll.poll(math.ceil(seconds * 1000))]
+
+
 class Bundle:
     """One connection to each node."""
 
     def __init__(self, count: int) -> None:
         self.nodes = [NodeConnection() for _ in range(count)]
-        self.selector = _Selector()
+        self._poll = Poll()
+        self.select = self._poll.select
+
+    def register(self, index: int) -> None:
+        """Note that a connection was opened."""
+        self._poll.register(self.nodes[index].sock, index)
 
     def close(self) -> None:
         """Close all connections."""
@@ -108,8 +139,8 @@ class Bundle:
         node = self.nodes[index]
         if node.sock is not None:
             try:
-                self.selector.unregister(node.sock)
-            except (KeyError, ValueError):
+                self._poll.unregister(node.sock)
+            except (KeyError, ValueError, OSError):
                 pass  # it was closed before
         node.sock = None
         node.close()
@@ -160,13 +191,14 @@ class _Exchange:
         self.deadline = 0.0
         self.replies: list[Any] = [None] * nodes.count
         self.waiting: set[int] = set()
-        self.votes: Counter[Hashable] = Counter()
+        self.votes: dict[Hashable, int] = {}
         self.decided = fanout.quorum <= 0
 
     def send(self) -> None:
         now = time.monotonic()
         chosen = self.nodes.chosen(self.fanout, now)
         nodes = self.bundle.nodes
+        data = self.call.packed
         for index in sorted(self.fanout.nodes, key=lambda i: nodes[i].sock is None):  # opening takes time
             node = nodes[index]
             is_chosen = index in chosen
@@ -178,7 +210,7 @@ class _Exchange:
                     self._open(index, node)
                 self.waiting.add(index)
                 node.expected.append((self.call, True))
-                node.send(bytes_for(self.call, node.member))
+                node.send(data if self.fanout.is_for_anyone else data + node.member)
             except CoordinatorUnavailable as error:
                 if self.nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
                     raise
@@ -211,14 +243,14 @@ class _Exchange:
             raise_interruption(error)
             raise map_connect_error(error, factory.address) from error
         node.used = time.monotonic()
-        self.bundle.selector.register(node.sock, selectors.EVENT_READ, index)
+        self.bundle.register(index)
 
     def wait(self) -> None:
         """Read replies until enough agree, all have replied, or the time is up."""
         while self.waiting and not self.decided:
             left = self.deadline - time.monotonic()
-            for key, _ in self.bundle.selector.select(max(left, 0.0)):
-                self._read(key.data)
+            for index in self.bundle.select(left if left > 0 else 0.0):
+                self._read(index)
             if left <= 0:
                 return
 
@@ -254,8 +286,8 @@ class _Exchange:
                 raise not_of_a_script(reply)
             self.replies[index] = reply
             said = vote(reply)
-            self.votes[said] += 1
-            self.decided = self.decided or self.votes[said] >= self.fanout.quorum
+            self.votes[said] = votes = self.votes.get(said, 0) + 1
+            self.decided = self.decided or votes >= self.fanout.quorum
 
     def _failed(self, index: int, error: Exception) -> None:
         """Close the connection of a node after an error. What was sent may have run."""

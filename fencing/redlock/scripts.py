@@ -8,7 +8,7 @@ from fencing.redis.scripts import load
 
 _load = partial(load, package="fencing.redlock")
 
-ACQUIRE = _load("common", "member", "grant", "acquire", replies=(bytes, list))
+ACQUIRE = _load("acquire_free", "common", "member", "grant", "acquire", replies=(bytes, list))
 REMINT = _load("common", "member", "grant", "remint", replies=(bytes, list))
 FORCE_RELEASE = _load("common", "member", "grant", "force_release", replies=(bytes, list))
 RENEW = _load("common", "member", "renew", replies=(bytes, list))
