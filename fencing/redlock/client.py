@@ -30,7 +30,6 @@ from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.nodes import INFO, LOADS, Nodes
 
-
 STALLED_SECONDS = 1.0
 """A connection whose oldest reply is missing for so long is closed: its network path may be gone."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -152,8 +153,8 @@ def test_nothing_is_found_with_the_same_rules_on() -> None:
 
 @pytest.mark.parametrize("calls", [400, pytest.param(4000, marks=pytest.mark.thorough)])
 def test_the_simulated_node_does_what_a_real_one_does(calls: int) -> None:
-    seed = random.randrange(1, 2**32)
-    print(f"seed {seed}")
+    seed = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
+    print(f"FENCING_SEED={seed}")
     chance = random.Random(seed)
     kinds: set[str] = set()
     with start_node() as server, server.client() as client:
@@ -172,7 +173,7 @@ def test_the_simulated_node_does_what_a_real_one_does(calls: int) -> None:
             assert len(mine) == len(theirs), (script, args, reply, real)
             for one, other in zip(mine, theirs, strict=True):
                 assert one == other or _is_close(one, other), (script, args, reply, real)
-    assert len(kinds) > 12, kinds
+    assert len(kinds) > (12 if calls >= 4000 else 5), kinds  # in fewer, something may be missing by chance
 
 
 def _random_call(chance: random.Random) -> tuple[str, list[str], list[str | int]]:

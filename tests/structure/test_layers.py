@@ -211,6 +211,7 @@ def run(code: str) -> str:
         ("from storage_guards import FileGuard", {"redis", "sqlalchemy", "obstore"}),
         ("from fencing import RedisCoordinator", {"sqlalchemy"}),
         ("from fencing import SQLCoordinator", {"redis", "psycopg", "sqlalchemy.ext.asyncio"}),
+        ("from fencing import RedlockCoordinator", {"sqlalchemy"}),
         ("from fencing import MemoryCoordinator, FencedLock", {"redis"}),
         ("import fencing.testing, storage_guards.testing", {"redis"}),
         ("import fencing, storage_guards", {"asyncio"}),
