@@ -168,8 +168,8 @@ class Nodes:
         if self._run_ids.get(index) != run_id:
             self._doubts[index].clear()  # what the former process had received is gone with it
         self._run_ids[index] = run_id
-        if self.factories[index].must_ask_policy():
-            self.factories[index].check_policy(reply)
+        if self.factories[index].must_ask_info():
+            self.factories[index].check_info(reply)
         return bulk(member_words(run_id, *self._words))
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tests.benchmarks import calls, contended, failures, guards, live, object_store, pair, renewal, sql, sql_locks
+from tests.benchmarks import (
+    calls,
+    contended,
+    failures,
+    guards,
+    live,
+    object_store,
+    pair,
+    redlock,
+    renewal,
+    sql,
+    sql_locks,
+)
 from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
@@ -138,6 +150,10 @@ def _publish(name: str, limit: float, of: str, what: str, unit: str) -> Row:
     return Row(f"objects, {name}", limit, (("object_store", object_store.SCENARIO, of, what),), unit)
 
 
+def _redlock(name: str, limit: float, scenario: str, what: str, unit: str = "x") -> Row:
+    return Row(f"five nodes, {name}", limit, (("redlock", scenario, OURS, what),), unit)
+
+
 def _calls(of: str, what: str) -> Row:
     return Row(f"{of}: {what}", None, (("calls", calls.SCENARIO, of, what),), "")
 
@@ -178,6 +194,9 @@ ROWS = (
     _dies(failures.HOLDER_KILLED, 20.0),
     Row("renewal, client CPU / 1,000 threads", 0.10, ((*LEASES, ratio_to(renewal.THREAD_EACH, renewal.CPU)),)),
     Row("renewal, server time of 100 leases", 350.0, ((*LEASES, renewal.SERVER),), "µs"),
+    _redlock(f"pair / {redlock.REDLOCK_PY}", 0.6, redlock.PAIR, ratio_to(redlock.REDLOCK_PY, redlock.TIME)),
+    _redlock(f"pair / {redlock.RAW}", 1.15, redlock.PAIR, ratio_to(redlock.RAW, redlock.TIME)),
+    _redlock("two frozen: acquire", 5000.0, redlock.FROZEN, redlock.ACQUIRED, "µs"),
     _write(sql.PSYCOPG, 1.35),
     _write(sql.SQLALCHEMY, 1.35),
     _write(sql.SQLITE, 1.2),
