@@ -6,6 +6,7 @@ import logging
 import math
 import random
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,6 +34,10 @@ FAILURES = 3
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """For how long it is skipped, in seconds: the pause doubles with each failure. Then one request tries it again."""
+
+DOUBT_SECONDS = 1.0
+"""For how long a node is not asked with a token whose release it has not answered. After that the release has arrived,
+or the answer is lost: a connection was closed."""
 
 MOST_DOUBTS = 1000
 """For how many tokens a node remembers that it was sent a release which it has not answered."""
@@ -93,7 +98,7 @@ class Nodes:
     def _reset(self) -> None:
         self.health = [Health() for _ in self.factories]
         self._run_ids: dict[int, str] = {}
-        self._doubts: list[dict[str, None]] = [{} for _ in self.factories]
+        self._doubts: list[dict[str, float]] = [{} for _ in self.factories]  # token: since when
 
     @property
     def address(self) -> str:
@@ -111,7 +116,7 @@ class Nodes:
             nodes = [i for i in nodes if self.health[i].may_ask(now)]
         token = fanout.call.token if fanout.call.may_take else None
         if token is not None:
-            nodes = [i for i in nodes if token not in self._doubts[i]]
+            nodes = [i for i in nodes if now - self._doubts[i].get(token, -math.inf) > DOUBT_SECONDS]
         return nodes
 
     def doubt(self, index: int, token: str) -> None:
@@ -120,7 +125,7 @@ class Nodes:
         Until it is answered, the node is not asked with this token: the release may come after the new request.
         """
         doubts = self._doubts[index]
-        doubts[token] = None
+        doubts[token] = time.monotonic()
         for oldest in list(doubts)[:-MOST_DOUBTS]:
             doubts.pop(oldest, None)
 
