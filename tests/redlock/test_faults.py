@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from fencing import CoordinatorUnavailable, FencingError, NotAcquired, StaleFence
+from fencing.kernel.retry import NoReply
+from fencing.redlock.calls import Fanout, grant_call
+from fencing.redlock.scripts import ACQUIRE
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Account, Side
@@ -171,3 +174,38 @@ def test_racing_clients_never_share_a_lock_or_a_number(side: Side, five: Cut, ro
     side.race([lambda each=each: work(each) for each in coordinators])  # type: ignore[misc]
     assert len(numbers) > rounds
     assert numbers == sorted(set(numbers))
+
+
+def test_a_release_is_sent_behind_each_request_without_a_reply(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(side, node_timeout=0.1)
+    call = grant_call(ACQUIRE, "r", "t" * 22, (60_000, "me", 0, 1))
+    numbers_of(side, coordinator, 1)  # all connections are open
+    before = [highest_of(server) for server in nodes.servers]
+    for server in nodes.servers[:2]:
+        server.freeze()
+    side.expect(NoReply, coordinator.perform, Fanout(call, (0, 1, 2), 2, 2, 0.1))
+    for server, earlier in zip(nodes.servers[:2], before, strict=False):
+        server.thaw()
+        side.wait_until(lambda server=server, earlier=earlier: highest_of(server) > earlier)  # type: ignore[misc]
+        with server.client() as client:
+            side.wait_until(lambda client=client: client.get("r") is None)  # type: ignore[misc]
+    with nodes.servers[2].client() as client:
+        assert client.get("r") is not None, "it replied, so the caller knows"
+
+
+def highest_of(server: Any) -> int:
+    with server.client() as client:
+        return int(client.get("fencing:1:highest"))
+
+
+def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: RedlockNodes) -> None:
+    coordinator, name = redlock_nodes.coordinator(side), f"refused:{side.name}"
+    clients = [server.client() for server in redlock_nodes.servers]
+    for client in clients[:3]:
+        client.set(name, "another library's token", px=60_000)
+    assert side.call(coordinator.try_acquire, name) is None
+    side.wait_until(lambda: [client.get(name) for client in clients[3:]] == [None, None])
+    for client in clients[:3]:
+        client.delete(name)
+    side.call(side.call(coordinator.acquire, name, timeout=5).release)
