@@ -205,7 +205,7 @@ def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: R
     for client in clients[:3]:
         client.set(name, "another library's token", px=60_000)
     assert side.call(coordinator.try_acquire, name) is None
-    side.wait_until(lambda: [client.get(name) for client in clients[3:]] == [None, None])
+    side.wait_until(lambda: [client.get(name) for client in clients[3:]] == [None, None], seconds=5)
     for client in clients[:3]:
         client.delete(name)
     side.call(side.call(coordinator.acquire, name, timeout=5).release)
