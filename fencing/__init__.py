@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
     from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
+    from fencing.redlock.coordinator import AsyncRedlockCoordinator as AsyncRedlockCoordinator
+    from fencing.redlock.coordinator import RedlockCoordinator as RedlockCoordinator
     from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
     from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
 
@@ -69,6 +71,7 @@ _HOME = {
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
     "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
+    "redlock.coordinator": ("AsyncRedlockCoordinator", "RedlockCoordinator"),
     "sql.coordinator": ("SQLCoordinator",),
     "sql.coordinator_async": ("AsyncSQLCoordinator",),
 }

@@ -54,6 +54,14 @@ class TtlPerLock(Protocol):
 
 
 @runtime_checkable
+class LimitsTtl(Protocol):
+    """The capability to grant only ttls up to a limit, because all of the service's nodes wait for so long."""
+
+    longest_ttl: float
+    """Seconds."""
+
+
+@runtime_checkable
 class HoldsWithoutTtl(Protocol):
     """The capability of grants without a ttl, which last until they are released. For compatibility layers."""
 
@@ -137,7 +145,7 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
         own_ttl: the coordinator's ttl.
 
     Raises:
-        TypeError: a capability is missing. Change the options as the message says.
+        TypeError, ValueError: a capability is missing. Change the options as the message says.
     """
     kind = type(backend).__name__
     session = isinstance(backend, RenewsSession)
@@ -146,6 +154,11 @@ def check_capabilities(backend: Backend, settings: Settings, own_ttl: float | No
     if settings.ttl != own_ttl and not isinstance(backend, TtlPerLock):
         raise TypeError(
             f"{kind} has one ttl for all its locks, {own_ttl} s; pass the ttl to the coordinator, not to the lock"
+        )
+    if isinstance(backend, LimitsTtl) and settings.ttl is not None and settings.ttl > backend.longest_ttl:
+        raise ValueError(
+            f"ttl must be at most longest_ttl of the {kind} ({backend.longest_ttl:g} s), not {settings.ttl:g}; "
+            f"raise longest_ttl for all coordinators of its nodes, or lower the ttl"
         )
     if settings.renew and not session and not isinstance(backend, RenewsGrants):
         raise TypeError(f"{kind} cannot renew leases; pass renew=False, and a ttl that outlasts the work")

@@ -147,7 +147,7 @@ def _check_options(
             raise TypeError(f"owner must be a str, not {type(owner).__name__}")
         if not owner.isprintable() or not 1 <= len(owner) <= MAX_OWNER_CHARACTERS:
             raise ValueError(f"owner must be 1 to {MAX_OWNER_CHARACTERS} printable characters")
-    seconds = _check_seconds(ttl, "ttl")
+    seconds = check_seconds(ttl, "ttl")
     if not MIN_TTL <= seconds <= MAX_TTL:
         raise ValueError(
             f"ttl must be between {MIN_TTL} seconds and a year, not {ttl}; a crashed holder blocks others for that long"
@@ -157,7 +157,7 @@ def _check_options(
             raise ValueError(
                 "max_lifetime limits automatic renewal, which renew=False turns off; pass max_lifetime=None with it"
             )
-        if _check_seconds(max_lifetime, "max_lifetime") < seconds:
+        if check_seconds(max_lifetime, "max_lifetime") < seconds:
             raise ValueError(f"max_lifetime must be at least the ttl ({ttl} s), not {max_lifetime}; pass both, or None")
     return {
         "ttl": seconds,
@@ -200,13 +200,14 @@ def check_timeout(timeout: object) -> float:
         return math.inf
     if (type(timeout) is float or type(timeout) is int) and 0 <= timeout < math.inf:
         return timeout
-    seconds = _check_seconds(timeout, "timeout")
+    seconds = check_seconds(timeout, "timeout")
     if seconds < 0:
         raise ValueError(f"timeout must not be negative, not {timeout}; 0 tries once, None waits for ever")
     return seconds
 
 
-def _check_seconds(value: object, name: str) -> float:
+def check_seconds(value: object, name: str) -> float:
+    """Return ``value`` as seconds; raise TypeError or ValueError if it is no finite number."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         hint = "; every lock must expire, so that a crashed holder cannot keep it for ever" if value is None else ""
         raise TypeError(f"{name} must be a number of seconds, not {type(value).__name__}{hint}")

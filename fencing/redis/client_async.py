@@ -280,7 +280,7 @@ class _LoopConnection:
             request.fail(NoReply(redis.ConnectionError("the connection was closed"), may_have_run=False))
             return
         try:
-            data = command(request.call, by_text=True) if request.by_text else request.call.packed
+            data = self._pack(request)
             if not self._waiting:
                 self._write(data)
             else:
@@ -293,6 +293,9 @@ class _LoopConnection:
         except BaseException:
             self._break_off()
             raise
+
+    def _pack(self, request: _Request) -> bytes:
+        return command(request.call, by_text=True) if request.by_text else request.call.packed
 
     def _flush(self) -> None:
         try:
@@ -382,8 +385,7 @@ class _LoopConnection:
             # wait_for() could lose a cancellation that arrives at the moment of connecting.
             async with asyncio.timeout(self._factory.connect_seconds):
                 await connection.connect()
-                if self._factory.must_ask_info():
-                    self._factory.check_info(await self._ask_info(connection))
+                await self._greet(connection)
         except (TimeoutError, RedisError, OSError) as error:
             raise_interruption(error)
             self._fail(opening, map_connect_error(error, self._factory.address))
@@ -398,8 +400,13 @@ class _LoopConnection:
         opening.set_exception(error)
         opening.exception()  # marked as retrieved: there may be no waiting call any more
 
-    async def _ask_info(self, connection: Any) -> Any:
-        await connection.send_packed_command([ASK_INFO], check_health=False)
+    async def _greet(self, connection: Any) -> None:
+        """Ask what must be known of the server before the first call."""
+        if self._factory.must_ask_info():
+            self._factory.check_info(await self._ask(connection, ASK_INFO))
+
+    async def _ask(self, connection: Any, question: bytes) -> Any:
+        await connection.send_packed_command([question], check_health=False)
         try:
             return await connection.read_response(disconnect_on_error=False)
         except REPLIED:

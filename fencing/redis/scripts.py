@@ -24,10 +24,12 @@ class Script(NamedTuple):
         return f"<Script {self.name}>"
 
 
-def _load(*parts: str, replies: tuple[type, ...]) -> Script:
-    """Return the script of these files; the last one has its name."""
-    folder = files("fencing.redis") / "lua"
-    name, text = parts[-1], "".join((folder / f"{part}.lua").read_text("utf-8") for part in parts)
+def load(*parts: str, replies: tuple[type, ...], package: str = "fencing.redis") -> Script:
+    """Return the script of these files; the last one has its name. ``common`` is that of this package."""
+    name, text = parts[-1], ""
+    for part in parts:
+        home = "fencing.redis" if part == "common" else package
+        text += (files(home) / "lua" / f"{part}.lua").read_text("utf-8")
     sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
     by_sha, by_text = bulks(("EVALSHA", sha)), bulks(("EVAL", text))
     return Script(name, text, sha, by_sha, by_text, frozenset(replies))
@@ -39,18 +41,18 @@ def command_of(*words: str, replies: tuple[type, ...]) -> Script:
     return Script(" ".join(words), "", "", packed, packed, frozenset(replies))
 
 
-ACQUIRE = _load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
-RENEW = _load("renew", replies=(bytes,))
-RELEASE = _load("release_alone", "common", "queue", "release", replies=(int,))
-RELEASE_SEVERAL = _load("common", "queue", "release_several", replies=(bytes,))
-REMINT = _load("common", "remint", replies=(bytes, list))
-HOLDER = _load("common", "holder", replies=(list,))
-HOLDERS = _load("common", "holders", replies=(list,))
-FORCED_BY = _load("forced_by", replies=(bytes,))
+ACQUIRE = load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
+RENEW = load("renew", replies=(bytes,))
+RELEASE = load("release_alone", "common", "queue", "release", replies=(int,))
+RELEASE_SEVERAL = load("common", "queue", "release_several", replies=(bytes,))
+REMINT = load("common", "remint", replies=(bytes, list))
+HOLDER = load("common", "holder", replies=(list,))
+HOLDERS = load("common", "holders", replies=(list,))
+FORCED_BY = load("forced_by", replies=(bytes,))
 WAIT = Script("WAIT", "", "", b"", b"", frozenset((int,)))
 """No script, but a command that is called like one."""
 
 ASK_REPLICAS = Script("INFO", "", "", b"", b"", frozenset((bytes,)))
 """The same for the question how many replicas there are."""
 
-FORCE_RELEASE = _load("common", "force_release", replies=(bytes, list))
+FORCE_RELEASE = load("common", "force_release", replies=(bytes, list))

@@ -24,6 +24,7 @@ PARTS = {
     "tasks": "acquire and release with asyncio",
     "contended": "contention for one lock",
     "failures": "waiters and holders that die",
+    "redlock": "locks that five servers grant",
     "renewal": "renewal of many leases",
     "cluster": "a Redis Cluster beside one server",
     "sql": "guarded writes to SQL databases",

@@ -14,6 +14,7 @@ from tests.benchmarks import (
     live,
     object_store,
     pair,
+    redlock,
     renewal,
     sql,
     sql_locks,
@@ -156,6 +157,10 @@ def _cluster(name: str, limit: float, what: str, *scenarios: str) -> Row:
     return Row(f"Cluster, {name} / {cluster.ONE}", limit, places)
 
 
+def _redlock(name: str, limit: float, scenario: str, what: str, unit: str = "x") -> Row:
+    return Row(f"five nodes, {name}", limit, (("redlock", scenario, OURS, what),), unit)
+
+
 def _calls(of: str, what: str) -> Row:
     return Row(f"{of}: {what}", None, (("calls", calls.SCENARIO, of, what),), "")
 
@@ -200,6 +205,9 @@ ROWS = (
     _cluster("pair", 1.15, pair.TIME, cluster.PAIRS),
     _cluster("renewals: server CPU", 1.7, cluster.SERVER, *RENEWALS),
     _cluster("renewals: client CPU", 3.0, cluster.CLIENT, *RENEWALS),
+    _redlock(f"pair / {redlock.REDLOCK_PY}", 0.6, redlock.PAIR, ratio_to(redlock.REDLOCK_PY, redlock.TIME)),
+    _redlock(f"pair / {redlock.RAW}", 1.15, redlock.PAIR, ratio_to(redlock.RAW, redlock.TIME)),
+    _redlock("two frozen: acquire", 5000.0, redlock.FROZEN, redlock.ACQUIRED, "µs"),
     _write(sql.PSYCOPG, 1.35),
     _write(sql.SQLALCHEMY, 1.35),
     _write(sql.SQLITE, 1.2),

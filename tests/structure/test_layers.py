@@ -43,6 +43,7 @@ REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters"
 CLUSTER_LISTENER = tuple(
     f"fencing.redis.{name}" for name in ("topology", "client_cluster", "subscriptions", "listener")
 )
+REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
 
 # A file is judged by the longest name here that is its own, or its folder's.
@@ -87,6 +88,18 @@ ROOMS = {
     ),
     "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters", "fencing.redis.plans_cluster")),
     "fencing.redis.plans_cluster": Room((KERNEL, LOCKS, *REDIS_CALLS)),
+    "fencing.redlock": Room((*BACKEND, *REDIS_CLIENT), ("redis",)),
+    "fencing.redlock.scripts": Room(REDIS_CALLS),
+    "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),
+    "fencing.redlock.decisions": Room((KERNEL,)),
+    "fencing.redlock.nodes": Room((*REDIS_CLIENT, *REDLOCK)),
+    "fencing.redlock.client": Room(
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.client", "fencing.redlock.nodes"), ("redis",)
+    ),
+    "fencing.redlock.client_async": Room(
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.client_async", "fencing.redlock.nodes"), ("redis",)
+    ),
+    "fencing.redlock.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, *REDLOCK)),
     "fencing.compat": Room((KERNEL, LOCKS), ("redis",)),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
     "fencing.sql.connections": Room((KERNEL, "fencing.sql", "fencing.locks.timer"), ("sqlalchemy",)),
@@ -219,6 +232,7 @@ def run(code: str) -> str:
         ("from storage_guards import FileGuard", {"redis", "sqlalchemy", "obstore"}),
         ("from fencing import RedisCoordinator", {"sqlalchemy"}),
         ("from fencing import SQLCoordinator", {"redis", "psycopg", "sqlalchemy.ext.asyncio"}),
+        ("from fencing import RedlockCoordinator", {"sqlalchemy"}),
         ("from fencing import MemoryCoordinator, FencedLock", {"redis"}),
         ("import fencing.testing, storage_guards.testing", {"redis"}),
         ("import fencing, storage_guards", {"asyncio"}),

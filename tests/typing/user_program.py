@@ -30,6 +30,7 @@ from fencing import (
     NotAcquired,
     OutcomeUnknown,
     RedisCoordinator,
+    RedlockCoordinator,
     SQLCoordinator,
     StaleFence,
     StaleRead,
@@ -188,6 +189,7 @@ def publish() -> None:
     FencedLock(create_engine("sqlite:///locks.db"), "r")
     AsyncFencedLock(create_async_engine("sqlite+aiosqlite:///locks.db"), "r")
     FencedLock("sqlite:///locks.db", "r")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(RedlockCoordinator([redis.Redis() for _ in range(3)], ttl=5, longest_ttl=10).acquire("r"), Lease)
     assert_type(SQLCoordinator(create_engine("sqlite:///locks.db"), ttl=5).acquire("r"), Lease)
     with FencedLock(redis.Redis(), "r", guards=[guard]).hold() as lease:
         before = guard.read("r")

@@ -1,0 +1,1 @@
+"""The coordinator of several independent Redis servers, of which a majority must agree."""

@@ -1,0 +1,116 @@
+"""Requests to all nodes as data: one script with its arguments, and how many nodes must agree."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from fencing.kernel.fence import Fence
+from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, release_keys
+from fencing.redis.keys import keys_of
+from fencing.redis.resp import bulks, script_call, size_of
+from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL, Script
+from fencing.redlock.scripts import HIGHEST, HOLDER, JOIN, RENEW
+
+FOR_ANYONE = frozenset((RELEASE.name, RELEASE_SEVERAL.name, HOLDER.name))
+"""The scripts that a node runs whether it is a member or not. All others end with the words of ``member.lua``."""
+
+
+class Fanout(NamedTuple):
+    """The effect: send a call to nodes, all at once, and collect their replies.
+
+    It ends as soon as ``quorum`` nodes gave the same vote (see ``decisions.py``), all have replied, or the time is up.
+    The result has an entry for each node: its reply; an exception; None: it was not asked, or not waited for.
+    If a node gave no reply in time to a call that may take the lock, a release of the token is sent behind it.
+
+    Args:
+        call: the call.
+        nodes: the indices of the nodes.
+        quorum: the number of equal votes after which no further reply is waited for.
+        least: the minimum number of replies; with fewer, NoReply is raised.
+        timeout: seconds.
+    """
+
+    call: Call
+    nodes: tuple[int, ...]
+    quorum: int
+    least: int
+    timeout: float
+
+    @property
+    def script(self) -> Script:
+        return self.call.form.script
+
+    @property
+    def is_for_anyone(self) -> bool:
+        return self.call.form.script.name in FOR_ANYONE
+
+
+def bytes_for(call: Call, member: bytes, *, by_text: bool = False) -> bytes:
+    """Return the call in wire format for one node; ``member``: the words of ``member.lua``, packed."""
+    is_for_anyone = call.form.script.name in FOR_ANYONE
+    if not by_text:
+        return call.packed if is_for_anyone else call.packed + member
+    keys, args = call.keys, call.args
+    packed = bulks((*keys, *args))
+    if is_for_anyone:
+        return script_call(call.script.by_text, len(keys), len(args), packed)
+    return script_call(call.script.by_text, len(keys), len(args) + 1, packed + member)
+
+
+def member_words(run_id: str, longest_ms: int, restart_wait: bool) -> str:
+    """Return the last argument of the scripts of members: see ``member.lua``."""
+    return f"{run_id} {longest_ms} {int(restart_wait)}"
+
+
+@lru_cache(maxsize=8192)  # names in use
+def _grant_keys(resource: str) -> tuple[str, ...]:
+    names = keys_of(resource)
+    return (names.lock, names.holder, names.counter)
+
+
+def grant_call(script: Script, resource: str, token: str, args: Arguments) -> Call:
+    """Return a call of a script that grants; ``args``: those of ``grant.lua`` after the token."""
+    return Call(form_of(script, _grant_keys(resource), args, "", token_size=size_of(token), more=1), token)
+
+
+def renew_call(fences: Sequence[Fence], milliseconds: int | str) -> Call:
+    """Return the call that renews these fences, or confirms one."""
+    keys = tuple(key for fence in fences for key in _grant_keys(fence.resource))
+    args: tuple[Any, ...] = (milliseconds, *(value for fence in fences for value in (fence.token, fence.number)))
+    return _member_call(RENEW, keys, args)
+
+
+def _member_call(script: Script, keys: tuple[str, ...], args: Arguments) -> Call:
+    head = script_call(script.by_sha, len(keys), len(args) + 1, bulks((*keys, *args)))
+    return Call(Form(script, keys, args, head, b""), None)
+
+
+def holder_call(resource: str) -> Call:
+    """Return the call that describes the holder."""
+    names = keys_of(resource)
+    return call_without_token(HOLDER, (names.lock, names.holder), ())
+
+
+def release_all_call(fences: Sequence[Fence]) -> Call:
+    """Return the call that frees several locks."""
+    keys = tuple(key for fence in fences for key in release_keys(fence.resource))
+    return call_without_token(RELEASE_SEVERAL, keys, tuple(fence.token for fence in fences))
+
+
+def highest_call() -> Call:
+    """Return the call that asks for a node's highest number."""
+    return _member_call(HIGHEST, (), ())
+
+
+def join_call(seed: int, *, at_once: bool) -> Call:
+    """Return the call that admits a node."""
+    return _member_call(JOIN, (), (seed, int(at_once)))
+
+
+@lru_cache(maxsize=1024)
+def digest_of(token: str) -> str:
+    """Return what stands for a token in the replies of nodes."""
+    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]

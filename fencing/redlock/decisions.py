@@ -1,0 +1,185 @@
+"""What the replies of several nodes mean together. Pure functions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, NamedTuple
+
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.retry import NoReply
+
+Replies = Sequence[Any]
+"""For each node: its reply, an exception, or None."""
+
+RENEWED, GONE, TOO_OLD = b"rgo"
+"""The characters of lua/renew.lua."""
+
+
+class Held(NamedTuple):
+    """A majority gave the same number."""
+
+    number: int
+
+
+class Confirm(NamedTuple):
+    """A majority granted, with different numbers: the highest one must be confirmed by those that have less."""
+
+    number: int
+    agreed: int  # how many nodes gave it already
+    nodes: tuple[int, ...]
+
+
+class Refused(NamedTuple):
+    """The lock is not granted. ``waiting``: the first ms after which a node that came back may be admitted."""
+
+    remaining_ms: int | None  # None: not known
+    owner: str | None
+    waiting_ms: int | None = None
+
+
+class Ask(NamedTuple):
+    """No holder can have a majority, and the caller has most nodes: it asks the others again."""
+
+    nodes: tuple[int, ...]
+
+
+class Implausible(NamedTuple):
+    """A node refused the number."""
+
+    number: int
+    ceiling: int
+
+
+Decision = Held | Confirm | Refused | Ask | Implausible
+
+
+def vote(reply: Any) -> Hashable:
+    """Return what a reply says, so that equal votes can be counted; None: it counts for nothing."""
+    if type(reply) is bytes:
+        return reply
+    if type(reply) is int:
+        return reply > 0
+    if type(reply) is not list:
+        return None
+    said: bytes = reply[3] if reply[0] == b"taken" else reply[-1] if reply[0] == b"held" else reply[0]
+    return said
+
+
+def check_answered(replies: Replies, least: int) -> None:
+    """Raise if too few nodes replied.
+
+    Raises:
+        NoReply: another attempt may succeed.
+        CoordinatorUnavailable: so many nodes refused that it would not.
+    """
+    failures = [reply for reply in replies if isinstance(reply, Exception)]
+    replied = sum(reply is not None for reply in replies) - len(failures)
+    if replied >= least or not failures:
+        return
+    lost = [each for each in failures if isinstance(each, NoReply)]
+    refused = [each for each in failures if isinstance(each, CoordinatorUnavailable)]
+    if refused and replied + len(lost) < least:
+        raise refused[0]
+    cause = lost[0] if lost else failures[0]
+    text = f"{replied} of {len(replies)} nodes answered, and {least} are needed; {str(cause) or type(cause).__name__}"
+    raise NoReply(TimeoutError(text), may_have_run=any(each.may_have_run for each in lost)) from cause
+
+
+def check_settings(replies: Replies, longest_ms: int, restart_wait: bool) -> None:
+    """Raise if a node was admitted with other settings than the caller's.
+
+    Raises:
+        CoordinatorUnavailable: the settings differ.
+    """
+    for index, reply in enumerate(replies):
+        if type(reply) is list and reply[0] == b"setting":
+            theirs = f"longest_ttl={int(reply[1]) / 1000:g} and restart_wait={reply[2] == b'1'}"
+            raise CoordinatorUnavailable(
+                f"node {index + 1} was admitted with {theirs}, but this coordinator has "
+                f"longest_ttl={longest_ms / 1000:g} and restart_wait={restart_wait}; give all coordinators the same"
+            )
+
+
+def decide_grant(replies: Replies, quorum: int, digest: str) -> Decision:
+    """Return what the replies of a script that grants mean.
+
+    Args:
+        replies: of lua/acquire.lua, lua/remint.lua or lua/force_release.lua.
+        quorum: how many nodes are a majority.
+        digest: the digest of the caller's token.
+    """
+    numbers = {i: int(reply) for i, reply in enumerate(replies) if type(reply) is bytes}
+    if len(numbers) >= quorum:
+        number, agreed = max(Counter(numbers.values()).items(), key=lambda each: (each[1], each[0]))
+        if agreed >= quorum:
+            return Held(number)
+        highest = max(numbers.values())
+        lower = tuple(i for i, each in numbers.items() if each < highest)
+        return Confirm(highest, len(numbers) - len(lower), lower)
+    kinds: dict[bytes, list[tuple[int, Any]]] = {}
+    for i, reply in enumerate(replies):
+        if type(reply) is list:
+            kinds.setdefault(reply[0], []).append((i, reply))
+    if b"implausible" in kinds:
+        _, reply = kinds[b"implausible"][0]
+        return Implausible(int(reply[1]), int(reply[2]))
+    taken = kinds.get(b"taken", [])
+    back = kinds.get(b"back", [])
+    holders = Counter(reply[3].decode() for _, reply in taken)
+    strongest = max(holders.items(), key=lambda each: (each[1], -int(each[0], 16)), default=("", 0))
+    is_split = numbers and strongest[1] < quorum and len(numbers) + len(taken) >= quorum
+    if is_split and (len(numbers), strongest[0]) > (strongest[1], digest):  # a tie: the smaller digest
+        return Ask(tuple(i for i, _ in taken))
+    waiting = min((int(reply[1]) for _, reply in back), default=None)
+    if not taken:
+        return Refused(None, None, waiting)
+    return _refusal([reply for _, reply in taken if reply[3].decode() == strongest[0]], waiting)
+
+
+def _refusal(taken: Sequence[Any], waiting_ms: int | None) -> Refused:
+    """Return the refusal of one holder: the lock is free when the last of its nodes is."""
+    left = max(int(reply[1]) for reply in taken)
+    return Refused(None if left < 0 else left, taken[0][2].decode("utf-8", "replace") or None, waiting_ms)
+
+
+def decide_renewals(replies: Replies, count: int, quorum: int) -> list[bool | None]:
+    """Return for each lease whether it is held by a majority; False: it cannot be; None: too few replies."""
+    results = [reply for reply in replies if type(reply) is bytes]
+    nodes = len(replies)
+    decided: list[bool | None] = []
+    for i in range(count):
+        renewed = sum(reply[i] == RENEWED for reply in results)
+        gone = len(results) - renewed
+        decided.append(True if renewed >= quorum else False if gone > nodes - quorum else None)
+    return decided
+
+
+def decide_holder(replies: Replies, quorum: int) -> Any:
+    """Return the reply of lua/holder.lua that stands for a majority, with the remaining ms of its Q-th longest node."""
+    by_digest: dict[bytes, list[Any]] = {}
+    for reply in replies:
+        if type(reply) is list and reply[0] == b"held":
+            by_digest.setdefault(reply[5], []).append(reply)
+    for held in by_digest.values():
+        if len(held) >= quorum:
+            lasting = sorted((int(reply[1]) for reply in held), reverse=True, key=lambda ms: ms if ms >= 0 else 1 << 62)
+            newest = max(held, key=lambda reply: int(reply[3] or 0))
+            return [b"held", lasting[quorum - 1], *newest[2:]]
+    return None
+
+
+def seed_for(replies: Replies, quorum: int, clock_us: int) -> int | None:
+    """Return the number that a node that came back must exceed; None: it must stay out.
+
+    Args:
+        replies: of lua/highest.lua.
+        clock_us: a clock in microseconds, for the case that too few members are left.
+    """
+    known = [reply for reply in replies if type(reply) is list and reply[0] in (b"member", b"stranger")]
+    members = [int(reply[1]) for reply in known if reply[0] == b"member"]
+    if len(members) >= quorum:
+        return max(members)
+    if len(known) == len(replies):  # all of them answer, so nothing that is left can be higher
+        return max(clock_us, *(int(reply[1]) for reply in known))
+    return None

@@ -1,0 +1,12 @@
+-- Describes the holder of the lock at this node, without its token.
+-- KEYS: 1 lock, 2 holder record
+-- Returns: {'free'} | {'held', ms until it frees itself, or -1, ms since the grant, or -1, number, owner label, digest of the
+--          token} ('' for number and owner where the holder uses another library)
+
+local token = redis.call('GET', KEYS[1])
+if not token then return {'free'} end
+local number, granted, owner = record_of(KEYS[2], token)
+local held = -1
+if number then held = math.floor((server_clock_us() - tonumber(granted)) / 1000) end
+local digest = string.sub(redis.sha1hex(token), 1, 16)
+return {'held', redis.call('PTTL', KEYS[1]), held, number or '', owner or '', digest}

@@ -1,0 +1,42 @@
+-- Shared by the scripts that only a member runs, which are sent with this file behind common.lua. Nothing runs by itself.
+--
+-- A member is a process of Redis that was admitted. fencing:1:member holds "<run id> <longest ttl, ms> <restart wait, 0 or 1>".
+-- A client sends the same words as the last argument, with the run id of the process that it is connected to. After a restart,
+-- or after a loss of all data, they differ, and the node grants nothing: see join.lua.
+
+local MEMBER, BACK, SEED, HIGHEST = 'fencing:1:member', 'fencing:1:back', 'fencing:1:seed', 'fencing:1:highest'
+
+-- Returns how many ms this process must still wait before it is admitted. The first call notes the moment.
+local function ms_to_wait(run_id, longest)
+  local now = math.floor(server_clock_us() / 1000)
+  local back_id, since = string.match(redis.call('GET', BACK) or '', '^(%S+) (%d+)$')
+  if back_id ~= run_id then
+    since = text_of(now)
+    redis.call('SET', BACK, run_id .. ' ' .. since)
+  end
+  return math.max(0, tonumber(longest) - (now - tonumber(since)))
+end
+
+-- Returns nil if this process is a member, or else the reply that refuses.
+local function refuse_stranger()
+  local given = ARGV[#ARGV]
+  local member = redis.call('GET', MEMBER)
+  if member == given then return nil end
+  local run_id, longest, wait = string.match(given, '^(%S+) (%d+) ([01])$')
+  if member then
+    local old_id, old_longest, old_wait = string.match(member, '^(%S+) (%d+) ([01])$')
+    if old_longest ~= longest or old_wait ~= wait then return {'setting', old_longest, old_wait} end
+    if wait == '0' or old_id == run_id then
+      redis.call('SET', MEMBER, given)
+      return nil
+    end
+  end
+  return {'back', ms_to_wait(run_id, longest)}
+end
+
+-- Raises the counter, and the highest number of this node, which is never lowered.
+local function raise_numbers(counter_key, number)
+  if tonumber(redis.call('GET', counter_key) or '0') < number then redis.call('SET', counter_key, text_of(number)) end
+  if tonumber(redis.call('GET', HIGHEST) or '0') < number then redis.call('SET', HIGHEST, text_of(number)) end
+end
+

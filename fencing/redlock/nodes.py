@@ -1,0 +1,215 @@
+"""What a coordinator knows of its nodes: which process answers, which is skipped, which tokens are in doubt. No I/O."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import re
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.process import after_fork
+from fencing.redis.connection_factory import ConnectionFactory
+from fencing.redis.quirks import sentinel_service
+from fencing.redis.resp import bulk, bulks
+from fencing.redis.scripts import RELEASE
+from fencing.redlock.calls import Fanout, member_words
+from fencing.redlock.scripts import ACQUIRE, RENEW
+
+logger = logging.getLogger("fencing")
+
+INFO = b"*1\r\n" + bulks(("INFO",))
+"""The question that each new connection begins with, packed."""
+
+LOADS = tuple(b"*3\r\n" + bulks(("SCRIPT", "LOAD", script.text)) for script in (ACQUIRE, RENEW, RELEASE))
+"""Each new connection loads these scripts. A node that is slower than the majority could not ask for their text: its
+reply is not waited for. An error reply, such as of a user who may not do that, is ignored."""
+
+FAILURES = 3
+"""After so many failures in a row a node is skipped."""
+
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""For how long it is skipped, in seconds: the pause doubles with each failure. Then one request tries it again."""
+
+DOUBT_SECONDS = 1.0
+"""For how long a node is not asked with a token whose release it has not answered. After that the release has arrived,
+or the answer is lost: a connection was closed."""
+
+MOST_DOUBTS = 1000
+"""For how many tokens a node remembers that it was sent a release which it has not answered."""
+
+
+class Health:
+    """The circuit breaker of one node."""
+
+    def __init__(self) -> None:
+        self._failures = 0
+        self._skipped_until = -math.inf
+
+    @property
+    def is_well(self) -> bool:
+        """Whether its last request did not fail."""
+        return self._failures == 0
+
+    def may_ask(self, now: float) -> bool:
+        """Return whether a request should be sent. If the pause is over, this is the one request that tries."""
+        if self._failures < FAILURES:
+            return True
+        if now < self._skipped_until:
+            return False
+        self._skipped_until = now + self._pause()
+        return True
+
+    def failed(self, now: float) -> None:
+        """Note that it did not reply in time, or that there was no connection."""
+        self._failures += 1
+        if self._failures >= FAILURES:
+            self._skipped_until = now + self._pause()
+
+    def replied(self) -> None:
+        """Note that it replied."""
+        self._failures = 0
+
+    def _pause(self) -> float:
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - FAILURES, 10))
+        return longest * random.uniform(0.5, 1)
+
+
+class Nodes:
+    """The nodes of a coordinator.
+
+    Attributes:
+        ready: the indices of those that came back, and have waited long enough to be admitted.
+    """
+
+    def __init__(self, clients: Sequence[Any], *, longest_ms: int, restart_wait: bool) -> None:
+        self.factories = [ConnectionFactory(client) for client in clients]
+        self.count = len(self.factories)
+        self.quorum = self.count // 2 + 1
+        self.ready: set[int] = set()
+        self._words = longest_ms, restart_wait
+        self._reset()
+        after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self.health = [Health() for _ in self.factories]
+        self._run_ids: dict[int, str] = {}
+        self._doubts: list[dict[str, float]] = [{} for _ in self.factories]  # token: since when
+
+    @property
+    def address(self) -> str:
+        """The addresses of all, for messages."""
+        return ", ".join(factory.address for factory in self.factories)
+
+    def chosen(self, fanout: Fanout, now: float) -> list[int]:
+        """Return the nodes to connect to: not those that are dead, unless a majority would be missing.
+
+        A release also goes to a dead node whose connection is open: the node may have granted.
+        """
+        nodes = list(fanout.nodes)
+        well = sum(self.health[i].is_well for i in nodes)
+        if well >= min(fanout.quorum, len(nodes)):
+            nodes = [i for i in nodes if self.health[i].may_ask(now)]
+        token = fanout.call.token if fanout.call.may_take else None
+        if token is not None:
+            nodes = [i for i in nodes if now - self._doubts[i].get(token, -math.inf) > DOUBT_SECONDS]
+        return nodes
+
+    def doubt(self, index: int, token: str) -> None:
+        """Note that a release of the token was sent behind a request that got no reply.
+
+        Until it is answered, the node is not asked with this token: the release may come after the new request.
+        """
+        doubts = self._doubts[index]
+        doubts[token] = time.monotonic()
+        for oldest in list(doubts)[:-MOST_DOUBTS]:
+            doubts.pop(oldest, None)
+
+    def settled(self, index: int, token: str | None) -> None:
+        """Note that a node has answered all that was sent with this token."""
+        if token is not None:
+            self._doubts[index].pop(token, None)
+
+    def note(self, index: int, reply: Any) -> None:
+        """Note a node's reply, also a late one."""
+        self.health[index].replied()
+        if type(reply) is list and reply[0] == b"back" and int(reply[1]) == 0:
+            self.ready.add(index)
+
+    def is_unknown(self, index: int) -> bool:
+        """Return whether no connection to the node was ever good."""
+        return index not in self._run_ids
+
+    def greeted(self, index: int, reply: Any) -> bytes:
+        """Return the words of a member, packed, for a new connection; ``reply``: that to ``INFO``.
+
+        Raises:
+            CoordinatorUnavailable: the server is none that can be a node.
+        """
+        info = dict(re.findall(rb"(?m)^([a-z_]+):([^\r\n]*)", reply)) if isinstance(reply, bytes) else {}
+        address = self.factories[index].address
+        run_id = info.get(b"run_id", b"").decode()
+        if not run_id:
+            raise CoordinatorUnavailable(
+                f"Redis at {address} does not tell its run id; allow the command INFO", address=address
+            )
+        if info.get(b"role", b"master") != b"master":
+            raise CoordinatorUnavailable(f"Redis at {address} is a replica; name its primary", address=address)
+        if info.get(b"cluster_enabled", b"0") != b"0":
+            raise CoordinatorUnavailable(
+                f"Redis at {address} belongs to a Redis Cluster; each node must be a single server", address=address
+            )
+        for other, its_id in list(self._run_ids.items()):
+            if its_id == run_id and other != index:
+                first, second = sorted((other + 1, index + 1))
+                raise CoordinatorUnavailable(
+                    f"nodes {first} and {second} are the same Redis server, at {address}; name each server once",
+                    address=address,
+                )
+        if self._run_ids.get(index) != run_id:
+            self._doubts[index].clear()  # what the former process had received is gone with it
+        self._run_ids[index] = run_id
+        if self.factories[index].must_ask_info():
+            self.factories[index].check_info(reply)
+        return bulk(member_words(run_id, *self._words))
+
+
+def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
+    """Return the clients of the nodes.
+
+    Raises:
+        TypeError, ValueError: they are not an odd number of clients of different single servers, at least three.
+    """
+    if isinstance(clients, (str, bytes)) or not hasattr(clients, "__iter__"):
+        raise TypeError(f"{coordinator} takes a list of clients, one for each node, not {type(clients).__name__}")
+    found: list[Any] = list(clients)
+    name = f"{wanted.__module__.removesuffix('.client')}.{wanted.__name__}"
+    for number, client in enumerate(found, 1):
+        kind = type(client).__name__
+        if "Cluster" in kind:
+            raise TypeError(f"client {number} is of a Redis Cluster; each node must be a single server, a {name}")
+        if not isinstance(client, wanted):
+            raise TypeError(f"client {number} must be a {name}, not {type(client).__module__}.{kind}")
+        if sentinel_service(client.connection_pool):
+            raise TypeError(f"client {number} is of a Sentinel; each node must be a single server, a {name}")
+    if len(found) < 3 or len(found) % 2 == 0:
+        raise ValueError(
+            f"{coordinator} takes an odd number of nodes, at least 3, not {len(found)}: with an even number, "
+            f"one more may fail no more"
+        )
+    return found
+
+
+def check_distinct(factories: Sequence[ConnectionFactory]) -> None:
+    """Raise ValueError if two nodes have the same address, even with other databases: one server fails as a whole."""
+    seen: dict[str, int] = {}
+    for number, factory in enumerate(factories, 1):
+        first = seen.setdefault(factory.address, number)
+        if first != number:
+            raise ValueError(
+                f"clients {first} and {number} are of the same server, {factory.address}; name each server once"
+            )

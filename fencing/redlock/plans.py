@@ -1,0 +1,311 @@
+"""The plans of a Redlock coordinator: rounds over all nodes, and the return of a node. No I/O."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+from fencing.kernel.effects import Plan, Sleep
+from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
+from fencing.kernel.fence import Fence, granted_fence
+from fencing.kernel.retry import Answer
+from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, owner_label
+from fencing.locks.holding import Grant
+from fencing.locks.settings import Settings
+from fencing.redis.calls import Call, release_call
+from fencing.redis.scripts import Script
+from fencing.redlock.calls import (
+    Fanout,
+    digest_of,
+    grant_call,
+    highest_call,
+    holder_call,
+    join_call,
+    release_all_call,
+    renew_call,
+)
+from fencing.redlock.decisions import (
+    Ask,
+    Confirm,
+    Decision,
+    Held,
+    Implausible,
+    Refused,
+    Replies,
+    check_settings,
+    decide_grant,
+    decide_holder,
+    decide_renewals,
+    seed_for,
+)
+from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
+
+MOST_ASKS = 3
+"""How often the caller that has most nodes asks the others again."""
+
+NOT_HELD = ord("g")
+"""The character of lua/release_several.lua for a lock that its token does not hold."""
+
+
+def _wall_clock_us() -> int:
+    return time.time_ns() // 1000
+
+
+class RedlockPlans(Backend):
+    """The plans of several independent Redis servers, of which a majority must agree.
+
+    A client with ``perform`` sets the attributes.
+    """
+
+    service = "a majority of the Redis nodes"
+    max_renewals: int = 100
+    """Leases per call, with three keys each. One call blocks a server for well under a millisecond."""
+
+    ttl_per_lock: ClassVar[Literal[True]] = True
+
+    nodes: int
+    """How many nodes there are."""
+
+    node_timeout: float
+    """Seconds after which a node's missing reply counts as a refusal."""
+
+    longest_ttl: float
+    """Seconds: no grant lasts longer without a renewal. A node that came back grants nothing for so long."""
+
+    restart_wait: bool = True
+    clock_floor: bool = True
+    wall_clock_us: Callable[[], int] = staticmethod(_wall_clock_us)
+
+    ready: set[int]
+    """The nodes that came back, and have waited long enough to be admitted."""
+
+    @property
+    def quorum(self) -> int:
+        """The number of nodes that are a majority."""
+        return self.nodes // 2 + 1
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        while True:
+            if self.ready:
+                yield from self.plan_admit()
+            decision, sent_at = yield from self._plan_grant(ACQUIRE, resource, token, (), settings, floor, deadline)
+            if isinstance(decision, Held):
+                return _grant(resource, decision, token, settings, sent_at)
+            assert isinstance(decision, Refused)
+            if decision.waiting_ms is None or decision.owner is not None or decision.remaining_ms is not None:
+                left = decision.remaining_ms
+                return Taken(BACKOFF.first if left is None else left / 1000, decision.owner)
+            yield from self._plan_wait_for_members(decision.waiting_ms / 1000, resource, deadline)
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        return (yield from self._plan_take(REMINT, fence.resource, token, (fence.token,), settings, floor, deadline))
+
+    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
+        grant = yield from self._plan_take(FORCE_RELEASE, resource, token, (), settings, floor, deadline)
+        if grant is None:
+            raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+        return grant
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
+        fences = [grant.fence for grant in grants]
+        about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
+        answer = yield from self._plan_answer(renew_call(fences, settings.milliseconds), about, settings, deadline)
+        decided = decide_renewals(answer.value, len(fences), self.quorum)
+        if all(each is None for each in decided):
+            raise self._too_few(answer.value, about)
+        until = settings.deadline(answer.sent_at)
+        # Without enough replies the lease keeps its deadline, and is due again.
+        return [until if each else None if each is False else -math.inf for each in decided]
+
+    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        call = release_call(fence.resource, fence.token)
+        answer = yield from self._plan_answer(call, fence.resource, settings, deadline)
+        not_held = sum(reply == 0 for reply in answer.value if type(reply) is int)
+        return not_held < self.quorum or answer.repeated  # an earlier attempt may have freed it
+
+    def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
+        """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
+        answer = yield from self._plan_answer(release_all_call(fences), f"{len(fences)} locks", settings, deadline)
+        replies = [reply for reply in answer.value if type(reply) is bytes]
+        not_held = [sum(reply[i] == NOT_HELD for reply in replies) for i in range(len(fences))]
+        return [each < self.quorum or answer.repeated for each in not_held]
+
+    def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
+        answer = yield from self._plan_answer(holder_call(resource), resource, settings, deadline)
+        reply = decide_holder(answer.value, self.quorum)
+        if reply is None:
+            return None
+        remaining, held_for, number, owner = int(reply[1]), int(reply[2]), reply[3], reply[4]
+        return Holder(
+            owner=owner.decode("utf-8", "replace") if number else None,
+            number=int(number) if number else None,
+            held_for=held_for / 1000 if number else None,
+            remaining=remaining / 1000 if remaining >= 0 else None,
+        )
+
+    # Nodes that come back
+
+    def plan_admit(self) -> Plan[None]:
+        """Admit the nodes that came back and have waited long enough, with numbers above those of the members."""
+        self.ready.clear()
+        replies: Replies = yield self._fanout(highest_call(), self._all, quorum=self.nodes + 1, least=0)  # all of them
+        waited = tuple(i for i, reply in enumerate(replies) if _is_stranger(reply) and int(reply[2]) == 0)
+        seed = seed_for(replies, self.quorum, self.wall_clock_us() if self.clock_floor else 0)
+        if waited and seed is not None:
+            yield self._fanout(join_call(seed, at_once=False), waited, quorum=len(waited), least=0)
+
+    def plan_initialise(self) -> Plan[None]:
+        """Admit all nodes at once. None of them may ever have granted a lock."""
+        deadline = self.clock() + self.settings.request_seconds
+        replies = yield from self._plan_all(highest_call(), deadline)
+        if all(reply[0] == b"member" for reply in replies):
+            return
+        for index, reply in enumerate(replies):
+            if int(reply[1]) != 0:
+                raise CoordinatorUnavailable(
+                    f"node {index + 1} has granted locks before, so the nodes cannot be admitted at once; "
+                    f"those that came back are admitted by themselves after {self.longest_ttl:g} s"
+                )
+        yield from self._plan_all(join_call(0, at_once=True), deadline)
+
+    def _plan_all(self, call: Call, deadline: float) -> Plan[Replies]:
+        answer = yield from self._plan_answer(
+            call, "all nodes", self.settings, deadline, quorum=self.nodes + 1, least=self.nodes
+        )
+        replies: Replies = answer.value
+        return replies
+
+    def _plan_wait_for_members(self, seconds: float, about: str, deadline: float) -> Plan[None]:
+        """Wait until a node may be admitted."""
+        now = self.clock()
+        if now + seconds >= deadline:
+            raise CoordinatorUnavailable(
+                f"no majority for {about!r}: nodes came back from a restart, and the next one takes part in "
+                f"{seconds:.3g} s; retry then",
+                resource=about,
+                address=self.address,
+            )
+        yield Sleep(max(seconds, self.node_timeout))
+        yield from self.plan_admit()
+
+    # Rounds
+
+    @property
+    def _all(self) -> tuple[int, ...]:
+        return tuple(range(self.nodes))
+
+    def _fanout(
+        self, call: Call, nodes: tuple[int, ...], *, least: int, quorum: int | None = None, timeout: float = math.inf
+    ) -> Fanout:
+        return Fanout(call, nodes, self.quorum if quorum is None else quorum, least, min(self.node_timeout, timeout))
+
+    def _plan_answer(
+        self,
+        call: Call,
+        about: str,
+        settings: Settings,
+        deadline: float,
+        *,
+        may_take: str | None = None,
+        quorum: int | None = None,
+        least: int | None = None,
+    ) -> Plan[Answer]:
+        """Send a call to all nodes until a majority has replied."""
+
+        def attempt(timeout: float, last: bool) -> Fanout:
+            needed = self.quorum if least is None else least
+            return self._fanout(call, self._all, least=needed, quorum=quorum, timeout=timeout)
+
+        try:
+            answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
+        except CoordinatorUnavailable:
+            if may_take is not None:  # a minority may have granted
+                yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
+            raise
+        check_settings(answer.value, math.ceil(self.longest_ttl * 1000), self.restart_wait)
+        return answer
+
+    def _plan_grant(
+        self,
+        script: Script,
+        resource: str,
+        token: str,
+        more: tuple[str, ...],
+        settings: Settings,
+        floor: int,
+        deadline: float,
+    ) -> Plan[tuple[Decision, float]]:
+        """Send a script that grants to all nodes, and decide. What a minority granted is released."""
+        proposal = self.wall_clock_us() if self.clock_floor else 1
+        args = (settings.milliseconds, owner_label(settings), floor, proposal, *more)
+        call = grant_call(script, resource, token, args)
+        answer = yield from self._plan_answer(call, resource, settings, deadline, may_take=token)
+        sent_at, replies = answer.sent_at, list(answer.value)
+        for _ in range(MOST_ASKS):
+            decision = decide_grant(replies, self.quorum, digest_of(token))
+            if not isinstance(decision, Ask):
+                break
+            yield Sleep(self.node_timeout / 4)
+            again = yield self._fanout(call, decision.nodes, least=0)
+            for i in decision.nodes:
+                replies[i] = again[i]
+        if isinstance(decision, Confirm):
+            decision = yield from self._plan_confirm(decision, resource, token, settings)
+        if isinstance(decision, Held) and self.clock() < settings.deadline(sent_at):
+            return decision, sent_at
+        yield from self._plan_undo(replies, resource, token)
+        if isinstance(decision, Implausible):
+            raise MarkImplausible(resource=resource, number=decision.number, ceiling=decision.ceiling)
+        return decision if isinstance(decision, Refused) else Refused(None, None), sent_at
+
+    def _plan_confirm(self, decision: Confirm, resource: str, token: str, settings: Settings) -> Plan[Decision]:
+        """Raise the lower numbers to the highest one, where the lock is still the token's."""
+        call = renew_call([Fence(resource, decision.number, token)], settings.milliseconds)
+        needed = self.quorum - decision.agreed
+        replies: Replies = yield self._fanout(call, decision.nodes, quorum=needed, least=0)
+        confirmed = sum(reply == b"r" for reply in replies)
+        return Held(decision.number) if confirmed >= needed else Refused(None, None)
+
+    def _plan_undo(self, replies: Replies, resource: str, token: str) -> Plan[None]:
+        """Release what nodes granted, or may grant: a time-out has been followed by a release already."""
+        nodes = tuple(i for i, reply in enumerate(replies) if type(reply) is bytes or reply is None)
+        granted = sum(type(reply) is bytes for reply in replies)
+        if nodes:  # the others need not be waited for: the release arrives behind the request
+            yield self._fanout(release_call(resource, token), nodes, quorum=granted, least=0)
+
+    def _plan_take(
+        self,
+        script: Script,
+        resource: str,
+        token: str,
+        more: tuple[str, ...],
+        settings: Settings,
+        floor: int,
+        deadline: float,
+    ) -> Plan[Grant | None]:
+        """Take the lock from another token. Return None if that token no longer holds it."""
+        decision, sent_at = yield from self._plan_grant(script, resource, token, more, settings, floor, deadline)
+        if isinstance(decision, Held):
+            return _grant(resource, decision, token, settings, sent_at)
+        return None
+
+    def _too_few(self, replies: Replies, about: str) -> CoordinatorUnavailable:
+        text = "nodes came back from a restart" if any(type(reply) is list for reply in replies) else "they disagree"
+        return CoordinatorUnavailable(f"no majority for {about!r}: {text}; retry", resource=about, address=self.address)
+
+
+def _is_stranger(reply: Any) -> bool:
+    return type(reply) is list and reply[0] == b"stranger"
+
+
+def _grant(resource: str, held: Held, token: str, settings: Settings, sent_at: float) -> Grant:
+    return Grant(granted_fence(resource, held.number, token), settings.deadline(sent_at))

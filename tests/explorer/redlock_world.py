@@ -1,0 +1,472 @@
+"""Redlock's own plans over several simulated nodes, in every order of requests, replies and faults.
+
+A client has a connection to each node: its requests arrive there in order. Each arrival is a step. A client's fan-out
+ends as in the library: when enough replies agree, or each node has replied or failed. What is under way stays so.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from fencing.kernel.effects import Sleep
+from fencing.kernel.errors import FencingError
+from fencing.kernel.fence import Fence
+from fencing.kernel.retry import NoReply
+from fencing.locks.holding import Grant
+from fencing.locks.settings import Settings
+from fencing.redis.calls import Call
+from fencing.redis.keys import keys_of
+from fencing.redlock.calls import FOR_ANYONE, Fanout, member_words
+from fencing.redlock.decisions import check_answered, vote
+from fencing.redlock.plans import RedlockPlans
+from tests.explorer.redlock_nodes import BACK, MEMBER, Node
+from tests.explorer.search import Violation
+from tests.explorer.simulated_redis import EMPTY, Reply, Snapshot
+
+__all__ = ["NOT_HIGHER", "TWICE", "Faults", "Nodes", "Program", "explore"]
+
+TTL = 10.0
+TTL_US = 10_000_000
+NOT_HIGHER = "a number is not higher than one that was held before"
+TWICE = "two holders have the same number"
+
+Operation = Literal["acquire", "again", "remint", "release", "admit", "other"]
+
+
+class Program(NamedTuple):
+    """What a client does, in order.
+
+    ``again``: the same request, with the same token, as after a restart. ``admit``: look after nodes that came back.
+    ``other``: take a lock whose numbers are counted elsewhere.
+    """
+
+    operations: tuple[Operation, ...] = ("acquire", "release")
+
+
+class Faults(NamedTuple):
+    """How often each fault may happen."""
+
+    lost_requests: int = 0
+    lost_replies: int = 0
+    late: int = 0  # a time-out: the request arrives later, and its release behind it
+    repeats: int = 0  # the network delivers a request once more
+    expiries: int = 0  # of one lock at one node: its clock jumps
+    ttls: int = 0  # a whole ttl passes for all
+    restarts: int = 0  # of a node, without its data
+
+
+NO_FAULTS = Faults()
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes and clients of an exploration.
+
+    Args:
+        clients: what each client does.
+        faults: what may go wrong.
+        counters: what each node has minted before, for attempts that failed.
+        back: a node that has restarted without its data, and has waited for a ttl; the highest number was held. None:
+            there is none.
+        plans, node: with a rule off.
+    """
+
+    clients: tuple[Program, ...]
+    faults: Faults = NO_FAULTS
+    counters: tuple[int, ...] = (0, 0, 0)
+    back: int | None = None
+    plans: type[RedlockPlans] = RedlockPlans
+    node: type[Node] = Node
+
+
+class Request(NamedTuple):
+    call: Call
+    is_awaited: bool
+    repeat: bool = False
+
+
+class Client(NamedTuple):
+    step: int = 0  # which operation
+    token: int = 0  # how many were drawn
+    history: tuple[Any, ...] = ()  # results of the fan-outs, with the clock at their end
+    fence: tuple[int, str] | None = None
+    started: int = -1  # the highest number that was held when this operation began
+    asked: Fanout | None = None
+    replies: tuple[Any, ...] = ()
+
+
+class State(NamedTuple):
+    nodes: tuple[Snapshot, ...]
+    runs: tuple[int, ...]  # how often each node was restarted
+    clients: tuple[Client, ...]
+    queues: tuple[tuple[tuple[Request, ...], ...], ...]  # of each client, for each node
+    used: Faults = Faults()
+    held: frozenset[int] = frozenset()
+    clock: int = 0  # ttls
+
+
+@dataclass
+class Found:
+    states: int = 0
+    seconds: float = 0.0
+    exhausted: bool = False
+    grants: int = 0
+    violations: dict[str, Violation] = field(default_factory=dict)
+
+
+class _Lost(NamedTuple):
+    """No reply from a node."""
+
+
+class _World:
+    def __init__(self, scenario: Nodes) -> None:
+        self.scenario = scenario
+        self.count = len(scenario.counters)
+        self._ran: dict[Any, tuple[Reply, Snapshot]] = {}
+        self._followed: dict[Any, tuple[Fanout | None, Any]] = {}
+        self.grants = 0
+
+    def start(self) -> State:
+        nodes = []
+        for index, counter in enumerate(self.scenario.counters):
+            node = self.scenario.node(EMPTY._replace(clock_us=TTL_US))
+            if index == self.scenario.back:
+                node.set(BACK, f"process-{index}-0 0".encode())
+                nodes.append(node.snapshot())
+                continue
+            node.set(MEMBER, self._words(index, 0).encode())
+            if counter:
+                node._raise_numbers(keys_of("r").counter, counter)
+            nodes.append(node.snapshot())
+        idle = tuple(() for _ in range(self.count))
+        clients = tuple(Client() for _ in self.scenario.clients)
+        held = frozenset() if self.scenario.back is None else frozenset({max(self.scenario.counters)})
+        state = State(tuple(nodes), (0,) * self.count, clients, tuple(idle for _ in clients), held=held)
+        for index in range(len(clients)):
+            state, violated = self._go_on(state, index)
+            assert not violated
+        return state
+
+    # Steps
+
+    def steps(self, state: State) -> Iterator[tuple[str, State, tuple[str, ...]]]:
+        for client, queues in enumerate(state.queues):
+            for node, queue in enumerate(queues):
+                if queue:
+                    yield from self._arrivals(state, client, node, queue[0])
+        for client, local in enumerate(state.clients):
+            if local.asked is None and local.step < len(self.scenario.clients[client].operations):
+                began, violated = self._begin(state, client)
+                yield f"{_name(client)} begins to {self._operation(state, client)}", began, violated
+        yield from self._faults(state)
+
+    def _arrivals(
+        self, state: State, client: int, node: int, request: Request
+    ) -> Iterator[tuple[str, State, tuple[str, ...]]]:
+        what = f"{_name(client)}'s {request.call.script.name} at {node + 1}"
+        rest = _pop(state, client, node)
+        reply, ran = self._run(rest, node, request.call)
+        said = _said(reply)
+        if not request.is_awaited:
+            yield f"{what} lands: {said}", ran, ()
+            return
+        after, violated = self._reply(ran, client, node, reply)
+        yield f"{what}: {said}", after, violated
+        if self._allowed(state, "repeats"):
+            again = _push(_counted(ran, "repeats"), client, node, Request(request.call, False, True), front=True)
+            after, violated = self._reply(again, client, node, reply)
+            yield f"{what}: {said}, and under way once more", after, violated
+        for fault, base, left in (
+            ("lost_requests", rest, None),
+            ("lost_replies", ran, None),
+            ("late", rest, request._replace(is_awaited=False)),
+        ):
+            if self._allowed(state, fault):
+                without = _counted(base, fault)
+                if left is not None:
+                    without = _push(without, client, node, left)
+                if request.call.compensation is not None:
+                    without = _push(without, client, node, Request(request.call.compensation, False))
+                after, violated = self._reply(without, client, node, _Lost())
+                yield f"{what}: {fault.replace('_', ' ')}", after, violated
+
+    def _faults(self, state: State) -> Iterator[tuple[str, State, tuple[str, ...]]]:
+        if self._allowed(state, "expiries"):
+            for index, snapshot in enumerate(state.nodes):
+                node = self.scenario.node(snapshot)
+                if node.get("r") is not None:
+                    node.delete("r")
+                    after = _with_node(state, index, node.snapshot())
+                    yield f"the lock expires at {index + 1}", _counted(after, "expiries"), ()
+        if self._allowed(state, "ttls"):
+            nodes = tuple(
+                self.scenario.node(each._replace(clock_us=each.clock_us + TTL_US)).snapshot() for each in state.nodes
+            )
+            yield "a ttl passes", _counted(state._replace(nodes=nodes, clock=state.clock + 1), "ttls"), ()
+        if self._allowed(state, "restarts"):
+            for index in range(self.count):
+                yield f"node {index + 1} restarts empty", *self._restarted(state, index)
+
+    def _restarted(self, state: State, index: int) -> tuple[State, tuple[str, ...]]:
+        runs = tuple(run + (i == index) for i, run in enumerate(state.runs))
+        empty = Snapshot((), state.nodes[index].clock_us)
+        state = _counted(_with_node(state, index, empty), "restarts")._replace(runs=runs)
+        violated: tuple[str, ...] = ()
+        for client in range(len(state.clients)):
+            waiting = any(request.is_awaited for request in state.queues[client][index])
+            while state.queues[client][index]:
+                state = _pop(state, client, index)
+            if waiting:
+                state, more = self._reply(state, client, index, _Lost())
+                violated += more
+        return state, violated
+
+    def _allowed(self, state: State, fault: str) -> bool:
+        return bool(getattr(state.used, fault) < getattr(self.scenario.faults, fault))
+
+    # What a reply does
+
+    def _run(self, state: State, index: int, call: Call) -> tuple[Reply, State]:
+        key = (state.nodes[index], state.runs[index], call)
+        found = self._ran.get(key)
+        if found is None:
+            node = self.scenario.node(state.nodes[index])
+            words = () if call.script.name in FOR_ANYONE else (self._words(index, state.runs[index]),)
+            reply = node.run(call.script.name, call.keys, (*call.args, *words))
+            found = self._ran[key] = (reply, node.snapshot())
+        return found[0], _with_node(state, index, found[1])
+
+    def _words(self, index: int, run: int) -> str:
+        return member_words(f"process-{index}-{run}", TTL_US // 1000, True)
+
+    def _reply(self, state: State, client: int, node: int, reply: Any) -> tuple[State, tuple[str, ...]]:
+        local = state.clients[client]
+        fanout = local.asked
+        assert fanout is not None
+        replies = _replaced(local.replies, node, reply)
+        state = _with_client(state, client, local._replace(replies=replies))
+        votes = [vote(_plain(each)) for i, each in enumerate(replies) if i in fanout.nodes and _has(each)]
+        missing = [i for i in fanout.nodes if replies[i] is None]
+        if missing and not any(votes.count(each) >= fanout.quorum for each in votes):
+            return state, ()
+        return self._ended(state, client)
+
+    def _ended(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
+        """End a fan-out. What is still under way is not awaited any more."""
+        local = state.clients[client]
+        mine = tuple(tuple(each._replace(is_awaited=False) for each in queue) for queue in state.queues[client])
+        state = state._replace(queues=_replaced(state.queues, client, mine))
+        local = local._replace(history=(*local.history, (local.replies, state.clock)), asked=None, replies=())
+        return self._go_on(_with_client(state, client, local), client)
+
+    # The client's plan
+
+    def _operation(self, state: State, client: int) -> Operation:
+        return self.scenario.clients[client].operations[state.clients[client].step]
+
+    def _begin(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
+        local = state.clients[client]
+        drawn = local.token + (self._operation(state, client) in ("acquire", "remint", "other"))
+        highest = max(state.held, default=0)
+        return self._go_on(_with_client(state, client, local._replace(started=highest, token=drawn)), client)
+
+    def _go_on(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
+        """Run the plan to its next fan-out, or to the operation's end. The first one begins by a step of its own."""
+        local = state.clients[client]
+        if local.started < 0:
+            return state, ()
+        fanout, outcome = self._follow(client, local, self._operation(state, client), state.clock)
+        if fanout is not None:
+            state = _with_client(state, client, local._replace(asked=fanout, replies=(None,) * self.count))
+            for node in fanout.nodes:
+                state = _push(state, client, node, Request(fanout.call, fanout.quorum > 0))
+            return state if fanout.quorum > 0 else self._ended(state, client)[0], ()
+        return self._operation_ended(state, client, outcome)
+
+    def _operation_ended(self, state: State, client: int, outcome: Any) -> tuple[State, tuple[str, ...]]:
+        local, operation = state.clients[client], self._operation(state, client)
+        after = Client(local.step + 1, local.token, fence=local.fence)
+        if operation in ("admit", "other"):
+            return _with_client(state, client, after), ()
+        if operation == "release":
+            return _with_client(state, client, after._replace(fence=None)), ()
+        if not isinstance(outcome, Grant):
+            last = len(self.scenario.clients[client].operations)
+            following = after if operation == "acquire" and self._repeats(client, after) else after._replace(step=last)
+            return _with_client(state, client, following), ()
+        self.grants += 1
+        number = outcome.fence.number
+        mine = local.fence is not None and local.fence == (number, outcome.fence.token)
+        violated: tuple[str, ...] = ()
+        if not mine:
+            violated += (NOT_HIGHER,) if number < local.started else ()
+            violated += (TWICE,) if number in state.held else ()
+            state = state._replace(held=state.held | {number})
+        fence = (number, outcome.fence.token)
+        return _with_client(state, client, after._replace(fence=fence)), violated
+
+    def _repeats(self, client: int, local: Client) -> bool:
+        operations = self.scenario.clients[client].operations
+        return local.step < len(operations) and operations[local.step] in ("again", "acquire")
+
+    def _plans(self, now: float) -> RedlockPlans:
+        plans = self.scenario.plans()
+        plans.nodes, plans.ready, plans.node_timeout = self.count, set(), 0.01
+        plans.longest_ttl, plans.clock_floor = TTL, False
+        plans.clock = lambda: now
+        return plans
+
+    def _follow(self, client: int, local: Client, operation: Operation, clock: int) -> tuple[Fanout | None, Any]:
+        began = local.history[0][1] if local.history else clock
+        key = (client, local.token, local.history, local.fence, operation, began)
+        found = self._followed.get(key)
+        if found is None:
+            with _no_chance():
+                found = self._followed[key] = self._replay(client, local, operation, began)
+        return found
+
+    def _replay(self, client: int, local: Client, operation: Operation, began: int) -> tuple[Fanout | None, Any]:
+        now = began * TTL
+        backend = self._plans(0.0)
+        backend.clock = lambda: now
+        settings = Settings(ttl=TTL, owner="explorer").for_one_try()
+        token = f"{_name(client)}-{local.token:020d}"
+        resource = "s" if operation == "other" else "r"
+        plan: Any
+        if operation == "admit":
+            plan = backend.plan_admit()
+        elif operation in ("acquire", "again", "other"):
+            plan = backend.plan_acquire(resource, token, settings, floor=0, deadline=now)
+        else:
+            assert local.fence is not None
+            fence = Fence(resource, *local.fence)
+            if operation == "release":
+                plan = backend.plan_release(fence, settings, deadline=now)
+            else:
+                plan = backend.plan_remint(fence, token, settings, floor=fence.number, deadline=now)
+        history = list(local.history)
+        result: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                effect = plan.send(result) if error is None else plan.throw(error)
+            except StopIteration as stop:
+                return None, stop.value
+            except FencingError as failure:
+                return None, failure
+            result = error = None
+            if isinstance(effect, Sleep):
+                continue
+            if not history:
+                plan.close()
+                return effect, None
+            replies, clock = history.pop(0)
+            now = clock * TTL
+            result = [_plain(each) for each in replies]
+            try:
+                check_answered(result, effect.least)
+            except (NoReply, FencingError) as failure:
+                result, error = None, failure
+
+
+def explore(scenario: Nodes, *, until: str | None = None, limit: int = 5_000_000) -> Found:
+    """Visit every state of a scenario; stop at the first violation (of ``until``, if it is given)."""
+    started = time.perf_counter()
+    world, found = _World(scenario), Found()
+    start = world.start()
+    came_from: dict[State, tuple[State, str] | None] = {start: None}
+    level = [start]
+    try:
+        while level and len(came_from) < limit:
+            following = []
+            for state in level:
+                for label, after, violated in world.steps(state):
+                    for kind in violated:
+                        found.violations.setdefault(kind, Violation(kind, (*_trace(came_from, state), label)))
+                        if until is None or kind == until:
+                            return found
+                    origin = (state, label)
+                    if came_from.setdefault(after, origin) is origin:
+                        following.append(after)
+            level = following
+        found.exhausted = not level
+        return found
+    finally:
+        found.states, found.grants = len(came_from), world.grants
+        found.seconds = time.perf_counter() - started
+
+
+def _trace(came_from: dict[State, tuple[State, str] | None], state: State) -> tuple[str, ...]:
+    labels = []
+    before = came_from[state]
+    while before is not None:
+        state, label = before
+        labels.append(label)
+        before = came_from[state]
+    return tuple(reversed(labels))
+
+
+# Small changes to a state
+
+
+def _name(client: int) -> str:
+    return "ABCDEFGH"[client]
+
+
+def _said(reply: Reply) -> str:
+    """A reply in a word."""
+    if isinstance(reply, tuple):
+        return " ".join(str(each, "utf-8") if isinstance(each, bytes) else str(each) for each in reply[:1])
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def _has(reply: Any) -> bool:
+    return reply is not None and not isinstance(reply, _Lost)
+
+
+def _plain(reply: Any) -> Any:
+    if isinstance(reply, _Lost):
+        return NoReply(TimeoutError("no reply"), may_have_run=True)
+    return list(reply) if isinstance(reply, tuple) else reply
+
+
+def _replaced(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def _with_node(state: State, index: int, snapshot: Snapshot) -> State:
+    return state._replace(nodes=_replaced(state.nodes, index, snapshot))
+
+
+def _with_client(state: State, index: int, client: Client) -> State:
+    return state._replace(clients=_replaced(state.clients, index, client))
+
+
+def _counted(state: State, fault: str) -> State:
+    return state._replace(used=state.used._replace(**{fault: getattr(state.used, fault) + 1}))
+
+
+def _push(state: State, client: int, node: int, request: Request, *, front: bool = False) -> State:
+    queue = state.queues[client][node]
+    queue = (request, *queue) if front else (*queue, request)
+    return state._replace(queues=_replaced(state.queues, client, _replaced(state.queues[client], node, queue)))
+
+
+def _pop(state: State, client: int, node: int) -> State:
+    queue = state.queues[client][node][1:]
+    return state._replace(queues=_replaced(state.queues, client, _replaced(state.queues[client], node, queue)))
+
+
+@contextmanager
+def _no_chance() -> Iterator[None]:
+    before = random.uniform
+    random.uniform = lambda low, high: high  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        random.uniform = before

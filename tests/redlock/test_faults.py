@@ -1,0 +1,211 @@
+"""Nodes that die, freeze and are cut off, a client that stops, and data that a guard keeps right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from fencing import CoordinatorUnavailable, FencingError, NotAcquired, StaleFence
+from fencing.kernel.retry import NoReply
+from fencing.redlock.calls import Fanout, grant_call
+from fencing.redlock.scripts import ACQUIRE
+from tests.support.redlock import FreshNodes, RedlockNodes
+from tests.support.servers import Proxy
+from tests.support.sides import Account, Side
+
+TWO = ("killed", "frozen", "cut off")
+
+
+class Cut:
+    """Five nodes, each behind a proxy, of which some fail."""
+
+    def __init__(self, nodes: RedlockNodes, proxies: list[Proxy]) -> None:
+        self.nodes, self.proxies = nodes, proxies
+
+    @property
+    def urls(self) -> list[str]:
+        return [proxy.url(server.url) for proxy, server in zip(self.proxies, self.nodes.servers, strict=True)]
+
+    def fail(self, how: str, count: int) -> None:
+        for server, proxy in list(zip(self.nodes.servers, self.proxies, strict=True))[:count]:
+            if how == "killed":
+                server.kill()
+            elif how == "frozen":
+                server.freeze()
+            else:
+                proxy.silence()
+
+    def restore(self) -> None:
+        for server, proxy in zip(self.nodes.servers, self.proxies, strict=True):
+            proxy.restore()
+            if server.pid is not None:
+                server.thaw()
+
+
+@pytest.fixture
+def five(fresh_nodes: FreshNodes) -> Iterator[Cut]:
+    nodes = fresh_nodes(5, longest_ttl=10.0)
+    with ExitStack() as stack:
+        five = Cut(nodes, [stack.enter_context(Proxy(server.host, server.port)) for server in nodes.servers])
+        yield five
+        five.restore()
+
+
+def numbers_of(side: Side, coordinator: Any, count: int) -> list[int]:
+    numbers = []
+    for _ in range(count):
+        lease = side.call(coordinator.acquire, "r", timeout=10)
+        numbers.append(lease.fence.number)
+        assert side.call(lease.release) is True
+    return numbers
+
+
+@pytest.mark.parametrize("how", TWO)
+def test_two_of_five_nodes_may_fail(side: Side, five: Cut, how: str) -> None:
+    coordinator = five.nodes.coordinator(side, five.urls)
+    numbers = numbers_of(side, coordinator, 3)
+    held = side.call(coordinator.acquire, "held", timeout=10)
+    five.fail(how, 2)
+    numbers += numbers_of(side, coordinator, 30)
+    side.call(held.renew)
+    assert side.call(coordinator.try_acquire, "held") is None
+    side.call(held.release)
+    five.restore()
+    numbers += numbers_of(side, coordinator, 3)
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("how", TWO)
+def test_without_a_majority_there_are_no_locks_and_it_is_told_in_time(side: Side, five: Cut, how: str) -> None:
+    coordinator = five.nodes.coordinator(side, five.urls, ttl=1.5)
+    lease = side.call(coordinator.acquire, "held", timeout=10)
+    before = numbers_of(side, coordinator, 1)
+    five.fail(how, 3)
+    for timeout in (0, 0.3):
+        started = time.monotonic()
+        error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=timeout)
+        assert "2 of 5 nodes answered, and 3 are needed" in str(error)
+        assert time.monotonic() - started < 5
+    side.expect(FencingError, lease.renew)
+    five.restore()
+    if how != "killed":
+        after = numbers_of(side, coordinator, 2)  # nothing stays taken by what arrived late
+        assert [*before, *after] == sorted({*before, *after})
+
+
+def test_a_late_request_leaves_nothing_behind(side: Side, five: Cut) -> None:
+    """A release was sent behind each request that got no reply."""
+    coordinator = five.nodes.coordinator(side, five.urls, node_timeout=0.05)
+    numbers_of(side, coordinator, 1)
+    five.fail("frozen", 3)
+    side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.2)
+    five.restore()
+    for server in five.nodes.servers:
+        with server.client() as client:
+            side.wait_until(lambda client=client: client.get("r") is None)  # type: ignore[misc]
+
+
+def test_a_stopped_client_loses_the_lock_and_a_guard_refuses_it(five: Cut, side: Side, account: Account) -> None:
+    """The client stops after the majority has granted, for longer than the ttl."""
+    first = five.nodes.coordinator(side, ttl=0.4, node_timeout=0.1, renew=False, guards=[account.guard])
+    second = five.nodes.coordinator(side, ttl=0.4, node_timeout=0.1, guards=[account.guard])
+    lost = 0
+    late = side.call(first.acquire, "r", timeout=10)
+    read = account.balance
+    time.sleep(0.5)  # it is stopped
+    newer = side.call(second.acquire, "r", timeout=10)
+    account.write(newer, account.balance + 5)
+    side.expect(StaleFence, account.write, late, read + 10)
+    side.call(newer.release)
+    assert account.balance == read + 5, "under the guard nothing is lost"
+    account.sql("UPDATE account SET balance = :late WHERE name = 'r'", late=read + 10)  # without it
+    lost += account.balance != read + 15
+    assert lost == 1, "without a guard the update of the newer holder is lost"
+
+
+def test_clocks_that_jump_end_leases_early_and_numbers_grow_all_the_same(side: Side, five: Cut) -> None:
+    """The keys of three nodes expire, as they do when the clocks of the nodes jump ahead."""
+    first, second = five.nodes.coordinator(side), five.nodes.coordinator(side)
+    lease = side.call(first.acquire, "r", timeout=10)
+    assert side.call(second.try_acquire, "r") is None
+    for server in five.nodes.servers[:3]:
+        with server.client() as client:
+            client.pexpire("r", 1)
+    newer = side.call(second.acquire, "r", timeout=10)
+    assert newer.fence.number > lease.fence.number
+    assert lease.held, "two clients believe that they hold it: this is what guards are for"
+    side.call(newer.release)
+    side.call(lease.release)
+
+
+@pytest.mark.parametrize("ahead", [-60, 60])
+def test_a_client_whose_clock_is_wrong_by_a_minute(side: Side, five: Cut, ahead: int) -> None:
+    right, wrong = five.nodes.coordinator(side), five.nodes.coordinator(side)
+    clock = wrong.wall_clock_us
+    wrong.wall_clock_us = lambda: clock() + ahead * 1_000_000
+    numbers = []
+    for _ in range(4):
+        numbers += numbers_of(side, right, 1) + numbers_of(side, wrong, 1)
+    assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(150, marks=pytest.mark.thorough)])
+def test_racing_clients_never_share_a_lock_or_a_number(side: Side, five: Cut, rounds: int) -> None:
+    coordinators = [five.nodes.coordinator(side, node_timeout=0.1) for _ in range(4)]
+    held: list[int] = []
+    numbers: list[int] = []
+
+    def work(coordinator: Any) -> None:
+        for _ in range(rounds):
+            try:
+                lease = side.call(coordinator.acquire, "r", timeout=20)
+            except NotAcquired:
+                continue
+            held.append(1)
+            assert len(held) == 1
+            numbers.append(lease.fence.number)
+            held.pop()
+            side.call(lease.release)
+
+    side.race([lambda each=each: work(each) for each in coordinators])  # type: ignore[misc]
+    assert len(numbers) > rounds
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_release_is_sent_behind_each_request_without_a_reply(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(side, node_timeout=0.1)
+    call = grant_call(ACQUIRE, "r", "t" * 22, (60_000, "me", 0, 1))
+    numbers_of(side, coordinator, 1)  # all connections are open
+    before = [highest_of(server) for server in nodes.servers]
+    for server in nodes.servers[:2]:
+        server.freeze()
+    side.expect(NoReply, coordinator.perform, Fanout(call, (0, 1, 2), 2, 2, 0.1))
+    for server, earlier in zip(nodes.servers[:2], before, strict=False):
+        server.thaw()
+        side.wait_until(lambda server=server, earlier=earlier: highest_of(server) > earlier)  # type: ignore[misc]
+        with server.client() as client:
+            side.wait_until(lambda client=client: client.get("r") is None)  # type: ignore[misc]
+    with nodes.servers[2].client() as client:
+        assert client.get("r") is not None, "it replied, so the caller knows"
+
+
+def highest_of(server: Any) -> int:
+    with server.client() as client:
+        return int(client.get("fencing:1:highest"))
+
+
+def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: RedlockNodes) -> None:
+    coordinator, name = redlock_nodes.coordinator(side), f"refused:{side.name}"
+    clients = [server.client() for server in redlock_nodes.servers]
+    for client in clients[:3]:
+        client.set(name, "another library's token", px=60_000)
+    assert side.call(coordinator.try_acquire, name) is None
+    side.wait_until(lambda: [client.get(name) for client in clients[3:]] == [None, None], seconds=5)
+    for client in clients[:3]:
+        client.delete(name)
+    side.call(side.call(coordinator.acquire, name, timeout=5).release)

@@ -1,0 +1,128 @@
+"""Nodes that come back: without their data, with old data, after a stop; and the admission of new ones."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from fencing import CoordinatorUnavailable
+from fencing.redlock.calls import member_words
+from tests.support.redlock import FreshNodes, RedlockNodes
+from tests.support.sides import Side
+
+LONGEST = 0.5
+
+
+def highest(nodes: RedlockNodes, index: int) -> int:
+    with nodes.servers[index].client() as client:
+        return int(client.get("fencing:1:highest") or 0)
+
+
+def is_member(nodes: RedlockNodes, index: int) -> bool:
+    with nodes.servers[index].client() as client:
+        run_id = client.info("server")["run_id"]
+        return bool(client.get("fencing:1:member") == member_words(run_id, int(LONGEST * 1000), True).encode())
+
+
+def pair(side: Side, coordinator: Any, name: str = "r") -> int:
+    lease = side.call(coordinator.acquire, name, timeout=10)
+    side.call(lease.release)
+    return int(lease.fence.number)
+
+
+def test_new_nodes_are_admitted_by_themselves_after_the_longest_ttl(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(admitted=False)
+    coordinator = nodes.coordinator(side)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.25)
+    assert re.search(r"no majority for 'r': nodes came back.*takes part in 0\.\d+ s", str(error))
+    started = time.monotonic()
+    assert pair(side, coordinator) > 1e15
+    assert time.monotonic() - started < LONGEST + 5
+    side.wait_until(lambda: pair(side, coordinator) and all(is_member(nodes, index) for index in range(3)))
+
+
+def test_initialise_admits_new_nodes_at_once_and_no_others(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0, admitted=False)
+    coordinator = nodes.coordinator(side)
+    side.call(coordinator.initialise)
+    pair(side, coordinator)
+    side.call(coordinator.initialise)  # nothing to do
+    nodes.servers[0].restart(keep_data=False)
+    error = side.expect(CoordinatorUnavailable, coordinator.initialise)
+    assert re.search(r"node [23] has granted locks before", str(error))
+
+
+@pytest.mark.parametrize("how", ["empty", "killed", "stopped", "cut off"])
+def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
+    side: Side, fresh_nodes: FreshNodes, how: str
+) -> None:
+    nodes = fresh_nodes(longest_ttl=LONGEST)
+    coordinator = nodes.coordinator(side)
+    before = pair(side, coordinator)
+    back = nodes.servers[0]
+    if how in ("killed", "cut off"):
+        back.kill()
+    elif how == "stopped":
+        back.stop()
+    if how == "cut off":
+        cut_off_the_end(back)
+    back.restart(keep_data=how != "empty")
+    # Two members are a majority: locks go on meanwhile, and the node grants nothing.
+    numbers = [pair(side, coordinator)]
+    assert not is_member(nodes, 0)
+    assert highest(nodes, 0) < numbers[0]
+    deadline = time.monotonic() + 20
+    while not is_member(nodes, 0):
+        assert time.monotonic() < deadline
+        numbers.append(pair(side, coordinator))
+    with back.client() as client:
+        assert int(client.get("fencing:1:seed") or 0) >= before
+    nodes.servers[1].kill()  # from now on it is needed
+    numbers.append(pair(side, coordinator))
+    assert [before, *numbers] == sorted({before, *numbers})
+
+
+def cut_off_the_end(server: Any) -> None:
+    """Remove the end of the file of all writes, as a crash of the machine does."""
+    [data] = server._host._data.glob("appendonlydir/*.incr.aof")
+    text = data.read_bytes()
+    data.write_bytes(text[: len(text) // 2])
+
+
+def test_without_a_wait_a_node_with_its_data_goes_on_at_once(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0, extra_args=("--appendfsync", "always"), admitted=False)
+    coordinator = nodes.coordinator(side, restart_wait=False)
+    side.call(coordinator.initialise)
+    before = pair(side, coordinator)
+    nodes.servers[0].kill()
+    nodes.servers[0].restart()
+    nodes.servers[1].kill()
+    assert pair(side, coordinator) > before
+    nodes.servers[1].restart(keep_data=False)  # a node without data waits all the same
+    nodes.servers[2].kill()
+    side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
+
+
+def test_a_flushed_node_is_one_that_came_back(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(side)
+    before = pair(side, coordinator)
+    with nodes.servers[0].client() as client:
+        client.flushall()
+    assert pair(side, coordinator) > before
+    nodes.servers[1].freeze()
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.5)
+    assert "no majority" in str(error) or "are needed" in str(error)
+
+
+def test_a_majority_that_lost_its_data_takes_its_numbers_from_the_clock(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=LONGEST)
+    coordinator = nodes.coordinator(side)
+    before = pair(side, coordinator)
+    for server in nodes.servers[:2]:
+        server.restart(keep_data=False)
+    assert pair(side, coordinator) > before
+    assert all(is_member(nodes, index) for index in range(2))

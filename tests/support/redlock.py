@@ -1,0 +1,46 @@
+"""Coordinators on several Redis servers, for threads and for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from examples.servers import RedisServer, find_redis_binaries, start_redis
+from fencing import AsyncRedlockCoordinator, RedlockCoordinator
+from tests.support.fixtures import missing
+from tests.support.sides import Side
+
+NODE_TIMEOUT = 0.25
+"""Seconds: far more than a node takes on a busy machine. Tests of time-outs pass their own."""
+
+
+class FreshNodes(Protocol):
+    def __call__(
+        self, count: int = 3, *, longest_ttl: float = 0.5, extra_args: tuple[str, ...] = (), admitted: bool = True
+    ) -> RedlockNodes: ...
+
+
+class RedlockNodes:
+    """The nodes of one installation."""
+
+    def __init__(self, servers: Sequence[RedisServer], *, longest_ttl: float) -> None:
+        self.servers = list(servers)
+        self.longest_ttl = longest_ttl
+
+    def coordinator(self, side: Side, urls: Sequence[str] | None = None, **options: Any) -> Any:
+        """A coordinator on these nodes, or on these addresses of them. The test closes it, or its side does."""
+        kind: Any = AsyncRedlockCoordinator if side.asynchronous else RedlockCoordinator
+        clients = [side.client(url) for url in urls or [server.url for server in self.servers]]
+        ttl = options.setdefault("ttl", min(10.0, self.longest_ttl))
+        options.setdefault("node_timeout", min(NODE_TIMEOUT, ttl / 4))
+        options.setdefault("longest_ttl", self.longest_ttl)
+        made = kind(clients, **options)
+        side.made.append(made)
+        return made
+
+
+def start_node(extra_args: Sequence[str] = ()) -> RedisServer:
+    """Start a Redis that the test may freeze, kill and restart."""
+    if not find_redis_binaries():
+        missing("redis", "found no binary")
+    return start_redis(extra_args=extra_args, own=True, local=True)
