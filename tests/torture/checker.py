@@ -1,0 +1,225 @@
+"""Says of a history what could not have happened if the rules hold. No I/O, no randomness.
+
+A write whose outcome is unknown may have happened or not, until ``landed`` has said. A write whose process died is
+unknown, too. Nothing is concluded from either but from what the storage has at the end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import NamedTuple
+
+from tests.torture.history import Event
+
+__all__ = ["RULES", "Violation", "check"]
+
+LOST_UPDATE = "lost update"
+STALE_READ = "stale read"
+LATE_HOLDER = "late holder"
+WRONG_REFUSAL = "wrong refusal"
+WRONG_LANDED = "wrong landed"
+LONG_WAIT = "wait beyond its bound"
+LOCK_LEFT = "lock left behind"
+BROKEN = "broken history"
+
+RULES = (LOST_UPDATE, STALE_READ, LATE_HOLDER, WRONG_REFUSAL, WRONG_LANDED, LONG_WAIT, LOCK_LEFT, BROKEN)
+
+
+class Violation(NamedTuple):
+    """A rule that did not hold, and the event that shows it."""
+
+    rule: str
+    event: Event
+    text: str
+
+    def __str__(self) -> str:
+        where = f" of {self.event.counter}" if self.event.counter else ""
+        return f"{self.rule}{where}, process {self.event.process}, at {self.event.start:.6f}: {self.text}"
+
+
+def check(history: Iterable[Event]) -> list[Violation]:
+    """Return all violations, in the order of time. An empty list: the history is one that may happen."""
+    events = sorted(history, key=lambda event: event.start)
+    counters: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.counter:
+            counters[event.counter].append(event)
+    found = [*_waits(events), *_left(events)]
+    for own in counters.values():
+        if any(event.kind in ("write", "read", "final") for event in own):
+            found += _Counter(own).violations()
+    return sorted(found, key=lambda violation: violation.event.start)
+
+
+def _waits(events: Sequence[Event]) -> Iterator[Violation]:
+    stops: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        if event.kind == "stopped":
+            stops[event.process].append(event)
+    for event in events:
+        if event.kind == "hung":
+            yield Violation(LONG_WAIT, event, event.text or "the process did not end")
+        elif event.allowed is not None and event.end is not None:
+            stood = sum(_overlap(event.start, event.end, stop) for stop in stops[event.process])
+            took = event.end - event.start - stood
+            if took > event.allowed:
+                text = f"{event.kind} took {took:.2f} s, {event.allowed:.2f} s are allowed"
+                yield Violation(LONG_WAIT, event, text)
+
+
+def _overlap(start: float, end: float, stop: Event) -> float:
+    return max(0.0, min(end, end if stop.end is None else stop.end) - max(start, stop.start))
+
+
+def _left(events: Sequence[Event]) -> Iterator[Violation]:
+    for event in events:
+        if event.kind == "left":
+            yield Violation(LOCK_LEFT, event, event.text or "a lock that no process holds is still taken")
+
+
+class _Latest:
+    """The highest of some values that were certain before a moment."""
+
+    def __init__(self, known: Iterable[tuple[float, int, Event]]) -> None:
+        self._moments: list[float] = []
+        self._highest: list[tuple[int, Event]] = []
+        for moment, value, event in sorted(known, key=lambda each: each[0]):
+            if not self._highest or value > self._highest[-1][0]:
+                self._moments.append(moment)
+                self._highest.append((value, event))
+
+    def before(self, moment: float) -> tuple[int, Event] | None:
+        index = bisect_left(self._moments, moment)
+        return self._highest[index - 1] if index else None
+
+
+class _Counter:
+    """The events of one counter."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._events = events
+        self._writes = {event.write: event for event in self._of("write")}
+        self._final = next(iter(self._of("final")), None)
+
+    def _of(self, kind: str) -> Iterator[Event]:
+        return (event for event in self._events if event.kind == kind)
+
+    def violations(self) -> Iterator[Violation]:
+        yield from self._late_claims()
+        yield from self._late_writes()
+        if self._final is None:
+            return
+        yield from self._broken(self._final)
+        yield from self._lost_updates()
+        yield from self._wrong_answers()
+        yield from self._stale_reads()
+
+    @cached_property
+    def _chain(self) -> list[Event]:
+        """The writes that count, first to last: each has read the one before it."""
+        chain: list[Event] = []
+        last = self._final.write if self._final else ""
+        while last in self._writes and len(chain) <= len(self._writes):
+            chain.append(self._writes[last])
+            last = chain[-1].before
+        return chain[::-1]
+
+    @cached_property
+    def _position(self) -> dict[str, int]:
+        """Where a write is in the chain; the counter as it was made is before all."""
+        return {"": 0, **{event.write: index for index, event in enumerate(self._chain, 1)}}
+
+    @cached_property
+    def _effects(self) -> set[str]:
+        """The writes that have happened, counting or overwritten."""
+        known = self._final.effects if self._final else None
+        return set(self._position if known is None else known)
+
+    @cached_property
+    def _answers(self) -> dict[str, Event]:
+        return {event.write: event for event in self._of("landed") if event.outcome in ("True", "False")}
+
+    def _broken(self, final: Event) -> Iterator[Violation]:
+        """What makes the chain itself doubtful."""
+        if self._chain:
+            first, last = self._chain[0], self._chain[-1].write
+        else:
+            first, last = final, ""
+        if last != final.write:
+            yield Violation(BROKEN, final, f"it ends with {final.write!r}, which nobody wrote")
+        elif self._chain and first.before:
+            yield Violation(BROKEN, first, f"it has read {first.before!r}, which nobody wrote")
+        elif final.value != len(self._chain):
+            yield Violation(BROKEN, final, f"its value is {final.value} after {len(self._chain)} writes")
+        for write in sorted(self._effects - self._writes.keys() - {""}):
+            yield Violation(BROKEN, final, f"{write!r} happened, and nobody wrote it")
+
+    def _lost_updates(self) -> Iterator[Violation]:
+        for event in self._writes.values():
+            if event.write in self._position:
+                continue
+            if event.outcome == "acknowledged":
+                yield Violation(LOST_UPDATE, event, f"{event.write!r} was acknowledged, and does not count")
+            elif event.write in self._effects:
+                yield Violation(LOST_UPDATE, event, f"{event.write!r} happened, and was overwritten")
+
+    def _wrong_answers(self) -> Iterator[Violation]:
+        for event in self._writes.values():
+            if event.outcome == "refused" and event.write in self._effects:
+                yield Violation(WRONG_REFUSAL, event, f"{event.write!r} was refused, and happened")
+        for event in self._of("landed"):
+            happened = str(event.write in self._effects)
+            if event.outcome in ("True", "False") and event.outcome != happened:
+                yield Violation(WRONG_LANDED, event, f"of {event.write!r}: {event.outcome}, and {happened} is right")
+
+    def _stale_reads(self) -> Iterator[Violation]:
+        position = self._position
+        acknowledged = _Latest(
+            (event.end, position[event.write], event)
+            for event in self._chain
+            if event.outcome == "acknowledged" and event.end is not None
+        )
+        for event in self._of("read"):
+            if event.write not in position:
+                if event.write not in self._effects:
+                    yield Violation(STALE_READ, event, f"it saw {event.write!r}, which never counted")
+                continue
+            latest = acknowledged.before(event.start)
+            if latest is not None and latest[0] > position[event.write]:
+                text = f"it saw {event.write!r}, after {latest[1].write!r} had been acknowledged"
+                yield Violation(STALE_READ, event, text)
+            seen = self._writes.get(event.write)
+            if seen is not None and event.end is not None and seen.start > event.end:
+                yield Violation(STALE_READ, event, f"it saw {event.write!r} before that began")
+
+    def _late_claims(self) -> Iterator[Violation]:
+        claimed = self._claimed
+        for event in self._of("claim"):
+            newest = claimed.before(event.start)
+            if event.end is not None and newest is not None and newest[0] > event.number:
+                yield Violation(LATE_HOLDER, event, f"a claim of {event.number} after one of {newest[0]}")
+
+    @cached_property
+    def _claimed(self) -> _Latest:
+        return _Latest((event.end, event.number, event) for event in self._of("claim") if event.end is not None)
+
+    def _late_writes(self) -> Iterator[Violation]:
+        """Acknowledged, or in the storage, although a newer fence had claimed, or had written."""
+        for event in self._writes.values():
+            counts = event.outcome == "acknowledged" or (self._final is not None and event.write in self._effects)
+            newest = self._claimed.before(event.start)
+            if counts and newest is not None and _is_newer(newest[1], event):
+                yield Violation(LATE_HOLDER, event, f"a write of {event.number} after a claim of {newest[0]}")
+        for earlier, later in pairwise(self._chain):
+            if _is_newer(earlier, later):
+                text = f"a write of {later.number} after a write of {earlier.number}"
+                yield Violation(LATE_HOLDER, later, text)
+
+
+def _is_newer(event: Event, than: Event) -> bool:
+    """Whether its fence shuts out the other one: a higher number, or the same with another token."""
+    return event.number > than.number or (event.number == than.number and event.token != than.token)

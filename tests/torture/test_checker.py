@@ -1,0 +1,173 @@
+"""The checker's own assumptions: for each rule, a history that it must accept, and one that it must refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.torture.checker import (
+    BROKEN,
+    LATE_HOLDER,
+    LOCK_LEFT,
+    LONG_WAIT,
+    LOST_UPDATE,
+    RULES,
+    STALE_READ,
+    WRONG_LANDED,
+    WRONG_REFUSAL,
+    check,
+)
+from tests.torture.history import Event, merge, read_history, read_lines, write_history
+
+N = "n"
+
+
+def claim(at: float, number: int, **more: Any) -> Event:
+    return Event("claim", at, at + 0.1, counter=N, number=number, token=f"t{number}", **more)
+
+
+def read(at: float, saw: str, number: int = 1) -> Event:
+    return Event("read", at, at + 0.1, counter=N, write=saw, number=number, token=f"t{number}")
+
+
+def write(at: float, id_: str, before: str, number: int = 1, outcome: str = "acknowledged", **more: Any) -> Event:
+    end = {"end": at + 0.1, "token": f"t{number}", **more}
+    return Event("write", at, counter=N, write=id_, before=before, number=number, outcome=outcome, **end)
+
+
+def landed(at: float, id_: str, answer: object) -> Event:
+    return Event("landed", at, at + 0.1, counter=N, write=id_, outcome=str(answer))
+
+
+def final(last: str, value: int, effects: tuple[str, ...] | None = None) -> Event:
+    return Event("final", 100, 100, counter=N, write=last, value=value, effects=effects)
+
+
+GOOD = [claim(1, 1), read(2, ""), write(3, "a", ""), claim(4, 2), read(5, "a", 2), write(6, "b", "a", 2), final("b", 2)]
+
+ACCEPTED = {
+    "nothing": [],
+    "two holders, one after the other": GOOD,
+    "with the storage's own list": [*GOOD[:-1], final("b", 2, ("a", "b"))],
+    "a refused write does not count": [*GOOD, write(7, "c", "b", outcome="refused")],
+    "an unknown write that happened": [claim(1, 1), write(2, "a", "", outcome="unknown"), final("a", 1)],
+    "an unknown write that did not": [claim(1, 1), write(2, "a", "", outcome="unknown"), final("", 0)],
+    "a write whose process died, and that happened": [write(2, "a", "", outcome="", end=None), final("a", 1)],
+    "a write whose process died, and that did not": [write(2, "a", "", outcome="", end=None), final("", 0)],
+    "landed: it did": [write(2, "a", "", outcome="unknown"), landed(3, "a", True), final("a", 1)],
+    "landed: it did not": [write(2, "a", "", outcome="unknown"), landed(3, "a", False), final("", 0)],
+    "landed: cannot be known": [write(2, "a", "", outcome="unknown"), landed(3, "a", None), final("a", 1)],
+    "a read beside the write that it does not see": [write(2, "a", ""), read(2.05, ""), final("a", 1)],
+    "a read beside the write that it sees": [write(2, "a", ""), read(2.05, "a"), final("a", 1)],
+    "a read of an unknown write": [write(2, "a", "", outcome="unknown"), read(3, "a"), final("a", 1)],
+    "a write beside a newer claim": [claim(1, 1), claim(2.05, 2), write(2, "a", ""), final("a", 1)],
+    "a claim repeated": [claim(1, 1), claim(2, 1), write(3, "a", ""), final("a", 1)],
+    "a write after a newer claim that was not acknowledged": [
+        claim(1, 1),
+        replace(claim(2, 2), end=None),
+        write(3, "a", ""),
+        final("a", 1),
+    ],
+    "a wait as long as it may be": [Event("acquire", 1, 2, allowed=1.0)],
+    "a wait while the process stood still": [
+        Event("acquire", 1, 9, process=3, allowed=1.0),
+        Event("stopped", 1.5, 8.5, process=3),
+    ],
+}
+
+REFUSED = {
+    "two have read the same": (
+        LOST_UPDATE,
+        [claim(1, 1), write(2, "a", ""), claim(3, 2), write(4, "b", "", 2), final("b", 1)],
+    ),
+    "it happened, was unknown, and is overwritten": (
+        LOST_UPDATE,
+        [write(2, "a", "", outcome="unknown"), write(4, "b", "", 2), final("b", 1, ("a", "b"))],
+    ),
+    "it was acknowledged, and is not there": (LOST_UPDATE, [write(2, "a", ""), final("", 0)]),
+    "an acknowledged write is not seen": (STALE_READ, [write(2, "a", ""), read(3, ""), final("a", 1)]),
+    "a write is seen that never counted": (
+        STALE_READ,
+        [write(2, "a", "", outcome="refused"), read(3, "a"), final("", 0)],
+    ),
+    "a write is seen before it began": (STALE_READ, [read(1, "a"), write(2, "a", ""), final("a", 1)]),
+    "a write after a newer claim": (
+        LATE_HOLDER,
+        [claim(1, 1), claim(2, 2), write(3, "a", "", 1), final("a", 1)],
+    ),
+    "an unknown write that landed after a newer claim": (
+        LATE_HOLDER,
+        [claim(1, 1), claim(2, 2), write(3, "a", "", 1, outcome="unknown"), final("a", 1)],
+    ),
+    "a write after a newer write": (
+        LATE_HOLDER,
+        [write(3, "b", "", 2), write(3, "a", "b", 1), final("a", 2)],
+    ),
+    "two holders of one number": (
+        LATE_HOLDER,
+        [replace(write(1, "a", "", 1), token="x"), write(2, "b", "a", 1), final("b", 2)],
+    ),
+    "a claim after a newer claim": (LATE_HOLDER, [claim(1, 2), claim(2, 1), final("", 0)]),
+    "a refused write that happened": (WRONG_REFUSAL, [write(2, "a", "", outcome="refused"), final("a", 1)]),
+    "landed says True": (WRONG_LANDED, [write(2, "a", "", outcome="unknown"), landed(3, "a", True), final("", 0)]),
+    "landed says False": (WRONG_LANDED, [write(2, "a", "", outcome="unknown"), landed(3, "a", False), final("a", 1)]),
+    "a long wait": (LONG_WAIT, [Event("acquire", 1, 2.1, allowed=1.0)]),
+    "a long wait, while another process stood still": (
+        LONG_WAIT,
+        [Event("acquire", 1, 9, process=3, allowed=1.0), Event("stopped", 1.5, 8.5, process=4)],
+    ),
+    "a process that does not end": (LONG_WAIT, [Event("hung", 1, process=3)]),
+    "a lock is left": (LOCK_LEFT, [Event("left", 9, 9, counter=N)]),
+    "a last write that nobody made": (BROKEN, [final("x", 1)]),
+    "a write that has read one that nobody made": (BROKEN, [write(2, "a", "x"), final("a", 1)]),
+    "a value that does not fit": (BROKEN, [write(2, "a", ""), final("a", 2)]),
+    "an effect that nobody made": (BROKEN, [write(2, "a", ""), final("a", 1, ("a", "x"))]),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_history_that_may_happen_is_accepted(name: str) -> None:
+    assert check(ACCEPTED[name]) == []
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_history_that_may_not_happen_is_refused(name: str) -> None:
+    rule, history = REFUSED[name]
+    assert {violation.rule for violation in check(history)} == {rule}
+
+
+def test_each_rule_is_refused_once_at_least() -> None:
+    assert {rule for rule, _ in REFUSED.values()} == set(RULES)
+
+
+def test_the_order_of_the_lines_does_not_matter() -> None:
+    for name, (rule, history) in REFUSED.items():
+        assert {violation.rule for violation in check(history[::-1])} == {rule}, name
+
+
+def test_counters_do_not_mix() -> None:
+    other = [replace(event, counter="m", number=event.number + 5) for event in GOOD]
+    assert check([*GOOD, *other]) == []
+    assert [str(found) for found in check([*GOOD, *other, write(9, "z", "", 9)])] == [
+        "lost update of n, process 0, at 9.000000: 'z' was acknowledged, and does not count"
+    ]
+
+
+def test_a_history_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> None:
+    history = [*GOOD[:-1], final("b", 2, ("a", "b"))]
+    write_history(tmp_path / "history.jsonl", history)
+    assert read_history(tmp_path / "history.jsonl") == history
+
+
+def test_two_lines_make_one_event_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
+    lines = (
+        '{"op": 1, "kind": "write", "start": 1, "write": "a"}\n{"op": 2, "kind": "write", "start": 2, "write": "b"}\n'
+    )
+    (tmp_path / "log").write_text(lines + '{"op": 1, "end": 3, "outcome": "refused"}\n{"op": 2, "end')
+    assert merge(read_lines(tmp_path / "log")) == [
+        Event("write", 1, 3, write="a", outcome="refused"),
+        Event("write", 2, write="b"),
+    ]
