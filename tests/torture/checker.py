@@ -24,9 +24,10 @@ WRONG_REFUSAL = "wrong refusal"
 WRONG_LANDED = "wrong landed"
 LONG_WAIT = "wait beyond its bound"
 LOCK_LEFT = "lock left behind"
+UNEXPECTED = "unexpected error"
 BROKEN = "broken history"
 
-RULES = (LOST_UPDATE, STALE_READ, LATE_HOLDER, WRONG_REFUSAL, WRONG_LANDED, LONG_WAIT, LOCK_LEFT, BROKEN)
+RULES = (LOST_UPDATE, STALE_READ, LATE_HOLDER, WRONG_REFUSAL, WRONG_LANDED, LONG_WAIT, LOCK_LEFT, UNEXPECTED, BROKEN)
 
 
 class Violation(NamedTuple):
@@ -48,7 +49,7 @@ def check(history: Iterable[Event]) -> list[Violation]:
     for event in events:
         if event.counter:
             counters[event.counter].append(event)
-    found = [*_waits(events), *_left(events)]
+    found = [*_waits(events), *_found(events)]
     for own in counters.values():
         if any(event.kind in ("write", "read", "final") for event in own):
             found += _Counter(own).violations()
@@ -75,9 +76,11 @@ def _overlap(start: float, end: float, stop: Event) -> float:
     return max(0.0, min(end, end if stop.end is None else stop.end) - max(start, stop.start))
 
 
-def _left(events: Sequence[Event]) -> Iterator[Violation]:
+def _found(events: Sequence[Event]) -> Iterator[Violation]:
     for event in events:
-        if event.kind == "left":
+        if event.kind == "error":
+            yield Violation(UNEXPECTED, event, event.text or "an error that nothing explains")
+        elif event.kind == "left":
             yield Violation(LOCK_LEFT, event, event.text or "a lock that no process holds is still taken")
 
 

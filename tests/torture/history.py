@@ -1,8 +1,8 @@
 """What happened in a run, as plain data: one JSON object a line, in the order of time.
 
-All times are seconds of CLOCK_MONOTONIC, which the processes of one machine share. A counter holds a value and the id of
-the write that put it there. A write names the write that it has read. So the writes of a counter form a chain, and the
-chain shows which writes count.
+All times are seconds of CLOCK_MONOTONIC, which the processes of one machine share. A counter holds a value and the id
+of the write that put it there. A write names the write that it has read. So the writes of a counter form a chain, and
+the chain shows which writes count.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class Event:
             stopped: the process stood still.
             hung: the process did not come to an end.
             left: a lock was there after all holders had ended.
+            error: the process met an error that no page of the documentation names.
             final: ``write`` is the counter's last one, ``effects`` all that were ever committed if the storage knows.
             fault: for people.
         start: when it began.
@@ -62,7 +63,7 @@ _DEFAULTS = {field.name: field.default for field in fields(Event)}
 
 
 def merge(lines: Iterable[dict[str, Any]]) -> list[Event]:
-    """Return the events of one process: a line with ``op`` begins an event, a later one with the same ``op`` ends it."""
+    """Return the events of one process. A line with ``op`` begins one, a second line with this ``op`` ends it."""
     events: list[dict[str, Any]] = []
     begun: dict[int, dict[str, Any]] = {}
     for line in lines:

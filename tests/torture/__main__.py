@@ -1,0 +1,35 @@
+"""``python -m tests.torture --seconds 600 --seed 1 --on postgresql,redis``: every guard, under faults, for as long."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+from tests.torture.checker import check
+from tests.torture.history import read_history
+from tests.torture.run import torture
+from tests.torture.services import SERVICES
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=300, help="how long faults happen (300)")
+    parser.add_argument("--seed", type=int, default=random.randrange(1, 2**32), help="of all choices; printed first")
+    parser.add_argument("--on", default=",".join(SERVICES), help=f"services, of {', '.join(SERVICES)}; redis always")
+    parser.add_argument("--folder", type=Path, help="where logs and the history go")
+    parser.add_argument("--check", type=Path, help="only check this history")
+    given = parser.parse_args()
+    if given.check:
+        violations = check(read_history(given.check))
+        print("\n".join(map(str, violations)) or "no violations")
+        return 1 if violations else 0
+    print(f"--seed {given.seed} --seconds {given.seconds:g} --on {given.on}", flush=True)
+    outcome = torture(given.seed, given.seconds, given.on.split(","), folder=given.folder)
+    print(outcome)
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""A whole run: servers, workers and faults, from one seed; then what the checker says of the history."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.torture.checker import Violation, check
+from tests.torture.faults import kinds_for, plan
+from tests.torture.history import Event, write_history
+from tests.torture.nemesis import Nemesis
+from tests.torture.processes import Processes
+from tests.torture.services import SERVICES, Services
+
+__all__ = ["Outcome", "torture"]
+
+TTL = 1.5
+SLACK = 6.0
+"""Seconds that a busy machine may add to each bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run has shown."""
+
+    history: Sequence[Event]
+    violations: Sequence[Violation]
+    faults: Counter[str]
+    path: Path
+
+    def writes(self, counter: str = "") -> Counter[str]:
+        """Count the writes by their outcome."""
+        return Counter(
+            event.outcome or "unfinished"
+            for event in self.history
+            if event.kind == "write" and counter in ("", event.counter)
+        )
+
+    def ways(self) -> Counter[str]:
+        """Count the acknowledged writes by the way they were made."""
+        begun = {event.write: event.text for event in self.history if event.kind == "write"}
+        return Counter(begun.values())
+
+    def __str__(self) -> str:
+        answers = Counter(event.outcome for event in self.history if event.kind == "landed")
+        lines = []
+        for counter in sorted({event.counter for event in self.history if event.kind == "final"}):
+            lines.append(f"{counter:<18} {_counted(self.writes(counter))}")
+        lines.append(f"landed             {_counted(answers) or 'was not asked'}")
+        lines.append(f"faults             {_counted(self.faults) or 'none'}")
+        by_rule = Counter(violation.rule for violation in self.violations)
+        lines += [str(violation) for violation in self.violations[:10]]
+        lines.append(f"violations         {_counted(by_rule) or 'none'}")
+        lines.append(f"history            {self.path}")
+        return "\n".join(lines)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {name or 'no answer'}" for name, count in sorted(counts.items()))
+
+
+def torture(
+    seed: int,
+    seconds: float,
+    on: Sequence[str] = SERVICES,
+    *,
+    contender: str = "",
+    processes: int = 3,
+    workers: int = 3,
+    slack: float = SLACK,
+    folder: Path | None = None,
+) -> Outcome:
+    """Run it, and check its history.
+
+    Args:
+        seed: of all choices; time, processes and servers still do as they please.
+        seconds: how long faults happen.
+        on: the services that take part.
+        contender: what is used in the place of the library: see `planted.py`.
+        processes: how many at a time.
+        workers: threads or tasks of each.
+        slack: seconds that a busy machine may add to each bound.
+        folder: where logs and the history go; a new temporary one by default.
+    """
+    folder = folder or Path(tempfile.mkdtemp(prefix="torture-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    with Services(on, TTL) as services:
+        if contender:
+            services.places = services.setup["places"] = [
+                place for place in services.places if place.storage in DATABASES
+            ]
+        setup = {**services.setup, "seed": seed, "workers": workers, "slack": slack, "with": contender}
+        group = Processes(setup, folder, processes)
+        nemesis = Nemesis(services, group)
+        found: list[Event] = []
+        try:
+            group.are_ready()
+            nemesis.run(plan(seed, seconds, kinds_for(services.names), TTL), seconds)
+            group.rest()
+            found += _left(services)
+            group.leave()
+            for place in services.places:
+                now = time.monotonic()
+                found.append(Event("final", now, now, counter=place.name, **services.final(place)))
+        finally:
+            group.close()
+    history = sorted([*group.history(), *nemesis.events, *found], key=lambda event: event.start)
+    path = folder / "history.jsonl"
+    write_history(path, history)
+    return Outcome(history, check(history), nemesis.counts, path)
+
+
+DATABASES = ("postgresql", "sqlite")
+
+
+def _left(services: Services) -> list[Event]:
+    """Wait until killed holders' locks have expired, and note what is still taken."""
+    deadline = time.monotonic() + TTL + 1
+    while (taken := services.left()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    now = time.monotonic()
+    return [Event("left", now, now, counter=name, text="its lock is taken, and no process holds it") for name in taken]

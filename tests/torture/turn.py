@@ -1,0 +1,242 @@
+"""One turn: acquire, read, change and write, release; and what is noted of each."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import psycopg_pool
+import redis
+import sqlalchemy.exc
+
+from fencing import FencingError, GuardUnavailable, NotAcquired, OutcomeUnknown
+from tests.torture.log import Log
+from tests.torture.steps import Steps, run, run_async
+
+if TYPE_CHECKING:
+    from tests.torture.storages import Kit
+    from tests.torture.ways import Way
+
+__all__ = ["EXPECTED", "Interrupted", "Turn"]
+
+
+class Interrupted(Exception):
+    """Raised by the handler of a signal, at any line."""
+
+
+OF_DRIVERS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.Error, psycopg_pool.PoolTimeout)
+EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.CancelledError, redis.RedisError)
+
+CLAIM_SECONDS = 3.0
+"""A call that tries once takes at most so long if nothing answers, claims included: docs/guide/locks.md."""
+WRITE_SECONDS = 25.0
+"""Five statements of a guarded transaction, each within the guard's time-out and a second."""
+RELEASE_SECONDS = 5.0
+LANDED_SECONDS = 12.0
+ASKING_SECONDS = 20.0
+
+
+class Turn:
+    """One attempt to add one to a counter.
+
+    Args:
+        counter: its name, which is also the resource's.
+        kit: the guard and its source of connections.
+        way: how.
+        hold: makes the context of the lease, for so many seconds of waiting.
+        slack: seconds that a busy machine may add to every bound.
+    """
+
+    lease: Any
+    write: int | None = None
+    id = ""
+    is_sent = False
+
+    def __init__(
+        self, counter: str, kit: Kit, way: Way, hold: Any, log: Log, chance: random.Random, slack: float
+    ) -> None:
+        self.counter, self.kit, self.way = counter, kit, way
+        self.chance, self._hold, self._log, self._slack = chance, hold, log, slack
+        self.unknown: list[tuple[str, OutcomeUnknown]] = []
+        self.timeout = chance.choice([0.0, 0.2, 2.0, 2.0])
+        self._release: int | None = None
+        self._thinks = chance.choice([0.0, 0.0, 0.005, 0.03])
+
+    @property
+    def guard(self) -> Any:
+        return self.kit.guard
+
+    # What a body needs
+
+    def think(self) -> Any:
+        """Pause between reading and writing."""
+        return asyncio.sleep(self._thinks) if self.kit.asynchronous else time.sleep(self._thinks)
+
+    def begin_read(self) -> int:
+        self._refuse_repeated()
+        return self._log.begin("read", counter=self.counter, **self._fence)
+
+    def seen(self, reading: int, value: int, last: str) -> dict[str, Any]:
+        self._log.end(reading, write=last, value=value)
+        return {"name": self.counter, "value": value + 1, "before": last}
+
+    def begin_write(self, values: dict[str, Any]) -> dict[str, Any]:
+        self.id = f"{self.chance.getrandbits(64):016x}"
+        allowed = WRITE_SECONDS + self._slack
+        self.write = self._log.begin(
+            "write", counter=self.counter, write=self.id, before=values["before"], allowed=allowed, **self._fence
+        )
+        return {"name": values["name"], "value": values["value"], "last": self.id}
+
+    @property
+    def _fence(self) -> dict[str, Any]:
+        fence = self.lease.fence
+        return {"number": fence.number, "token": fence.token, "text": self.way.name}
+
+    # The shells
+
+    def take(self) -> None:
+        """Do it, sync."""
+        acquiring = self._begin_acquire()
+        try:
+            with self._hold(self.timeout) as lease:
+                self._granted(acquiring, lease)
+                try:
+                    self._perform()
+                except EXPECTED as error:
+                    self._failed(error)
+                    raise
+                self._release = self._begin_release()
+            self._log.end(self._release, "released")
+        except EXPECTED as error:
+            self._over(acquiring, error)
+
+    def _perform(self) -> None:
+        if self.way.runs:
+            self.guard.run(self.lease, lambda connection: run(self._whole(connection)))
+        elif self.way.context is None:
+            run(self._whole(None))
+        else:
+            with self.way.context(self) as given:
+                run(self._whole(given))
+        self._acknowledged()
+
+    async def take_async(self) -> None:
+        """Do it, async."""
+        acquiring = self._begin_acquire()
+        try:
+            async with self._hold(self.timeout) as lease:
+                self._granted(acquiring, lease)
+                try:
+                    await self._perform_async()
+                except EXPECTED as error:
+                    self._failed(error)
+                    raise
+                self._release = self._begin_release()
+            self._log.end(self._release, "released")
+        except EXPECTED as error:
+            self._over(acquiring, error)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _perform_async(self) -> None:
+        if self.way.runs:
+
+            async def function(connection: Any) -> None:
+                await run_async(self._whole(connection))
+
+            await self.guard.run(self.lease, function)
+        elif self.way.context is None:
+            await run_async(self._whole(None))
+        else:
+            async with self.way.context(self) as given:
+                await run_async(self._whole(given))
+        self._acknowledged()
+
+    def ask(self, error: OutcomeUnknown, write: str) -> Steps[None]:
+        """Ask what became of a write, until there is an answer, but not for ever."""
+        deadline = time.monotonic() + ASKING_SECONDS
+        while time.monotonic() < deadline:
+            values = {"counter": self.counter, "write": write, "allowed": LANDED_SECONDS + self._slack}
+            op = self._log.begin("landed", **values)
+            try:
+                answer = yield self.guard.landed(error)
+            except GuardUnavailable as unavailable:
+                self._log.end(op, "", text=repr(unavailable))
+                yield asyncio.sleep(0.1) if self.kit.asynchronous else time.sleep(0.1)
+            else:
+                self._log.end(op, str(answer))
+                return
+
+    # What is noted
+
+    def _begin_acquire(self) -> int:
+        allowed = max(self.timeout, CLAIM_SECONDS) + self._slack
+        self._claim = self._log.begin("claim", counter=self.counter)  # its end is noted if it was admitted
+        return self._log.begin("acquire", counter=self.counter, allowed=allowed)
+
+    def _granted(self, acquiring: int, lease: Any) -> None:
+        self.lease = lease
+        fence = {"number": lease.fence.number, "token": lease.fence.token}
+        if self.kit.claims:  # the lock has claimed before it returned
+            self._log.end(self._claim, "acknowledged", **fence)
+        self._log.end(acquiring, "granted", **fence)
+        self._is_granted = True
+
+    _is_granted = False
+
+    def _begin_release(self) -> int:
+        return self._log.begin("release", counter=self.counter, allowed=RELEASE_SECONDS + self._slack)
+
+    def _whole(self, given: Any) -> Steps[None]:
+        self.is_sent = False
+        yield from self.way.body(self, given)
+        self.is_sent = True
+
+    def _refuse_repeated(self) -> None:
+        """Note that the database has undone the earlier run of a body."""
+        if self.write is not None:
+            self._log.end(self.write, "refused", text="repeated")
+            self.write = None
+
+    def _acknowledged(self) -> None:
+        if self.write is not None:
+            self._log.end(self.write, "acknowledged")
+            self.write = None
+
+    def _failed(self, error: BaseException) -> None:
+        if self.write is None:
+            return
+        unknown = _unknown_in(error)
+        if unknown is not None:
+            self.unknown.append((self.id, unknown))
+            outcome = "unknown"
+        elif isinstance(error, Interrupted) or (self.way.own_commit and self.is_sent):
+            outcome = "unknown"  # it may have been raised here, after the commit; or the commit is not the guard's
+        else:
+            outcome = "refused"
+        write, self.write = self.write, None
+        self._log.end(write, outcome, text=_short(error))
+
+    def _over(self, acquiring: int, error: BaseException) -> None:
+        if not self._is_granted:
+            kind = "refused" if isinstance(error, NotAcquired) else "failed"
+            self._log.end(acquiring, kind, text=_short(error))
+        elif self._release is not None:
+            self._log.end(self._release, "lost", text=_short(error))
+
+
+def _unknown_in(error: BaseException | None) -> OutcomeUnknown | None:
+    """Return the unknown outcome that an error is, or is caused by."""
+    for _ in range(5):
+        if error is None or isinstance(error, OutcomeUnknown):
+            return error
+        error = error.__cause__
+    return None
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

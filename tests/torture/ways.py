@@ -1,0 +1,178 @@
+"""The ways to read, change and write a counter through a guard: each has a context, or none, and a body in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sqlalchemy import BigInteger, Text, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from tests.torture.steps import Steps
+from tests.torture.turn import Turn
+
+__all__ = ["IN_PLACE", "OBJECTS", "PSYCOPG", "SQLALCHEMY", "Way"]
+
+READ = "SELECT value, last FROM counters WHERE name = :name"
+WRITE = "UPDATE counters SET value = :value, last = :last WHERE name = :name"
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Counter(Base):
+    __tablename__ = "counters"
+    name: Mapped[str] = mapped_column(Text, primary_key=True)
+    value: Mapped[int] = mapped_column(BigInteger)
+    last: Mapped[str] = mapped_column(Text)
+
+
+class Way(NamedTuple):
+    """One way.
+
+    Args:
+        name: for the history.
+        body: what is done in the context, with what that gives; without a context, with None.
+        context: opens it.
+        runs: whether the body is a function that ``guard.run`` is given.
+        own_commit: whether it is not the guard that commits, so that ``landed`` cannot be asked.
+    """
+
+    name: str
+    body: Callable[[Turn, Any], Steps[None]]
+    context: Callable[[Turn], Any] | None = None
+    runs: bool = False
+    own_commit: bool = False
+
+
+# SQLAlchemy
+
+
+def _change(turn: Turn, connection: Any) -> Steps[None]:
+    reading = turn.begin_read()
+    row = (yield connection.execute(text(READ), {"name": turn.counter})).one()
+    values = turn.seen(reading, row.value, row.last)
+    yield turn.think()
+    yield connection.execute(text(WRITE), turn.begin_write(values))
+
+
+def _change_object(turn: Turn, session: Any) -> Steps[None]:
+    reading = turn.begin_read()
+    counter = yield session.get(Counter, turn.counter)
+    values = turn.begin_write(turn.seen(reading, counter.value, counter.last))
+    yield turn.think()
+    counter.value, counter.last = values["value"], values["last"]
+
+
+def _advance(turn: Turn, connection: Any) -> Steps[None]:
+    yield turn.guard.advance(connection, turn.lease)
+    yield from _change(turn, connection)
+
+
+def _advance_session(turn: Turn, session: Any) -> Steps[None]:
+    if turn.kit.reads_first:  # the session must throw it away
+        yield session.get(Counter, turn.counter)
+        yield turn.think()
+    yield turn.guard.advance(session, turn.lease)
+    yield from _change_object(turn, session)
+
+
+def _write(turn: Turn, _: None) -> Steps[None]:
+    reading = turn.begin_read()
+    connection = yield turn.kit.source.connect()
+    try:
+        row = (yield connection.execute(text(READ), {"name": turn.counter})).one()
+    finally:
+        yield connection.close()
+    values = turn.seen(reading, row.value, row.last)
+    yield turn.think()
+    yield turn.guard.write(turn.lease, text(WRITE), turn.begin_write(values))
+
+
+SQLALCHEMY = (
+    Way("begin", _change, lambda turn: turn.guard.begin(turn.lease)),
+    Way("begin with a claim", _change, lambda turn: turn.guard.begin(turn.lease, claim=True)),
+    Way("session", _change_object, lambda turn: turn.guard.session(turn.lease)),
+    Way("run", _change, runs=True),
+    Way("write", _write),
+    Way("advance", _advance, lambda turn: turn.kit.source.begin(), own_commit=True),
+    Way("advance a session", _advance_session, lambda turn: turn.kit.sessions.begin(), own_commit=True),
+)
+
+
+# psycopg
+
+PSYCOPG_READ = READ.replace(":name", "%(name)s")
+PSYCOPG_WRITE = "UPDATE counters SET value = %(value)s, last = %(last)s WHERE name = %(name)s"
+
+
+def _psycopg_read(turn: Turn, connection: Any) -> Steps[dict[str, Any]]:
+    reading = turn.begin_read()
+    cursor = yield connection.execute(PSYCOPG_READ, {"name": turn.counter})
+    value, last = yield cursor.fetchone()
+    return turn.seen(reading, value, last)
+
+
+def _psycopg_change(turn: Turn, connection: Any) -> Steps[None]:
+    values = yield from _psycopg_read(turn, connection)
+    yield turn.think()
+    yield connection.execute(PSYCOPG_WRITE, turn.begin_write(values))
+
+
+def _psycopg_advance(turn: Turn, connection: Any) -> Steps[None]:
+    yield turn.guard.advance(connection, turn.lease)
+    yield from _psycopg_change(turn, connection)
+
+
+def _psycopg_write(turn: Turn, _: None) -> Steps[None]:
+    connection = yield turn.kit.source.getconn()
+    try:
+        values = yield from _psycopg_read(turn, connection)
+        yield connection.rollback()
+    finally:
+        yield turn.kit.source.putconn(connection)
+    yield turn.think()
+    yield turn.guard.write(turn.lease, PSYCOPG_WRITE, turn.begin_write(values))
+
+
+PSYCOPG = (
+    Way("psycopg begin", _psycopg_change, lambda turn: turn.guard.begin(turn.lease)),
+    Way("psycopg begin with a claim", _psycopg_change, lambda turn: turn.guard.begin(turn.lease, claim=True)),
+    Way("psycopg write", _psycopg_write),
+    Way("psycopg advance", _psycopg_advance, lambda turn: turn.kit.source.connection(), own_commit=True),
+)
+
+
+# Objects: the body is the value, a blank and the id of the write
+
+
+def _parsed(body: bytes) -> tuple[int, str]:
+    value, _, last = body.decode().partition(" ")
+    return int(value), last
+
+
+def _publish(turn: Turn, _: None) -> Steps[None]:
+    reading = turn.begin_read()
+    current = yield turn.guard.read(turn.counter)
+    value, last = (0, "") if current is None else _parsed((yield current.read("total")))
+    values = turn.begin_write(turn.seen(reading, value, last))
+    yield turn.think()
+    body = f"{values['value']} {values['last']}".encode()
+    replacing = {"replacing": current} if turn.chance.random() < 0.5 else {}
+    yield turn.guard.publish(turn.lease, {"total": body}, **replacing)
+
+
+def _write_in_place(turn: Turn, _: None) -> Steps[None]:
+    reading = turn.begin_read()
+    stored = yield turn.guard.get(turn.counter)
+    value, last = (0, "") if stored is None else _parsed(bytes(stored.data))
+    values = turn.seen(reading, value, last)
+    yield turn.think()
+    values = turn.begin_write(values)
+    body = f"{values['value']} {values['last']}".encode()
+    yield turn.guard.write(turn.lease, turn.counter, body, replacing=stored)
+
+
+OBJECTS = (Way("publish", _publish),)
+IN_PLACE = (Way("write in place", _write_in_place),)

@@ -1,0 +1,144 @@
+"""A process of the run: threads, or tasks, that add to counters until a line comes on its standard input.
+
+Its argument is a JSON object, which `run.py` makes. After the line "rest" it begins nothing more, ends what it has
+begun, writes "rested", and stays: a lock that it still renewed would be seen. After the next line it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import json
+import logging
+import random
+import signal
+import sys
+import threading
+import traceback
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.torture.log import Log
+from tests.torture.planted import CONTENDERS
+from tests.torture.steps import run, run_async
+from tests.torture.storages import Connections, Place
+from tests.torture.turn import EXPECTED, Interrupted, Turn
+
+
+class Worker:
+    def __init__(self, setup: dict[str, Any]) -> None:
+        self.setup = setup
+        self.places = [Place(*place) for place in setup["places"]]
+        self.connections = (CONTENDERS[setup["with"]] if setup["with"] else Connections)(setup)
+        self.log = Log(Path(setup["log"]), setup["process"])
+        self.resting = threading.Event()
+
+    def chance(self, number: int) -> random.Random:
+        return random.Random(f"{self.setup['seed']}/{self.setup['process']}/{number}")
+
+    def turn(self, chance: random.Random) -> Turn:
+        place = chance.choice(self.places)
+        kit = chance.choice(self.connections.kits(place.storage))
+        coordinator = self.connections.coordinator(place.coordinator)
+        guards = [kit.guard] if kit.claims else []
+        hold = partial(coordinator.hold, place.name, guards=guards)
+        return Turn(place.name, kit, chance.choice(kit.ways), hold, self.log, chance, self.setup["slack"])
+
+    def failed(self) -> None:
+        self.log.add("error", text=traceback.format_exc()[-3000:])
+
+    # Threads
+
+    def work(self, number: int) -> None:
+        chance = self.chance(number)
+        while not self.resting.is_set():
+            try:
+                turn = self.turn(chance)
+                turn.take()
+                while turn.unknown:
+                    write, error = turn.unknown.pop()
+                    run(turn.ask(error, write))
+                self.resting.wait(chance.choice([0.0, 0.01, 0.05]))
+            except Interrupted:
+                pass
+            except Exception:  # noqa: BLE001 - noted
+                self.failed()
+
+    def with_threads(self) -> None:
+        reader = threading.Thread(target=self._wait_for_rest, daemon=True)
+        threads = [threading.Thread(target=self.work, args=(n,)) for n in range(1, self.setup["workers"])]
+        for thread in (reader, *threads):
+            thread.start()
+        try:
+            signal.signal(signal.SIGUSR1, self._interrupt)
+            print("ready", flush=True)
+            self.work(0)
+        finally:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        for thread in threads:
+            thread.join()
+        self._leave()
+        self.connections.close()
+
+    def _interrupt(self, *_: object) -> None:
+        if not self.resting.is_set():
+            raise Interrupted
+
+    def _wait_for_rest(self) -> None:
+        sys.stdin.readline()
+        self.resting.set()
+
+    def _leave(self) -> None:
+        print("rested", flush=True)
+        sys.stdin.readline()
+
+    # Tasks
+
+    async def task(self, number: int) -> None:
+        chance = self.chance(number)
+        while not self.resting.is_set():
+            turn = self.turn(chance)
+            try:
+                seconds = chance.choice([None, None, None, chance.random() * 0.2])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await turn.take_async()
+                while turn.unknown:
+                    write, error = turn.unknown.pop()
+                    await run_async(turn.ask(error, write))
+            except EXPECTED:
+                self.failed()
+            except Exception:  # noqa: BLE001 - noted
+                self.failed()
+            await asyncio.sleep(chance.choice([0.0, 0.01, 0.05]))
+
+    async def with_tasks(self) -> None:
+        await self.connections.open()
+        loop = asyncio.get_running_loop()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        print("ready", flush=True)
+        waiting = loop.run_in_executor(None, self._wait_for_rest)
+        await asyncio.gather(waiting, *(self.task(number) for number in range(self.setup["workers"])))
+        await loop.run_in_executor(None, self._leave)
+        await self.connections.close_async()
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR2)
+    logging.disable()
+    sys.unraisablehook = lambda _: None  # a handler's exception in a destructor
+    worker = Worker(json.loads(sys.argv[1]))
+    try:
+        if worker.connections.asynchronous:
+            asyncio.run(worker.with_tasks())
+        else:
+            worker.with_threads()
+    except Exception:
+        worker.failed()
+        raise
+
+
+if __name__ == "__main__":
+    main()
