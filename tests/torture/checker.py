@@ -187,6 +187,8 @@ class _Counter:
             if event.outcome == "acknowledged" and event.end is not None
         )
         for event in self._of("read"):
+            if event.end is None:
+                continue  # it failed, so it saw nothing
             if event.write not in position:
                 if event.write not in self._effects:
                     yield Violation(STALE_READ, event, f"it saw {event.write!r}, which never counted")
@@ -196,7 +198,7 @@ class _Counter:
                 text = f"it saw {event.write!r}, after {latest[1].write!r} had been acknowledged"
                 yield Violation(STALE_READ, event, text)
             seen = self._writes.get(event.write)
-            if seen is not None and event.end is not None and seen.start > event.end:
+            if seen is not None and seen.start > event.end:
                 yield Violation(STALE_READ, event, f"it saw {event.write!r} before that began")
 
     def _late_claims(self) -> Iterator[Violation]:

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 __all__ = ["Fault", "kinds_for", "plan"]
 
-OF_WORKERS = ("stop", "stop", "kill", "interrupt", "interrupt", "interrupt")
+OF_WORKERS = ("stop", "stop", "kill", "interrupt", "interrupt")
 OF_SERVICES = {
-    "redis": ("flush", "save", "older file", "freeze redis"),
-    "postgresql": ("kill postgresql", "prune", "verify"),
+    "redis": ("flush", "save", "older file", "freeze redis", "silence redis"),
+    "postgresql": ("kill postgresql", "silence postgresql", "prune", "verify"),
+    "objects": ("silence objects",),
     "sqlite": ("prune", "verify"),
 }
-OF_CONNECTIONS = ("cut", "drop request", "drop reply", "drop reply", "silence")
-LONGEST_GAP = 0.5
+OF_CONNECTIONS = ("cut", "drop request", "drop request", "drop reply", "drop reply", "drop reply")
+LONGEST_GAP = 1.0
 
 
 class Fault(NamedTuple):
@@ -24,7 +25,7 @@ class Fault(NamedTuple):
     Args:
         at: seconds after the beginning of the run.
         kind: what, and where a blank follows, of which service.
-        target: which worker, or how many requests.
+        target: which worker, how many requests or signals.
         seconds: how long it lasts, where it lasts.
     """
 

@@ -19,6 +19,7 @@ from tests.torture.services import Services
 
 __all__ = ["Nemesis"]
 
+SIGNAL_GAP = 0.01
 IDLE_SECONDS = 0.5
 """Marks that were not claimed for so long are pruned, living holders or not: they must be refused then."""
 
@@ -79,10 +80,12 @@ class Nemesis:
         elif kind == "kill":
             self._processes.restart(slot)
         else:
-            self._processes.interrupt(slot)
+            for _ in range(1 + fault.target % 8):
+                self._processes.interrupt(slot)
+                time.sleep(SIGNAL_GAP)
 
     def _lose(self, what: str, service: str, fault: Fault) -> None:
-        proxy, times = self._services.proxies[service], 1 + fault.target % 3
+        proxy, times = self._services.proxies[service], 1 + fault.target % 5
 
         def matches(request: bytes) -> bool:
             important = {"postgresql": b"COMMIT", "objects": b"PUT "}.get(service, b"")

@@ -64,6 +64,7 @@ ACCEPTED = {
     "a read beside the write that it does not see": [write(2, "a", ""), read(2.05, ""), final("a", 1)],
     "a read beside the write that it sees": [write(2, "a", ""), read(2.05, "a"), final("a", 1)],
     "a read of an unknown write": [write(2, "a", "", outcome="unknown"), read(3, "a"), final("a", 1)],
+    "a read that failed": [write(2, "a", ""), replace(read(3, ""), end=None), final("a", 1)],
     "a write beside a newer claim": [claim(1, 1), claim(2.05, 2), write(2, "a", ""), final("a", 1)],
     "a claim repeated": [claim(1, 1), claim(2, 1), write(3, "a", ""), final("a", 1)],
     "a write after a newer claim that was not acknowledged": [
