@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.torture.checker import check
+from tests.torture.contenders import CONTENDERS
 from tests.torture.history import read_history
 from tests.torture.run import torture
 from tests.torture.services import SERVICES
@@ -18,6 +19,10 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=300, help="how long faults happen (300)")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 2**32), help="of all choices; printed first")
     parser.add_argument("--on", default=",".join(SERVICES), help=f"services, of {', '.join(SERVICES)}; redis always")
+    parser.add_argument("--kinds", default="", help="of faults; all by default")
+    parser.add_argument(
+        "--with", dest="contender", default="", help=f"in the place of the library: {', '.join(CONTENDERS)}"
+    )
     parser.add_argument("--folder", type=Path, help="where logs and the history go")
     parser.add_argument("--check", type=Path, help="only check this history")
     given = parser.parse_args()
@@ -26,7 +31,10 @@ def main() -> int:
         print("\n".join(map(str, violations)) or "no violations")
         return 1 if violations else 0
     print(f"--seed {given.seed} --seconds {given.seconds:g} --on {given.on}", flush=True)
-    outcome = torture(given.seed, given.seconds, given.on.split(","), folder=given.folder)
+    kinds = given.kinds.split(",") if given.kinds else ()
+    outcome = torture(
+        given.seed, given.seconds, given.on.split(","), contender=given.contender, kinds=kinds, folder=given.folder
+    )
     print(outcome)
     return 1 if outcome.violations else 0
 

@@ -227,4 +227,6 @@ class _Counter:
 
 def _is_newer(event: Event, than: Event) -> bool:
     """Whether its fence shuts out the other one: a higher number, or the same with another token."""
+    if not event.number:  # it has no fence
+        return False
     return event.number > than.number or (event.number == than.number and event.token != than.token)

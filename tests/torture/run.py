@@ -69,6 +69,7 @@ def torture(
     on: Sequence[str] = SERVICES,
     *,
     contender: str = "",
+    kinds: Sequence[str] = (),
     processes: int = 3,
     workers: int = 3,
     slack: float = SLACK,
@@ -80,7 +81,8 @@ def torture(
         seed: of all choices; time, processes and servers still do as they please.
         seconds: how long faults happen.
         on: the services that take part.
-        contender: what is used in the place of the library: see `planted.py`.
+        contender: what is used in the place of the library: see `contenders.py`.
+        kinds: of faults; all that there are for these services by default.
         processes: how many at a time.
         workers: threads or tasks of each.
         slack: seconds that a busy machine may add to each bound.
@@ -99,7 +101,7 @@ def torture(
         found: list[Event] = []
         try:
             group.are_ready()
-            nemesis.run(plan(seed, seconds, kinds_for(services.names), TTL), seconds)
+            nemesis.run(plan(seed, seconds, kinds or kinds_for(services.names), TTL), seconds)
             group.rest()
             found += _left(services)
             group.leave()

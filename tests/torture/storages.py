@@ -25,7 +25,7 @@ from storage_guards import (
 )
 from tests.torture.ways import IN_PLACE, OBJECTS, PSYCOPG, SQLALCHEMY, Way
 
-__all__ = ["GUARD_SECONDS", "Connections", "Kit", "Place", "create_counters", "open_store"]
+__all__ = ["GUARD_SECONDS", "Connections", "Kit", "Place", "Sessions", "create_counters", "open_store"]
 
 GUARD_SECONDS = 3.0
 
@@ -62,15 +62,31 @@ class Place(NamedTuple):
 
 
 class Kit(NamedTuple):
-    """A guard, what its bodies read through, and its ways."""
+    """A guard, what its bodies read through, its ways, and how long they may pause between reading and writing."""
 
     guard: Any
     source: Any
     ways: Sequence[Way]
     asynchronous: bool
     sessions: Any = None
-    reads_first: bool = False
     claims: bool = True
+    thinks: Sequence[float] = (0.0, 0.0, 0.005, 0.03)
+
+
+class Sessions:
+    """ORM sessions of one thread or task, used again by later turns."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, Any] = {}
+
+    def of(self, kit: Kit) -> Any:
+        if id(kit.guard) not in self._open:
+            self._open[id(kit.guard)] = kit.sessions()
+        return self._open[id(kit.guard)]
+
+    def clear(self) -> None:
+        """Use them no more: a turn has failed."""
+        self._open.clear()
 
 
 def create_counters(engine: Engine, places: Sequence[Place]) -> None:
@@ -123,9 +139,11 @@ class Connections:
     def _new_coordinator(self, kind: str) -> Any:
         ttl = self._setup["ttl"]
         if kind == "redis":
+            floor = self._setup["seed"] % 2 == 1  # without it, numbers begin at 1 again after a loss of data
             if self.asynchronous:
-                return AsyncRedisCoordinator(redis.asyncio.Redis.from_url(self._setup["redis"]), ttl=ttl)
-            return RedisCoordinator(redis.Redis.from_url(self._setup["redis"]), ttl=ttl)
+                client = redis.asyncio.Redis.from_url(self._setup["redis"])
+                return AsyncRedisCoordinator(client, ttl=ttl, clock_floor=floor)
+            return RedisCoordinator(redis.Redis.from_url(self._setup["redis"]), ttl=ttl, clock_floor=floor)
         if self.asynchronous:
             return AsyncSQLCoordinator(create_async_engine(self._setup["postgresql"]), ttl=ttl)
         return SQLCoordinator(create_engine(self._setup["postgresql"]), ttl=ttl)
@@ -139,20 +157,20 @@ class Connections:
             coordinator.close()
 
 
-def _sqlalchemy(url: str, asynchronous: bool, *, reads_first: bool) -> Kit:
+def _sqlalchemy(url: str, asynchronous: bool) -> Kit:
     if asynchronous:
         engine: Any = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
         guard: Any = AsyncSQLAlchemyGuard(engine, timeout=GUARD_SECONDS)
-        sessions: Any = async_sessionmaker(engine)
+        sessions: Any = async_sessionmaker(engine, expire_on_commit=False)
     else:
         engine = create_engine(url)
         guard = SQLAlchemyGuard(engine, timeout=GUARD_SECONDS)
-        sessions = sessionmaker(engine)
-    return Kit(guard, engine, SQLALCHEMY, asynchronous, sessions, reads_first)
+        sessions = sessionmaker(engine, expire_on_commit=False)
+    return Kit(guard, engine, SQLALCHEMY, asynchronous, sessions)
 
 
 def _sqlite(setup: dict[str, Any], asynchronous: bool) -> list[Kit]:
-    return [_sqlalchemy(setup["sqlite"], asynchronous, reads_first=False)]
+    return [_sqlalchemy(setup["sqlite"], asynchronous)]
 
 
 def _postgresql(setup: dict[str, Any], asynchronous: bool) -> list[Kit]:
@@ -164,7 +182,7 @@ def _postgresql(setup: dict[str, Any], asynchronous: bool) -> list[Kit]:
     else:
         pool = psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=4, open=True, timeout=GUARD_SECONDS)
         guard = PsycopgGuard(pool, timeout=GUARD_SECONDS)
-    return [_sqlalchemy(url, asynchronous, reads_first=True), Kit(guard, pool, PSYCOPG, asynchronous)]
+    return [_sqlalchemy(url, asynchronous), Kit(guard, pool, PSYCOPG, asynchronous)]
 
 
 def _objects(ways: Sequence[Way]) -> Callable[[dict[str, Any], bool], list[Kit]]:

@@ -17,7 +17,7 @@ from tests.torture.log import Log
 from tests.torture.steps import Steps, run, run_async
 
 if TYPE_CHECKING:
-    from tests.torture.storages import Kit
+    from tests.torture.storages import Kit, Sessions
     from tests.torture.ways import Way
 
 __all__ = ["EXPECTED", "Interrupted", "Turn"]
@@ -48,6 +48,7 @@ class Turn:
         way: how.
         hold: makes the context of the lease, for so many seconds of waiting.
         slack: seconds that a busy machine may add to every bound.
+        sessions: of the thread or the task, with what earlier turns have read.
     """
 
     lease: Any
@@ -56,20 +57,34 @@ class Turn:
     is_sent = False
 
     def __init__(
-        self, counter: str, kit: Kit, way: Way, hold: Any, log: Log, chance: random.Random, slack: float
+        self,
+        counter: str,
+        kit: Kit,
+        way: Way,
+        hold: Any,
+        log: Log,
+        chance: random.Random,
+        slack: float,
+        sessions: Sessions,
     ) -> None:
         self.counter, self.kit, self.way = counter, kit, way
         self.chance, self._hold, self._log, self._slack = chance, hold, log, slack
         self.unknown: list[tuple[str, OutcomeUnknown]] = []
         self.timeout = chance.choice([0.0, 0.2, 2.0, 2.0])
         self._release: int | None = None
-        self._thinks = chance.choice([0.0, 0.0, 0.005, 0.03])
+        self._sessions = sessions
+        self._thinks = chance.choice(kit.thinks)
 
     @property
     def guard(self) -> Any:
         return self.kit.guard
 
     # What a body needs
+
+    @property
+    def session(self) -> Any:
+        """A session that earlier turns have used; the guard must make it throw away what they have read."""
+        return self._sessions.of(self.kit)
 
     def think(self) -> Any:
         """Pause between reading and writing."""
@@ -208,6 +223,7 @@ class Turn:
             self.write = None
 
     def _failed(self, error: BaseException) -> None:
+        self._sessions.clear()
         if self.write is None:
             return
         unknown = _unknown_in(error)

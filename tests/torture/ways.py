@@ -71,11 +71,9 @@ def _advance(turn: Turn, connection: Any) -> Steps[None]:
 
 
 def _advance_session(turn: Turn, session: Any) -> Steps[None]:
-    if turn.kit.reads_first:  # the session must throw it away
-        yield session.get(Counter, turn.counter)
-        yield turn.think()
     yield turn.guard.advance(session, turn.lease)
     yield from _change_object(turn, session)
+    session.info[turn.counter] = yield session.get(Counter, turn.counter)  # or it would be collected, and read again
 
 
 def _write(turn: Turn, _: None) -> Steps[None]:
@@ -97,7 +95,7 @@ SQLALCHEMY = (
     Way("run", _change, runs=True),
     Way("write", _write),
     Way("advance", _advance, lambda turn: turn.kit.source.begin(), own_commit=True),
-    Way("advance a session", _advance_session, lambda turn: turn.kit.sessions.begin(), own_commit=True),
+    Way("advance a session", _advance_session, lambda turn: turn.session.begin(), own_commit=True),
 )
 
 

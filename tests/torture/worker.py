@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.torture.contenders import CONTENDERS
 from tests.torture.log import Log
-from tests.torture.planted import CONTENDERS
 from tests.torture.steps import run, run_async
-from tests.torture.storages import Connections, Place
+from tests.torture.storages import Connections, Place, Sessions
 from tests.torture.turn import EXPECTED, Interrupted, Turn
 
 
@@ -38,13 +38,13 @@ class Worker:
     def chance(self, number: int) -> random.Random:
         return random.Random(f"{self.setup['seed']}/{self.setup['process']}/{number}")
 
-    def turn(self, chance: random.Random) -> Turn:
+    def turn(self, chance: random.Random, sessions: Sessions) -> Turn:
         place = chance.choice(self.places)
         kit = chance.choice(self.connections.kits(place.storage))
         coordinator = self.connections.coordinator(place.coordinator)
         guards = [kit.guard] if kit.claims else []
         hold = partial(coordinator.hold, place.name, guards=guards)
-        return Turn(place.name, kit, chance.choice(kit.ways), hold, self.log, chance, self.setup["slack"])
+        return Turn(place.name, kit, chance.choice(kit.ways), hold, self.log, chance, self.setup["slack"], sessions)
 
     def failed(self) -> None:
         self.log.add("error", text=traceback.format_exc()[-3000:])
@@ -52,10 +52,10 @@ class Worker:
     # Threads
 
     def work(self, number: int) -> None:
-        chance = self.chance(number)
+        chance, sessions = self.chance(number), Sessions()
         while not self.resting.is_set():
             try:
-                turn = self.turn(chance)
+                turn = self.turn(chance, sessions)
                 turn.take()
                 while turn.unknown:
                     write, error = turn.unknown.pop()
@@ -97,9 +97,9 @@ class Worker:
     # Tasks
 
     async def task(self, number: int) -> None:
-        chance = self.chance(number)
+        chance, sessions = self.chance(number), Sessions()
         while not self.resting.is_set():
-            turn = self.turn(chance)
+            turn = self.turn(chance, sessions)
             try:
                 seconds = chance.choice([None, None, None, chance.random() * 0.2])
                 with contextlib.suppress(TimeoutError):
