@@ -96,7 +96,7 @@ class _Unguarded(Connections):
     way: Way
 
     def kits(self, storage: str) -> list[Kit]:
-        changed = {"guard": None, "ways": (self.way,), "claims": False, "thinks": THINKS}
+        changed: dict[str, Any] = {"guard": None, "ways": (self.way,), "claims": False, "thinks": THINKS}
         return [kit._replace(**changed) for kit in super().kits(storage) if kit.sessions]
 
 

@@ -19,7 +19,7 @@ class Log:
     """
 
     def __init__(self, path: Path, process: int) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o644)
         self._process = process
         self._ops = itertools.count(1)
 

@@ -59,7 +59,8 @@ class Nemesis:
         kind, _, service = fault.kind.partition(" ")
         start = time.monotonic()
         if kind in ("cut", "drop", "silence"):
-            self._lose(*fault.kind.rsplit(" ", 1), fault)
+            what, service = fault.kind.rsplit(" ", 1)
+            self._lose(what, service, fault)
         elif kind in ("stop", "kill", "interrupt") and not service:
             self._strike_worker(kind, fault)
         elif fault.kind == "kill postgresql":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -81,14 +83,20 @@ class Turn:
 
     # What a body needs
 
-    @property
-    def session(self) -> Any:
-        """A session that earlier turns have used; the guard must make it throw away what they have read."""
-        return self._sessions.of(self.kit)
+    def begin_session(self) -> Any:
+        """Begin a transaction of a session that earlier turns have used; the guard must make it read again."""
+        session = self._sessions.of(self.kit)
+        return _begin_async(session) if self.kit.asynchronous else _begin(session)
 
     def think(self) -> Any:
         """Pause between reading and writing."""
-        return asyncio.sleep(self._thinks) if self.kit.asynchronous else time.sleep(self._thinks)
+        return self._pause(self._thinks)
+
+    def _pause(self, seconds: float) -> Any:
+        if self.kit.asynchronous:
+            return asyncio.sleep(seconds)
+        time.sleep(seconds)
+        return None
 
     def begin_read(self) -> int:
         self._refuse_repeated()
@@ -181,7 +189,7 @@ class Turn:
                 answer = yield self.guard.landed(error)
             except GuardUnavailable as unavailable:
                 self._log.end(op, "", text=repr(unavailable))
-                yield asyncio.sleep(0.1) if self.kit.asynchronous else time.sleep(0.1)
+                yield self._pause(0.1)
             else:
                 self._log.end(op, str(answer))
                 return
@@ -243,6 +251,18 @@ class Turn:
             self._log.end(acquiring, kind, text=_short(error))
         elif self._release is not None:
             self._log.end(self._release, "lost", text=_short(error))
+
+
+@contextmanager
+def _begin(session: Any) -> Iterator[Any]:
+    with session.begin():
+        yield session
+
+
+@asynccontextmanager
+async def _begin_async(session: Any) -> AsyncIterator[Any]:
+    async with session.begin():
+        yield session
 
 
 def _unknown_in(error: BaseException | None) -> OutcomeUnknown | None:

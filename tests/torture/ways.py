@@ -95,7 +95,7 @@ SQLALCHEMY = (
     Way("run", _change, runs=True),
     Way("write", _write),
     Way("advance", _advance, lambda turn: turn.kit.source.begin(), own_commit=True),
-    Way("advance a session", _advance_session, lambda turn: turn.session.begin(), own_commit=True),
+    Way("advance a session", _advance_session, lambda turn: turn.begin_session(), own_commit=True),
 )
 
 
