@@ -10,6 +10,7 @@
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, types, layers
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
+#   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite"
 #   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
 #   make mutants              faults put into the code, and whether the tests find them
 #   make bench                speed, beside its targets, ten minutes      ARGS="all", ARGS="pair contended --quick"
@@ -20,7 +21,7 @@
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
-.PHONY: demo demo-object-upload demo-failover demo-http-service test thorough stress explore mutants bench check wheel node clean help
+.PHONY: demo demo-object-upload demo-failover demo-http-service test thorough stress torture explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -63,6 +64,9 @@ thorough: .venv/.dev
 
 stress: .venv/.dev
 	@$(BIN)/python -m tests.stress $(ARGS)
+
+torture: .venv/.dev
+	@$(BIN)/python -m tests.torture $(ARGS)
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)

@@ -87,8 +87,8 @@ PLANTED = (
     Planted(
         "no holding is renewed that no lease refers to",
         "fencing/locks/plans.py",
-        "            yield Shielded(give_back(backend, resource, taking, settings))",
-        "            globals().setdefault('_LEFT', []).append(taking)",
+        "        elif taking.may_hold:\n            yield Shielded(give_back(backend, resource, taking, settings))",
+        "        elif taking.may_hold:\n            globals().setdefault('_LEFT', []).append(taking)",
         (LOCK_LEFT,),
         on="redis,postgresql",
         kinds="cut postgresql,drop request postgresql,kill postgresql",
