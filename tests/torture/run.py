@@ -19,7 +19,7 @@ from tests.torture.services import SERVICES, Services
 __all__ = ["Outcome", "torture"]
 
 TTL = 1.5
-SLACK = 6.0
+SLACK = 4.0
 """Seconds that a busy machine may add to each bound."""
 
 

@@ -32,10 +32,10 @@ class Interrupted(Exception):
 OF_DRIVERS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.Error, psycopg_pool.PoolTimeout)
 EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.CancelledError, redis.RedisError)
 
-CLAIM_SECONDS = 3.0
+TRY_SECONDS = 3.0
 """A call that tries once takes at most so long if nothing answers, claims included: docs/guide/locks.md."""
-WRITE_SECONDS = 25.0
-"""Five statements of a guarded transaction, each within the guard's time-out and a second."""
+WRITE_SECONDS = 16.0
+"""Four requests of a guarded transaction, each within the guard's time-out and a second."""
 RELEASE_SECONDS = 5.0
 LANDED_SECONDS = 12.0
 ASKING_SECONDS = 20.0
@@ -197,7 +197,7 @@ class Turn:
     # What is noted
 
     def _begin_acquire(self) -> int:
-        allowed = max(self.timeout, CLAIM_SECONDS) + self._slack
+        allowed = (self.timeout or TRY_SECONDS) + self._slack
         self._claim = self._log.begin("claim", counter=self.counter)  # its end is noted if it was admitted
         return self._log.begin("acquire", counter=self.counter, allowed=allowed)
 
