@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.torture.checker import check
 from tests.torture.contenders import CONTENDERS
+from tests.torture.drawing import draw
 from tests.torture.history import read_history
 from tests.torture.run import torture
 from tests.torture.services import SERVICES
@@ -25,9 +26,18 @@ def main() -> int:
     )
     parser.add_argument("--folder", type=Path, help="where logs and the history go")
     parser.add_argument("--check", type=Path, help="only check this history")
+    parser.add_argument(
+        "--draw", metavar="COUNTER@SECONDS", help="with --check: draw what a counter saw around a moment"
+    )
     given = parser.parse_args()
     if given.check:
-        violations = check(read_history(given.check))
+        history = read_history(given.check)
+        if given.draw:
+            counter, _, moment = given.draw.partition("@")
+            target = given.check.with_suffix(".svg")
+            target.write_text(draw(history, counter, float(moment)), "utf-8")
+            print(target)
+        violations = check(history)
         print("\n".join(map(str, violations)) or "no violations")
         return 1 if violations else 0
     print(f"--seed {given.seed} --seconds {given.seconds:g} --on {given.on}", flush=True)

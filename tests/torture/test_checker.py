@@ -21,6 +21,7 @@ from tests.torture.checker import (
     WRONG_REFUSAL,
     check,
 )
+from tests.torture.drawing import draw
 from tests.torture.history import Event, merge, read_history, read_lines, write_history
 
 N = "n"
@@ -163,6 +164,16 @@ def test_a_history_is_the_same_after_it_was_written_and_read(tmp_path: Path) -> 
     history = [*GOOD[:-1], final("b", 2, ("a", "b"))]
     write_history(tmp_path / "history.jsonl", history)
     assert read_history(tmp_path / "history.jsonl") == history
+
+
+def test_a_history_can_be_drawn() -> None:
+    faults = [Event("fault", 2.5, 2.5, text="flush"), Event("stopped", 2.1, 2.4, process=3)]
+    history = [*GOOD, write(9, "far", "b", 2), *faults, replace(GOOD[0], counter="m", number=99)]
+    picture = draw(history, N, 3.0, seconds=3.5)
+    for text in ("process 0", "process 3", "flush", "#1: reads the beginning", "#2: write b over a: acknowledged"):
+        assert text in picture, text
+    assert "far" not in picture
+    assert "#99" not in picture
 
 
 def test_two_lines_make_one_event_and_a_cut_line_is_left_out(tmp_path: Path) -> None:
