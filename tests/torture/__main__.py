@@ -11,7 +11,7 @@ from tests.torture.checker import check
 from tests.torture.contenders import CONTENDERS
 from tests.torture.drawing import draw
 from tests.torture.history import read_history
-from tests.torture.run import torture
+from tests.torture.run import PAUSE, torture
 from tests.torture.services import SERVICES
 
 
@@ -24,6 +24,7 @@ def main() -> int:
     parser.add_argument(
         "--with", dest="contender", default="", help=f"in the place of the library: {', '.join(CONTENDERS)}"
     )
+    parser.add_argument("--pause", type=float, default=PAUSE, help=f"longest seconds of work in a turn ({PAUSE})")
     parser.add_argument("--folder", type=Path, help="where logs and the history go")
     parser.add_argument("--check", type=Path, help="only check this history")
     parser.add_argument(
@@ -43,7 +44,13 @@ def main() -> int:
     print(f"--seed {given.seed} --seconds {given.seconds:g} --on {given.on}", flush=True)
     kinds = given.kinds.split(",") if given.kinds else ()
     outcome = torture(
-        given.seed, given.seconds, given.on.split(","), contender=given.contender, kinds=kinds, folder=given.folder
+        given.seed,
+        given.seconds,
+        given.on.split(","),
+        contender=given.contender,
+        kinds=kinds,
+        pause=given.pause,
+        folder=given.folder,
     )
     print(outcome)
     return 1 if outcome.violations else 0

@@ -23,10 +23,6 @@ from tests.torture.ways import READ, SQLALCHEMY, WRITE, Way
 __all__ = ["CONTENDERS"]
 
 
-THINKS = (0.02, 0.08)
-"""Seconds between reading and writing: a job of some length."""
-
-
 class Refused(FencingError):
     """A fence that is older than the newest write."""
 
@@ -96,7 +92,7 @@ class _Unguarded(Connections):
     way: Way
 
     def kits(self, storage: str) -> list[Kit]:
-        changed: dict[str, Any] = {"guard": None, "ways": (self.way,), "claims": False, "thinks": THINKS}
+        changed: dict[str, Any] = {"guard": None, "ways": (self.way,), "claims": False}
         return [kit._replace(**changed) for kit in super().kits(storage) if kit.sessions]
 
 

@@ -22,6 +22,8 @@ TTL = 1.5
 SLACK = 4.0
 """Seconds that a busy machine may add to each bound."""
 
+PAUSE = 0.03
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -73,6 +75,7 @@ def torture(
     processes: int = 3,
     workers: int = 3,
     slack: float = SLACK,
+    pause: float = PAUSE,
     folder: Path | None = None,
 ) -> Outcome:
     """Run it, and check its history.
@@ -86,6 +89,7 @@ def torture(
         processes: how many at a time.
         workers: threads or tasks of each.
         slack: seconds that a busy machine may add to each bound.
+        pause: seconds that a holder works at most before it begins, and again between reading and writing.
         folder: where logs and the history go; a new temporary one by default.
     """
     folder = folder or Path(tempfile.mkdtemp(prefix="torture-"))
@@ -95,7 +99,7 @@ def torture(
             services.places = services.setup["places"] = [
                 place for place in services.places if place.storage in DATABASES
             ]
-        setup = {**services.setup, "seed": seed, "workers": workers, "slack": slack, "with": contender}
+        setup = {**services.setup, "seed": seed, "workers": workers, "slack": slack, "pause": pause, "with": contender}
         group = Processes(setup, folder, processes)
         nemesis = Nemesis(services, group)
         found: list[Event] = []

@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
 
 class Kit(NamedTuple):
-    """A guard, what its bodies read through, its ways, and how long they may pause between reading and writing."""
+    """A guard, what its bodies read through, and its ways."""
 
     guard: Any
     source: Any
@@ -70,7 +70,6 @@ class Kit(NamedTuple):
     asynchronous: bool
     sessions: Any = None
     claims: bool = True
-    thinks: Sequence[float] = (0.0, 0.0, 0.005, 0.03)
 
 
 class Sessions:

@@ -18,6 +18,7 @@ from tests.torture.run import torture
 ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
 SECONDS = 8
+PAUSE = 0.1
 RUNS = 3
 """Threads and servers do as they please: a fault that needs a meeting of two may be missed once."""
 
@@ -43,7 +44,7 @@ def test_the_run_finds_it(planted: Planted, tmp_path: Path) -> None:
 
 def run_in(copy: Path, planted: Planted, seed: int) -> str:
     command = [sys.executable, "-m", "tests.torture", "--seed", str(seed), "--seconds", str(SECONDS)]
-    command += ["--on", planted.on, "--kinds", planted.kinds, "--with", planted.contender]
+    command += ["--on", planted.on, "--kinds", planted.kinds, "--with", planted.contender, "--pause", str(PAUSE)]
     path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=180)
@@ -61,6 +62,7 @@ def test_without_a_guard_updates_are_lost(contender: str, tmp_path: Path) -> Non
             SECONDS,
             ["sqlite"],
             contender=contender,
+            pause=PAUSE,
             kinds=("flush", "flush", "stop"),
             folder=tmp_path / str(run),
         )

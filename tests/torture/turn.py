@@ -50,6 +50,7 @@ class Turn:
         way: how.
         hold: makes the context of the lease, for so many seconds of waiting.
         slack: seconds that a busy machine may add to every bound.
+        pause: seconds, the longest that it works before it begins, and between reading and writing.
         sessions: of the thread or the task, with what earlier turns have read.
     """
 
@@ -67,6 +68,7 @@ class Turn:
         log: Log,
         chance: random.Random,
         slack: float,
+        pause: float,
         sessions: Sessions,
     ) -> None:
         self.counter, self.kit, self.way = counter, kit, way
@@ -75,7 +77,7 @@ class Turn:
         self.timeout = chance.choice([0.0, 0.2, 2.0, 2.0])
         self._release: int | None = None
         self._sessions = sessions
-        self._thinks = chance.choice(kit.thinks)
+        self._pauses = [chance.choice([0.0, pause / 5, pause]) for _ in range(2)]
 
     @property
     def guard(self) -> Any:
@@ -90,7 +92,7 @@ class Turn:
 
     def think(self) -> Any:
         """Pause between reading and writing."""
-        return self._pause(self._thinks)
+        return self._pause(self._pauses[1])
 
     def _pause(self, seconds: float) -> Any:
         if self.kit.asynchronous:
@@ -128,6 +130,7 @@ class Turn:
             with self._hold(self.timeout) as lease:
                 self._granted(acquiring, lease)
                 try:
+                    self._pause(self._pauses[0])
                     self._perform()
                 except EXPECTED as error:
                     self._failed(error)
@@ -154,6 +157,7 @@ class Turn:
             async with self._hold(self.timeout) as lease:
                 self._granted(acquiring, lease)
                 try:
+                    await self._pause(self._pauses[0])
                     await self._perform_async()
                 except EXPECTED as error:
                     self._failed(error)

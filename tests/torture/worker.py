@@ -44,7 +44,8 @@ class Worker:
         coordinator = self.connections.coordinator(place.coordinator)
         guards = [kit.guard] if kit.claims else []
         hold = partial(coordinator.hold, place.name, guards=guards)
-        return Turn(place.name, kit, chance.choice(kit.ways), hold, self.log, chance, self.setup["slack"], sessions)
+        way, slack, pause = chance.choice(kit.ways), self.setup["slack"], self.setup["pause"]
+        return Turn(place.name, kit, way, hold, self.log, chance, slack, pause, sessions)
 
     def failed(self) -> None:
         self.log.add("error", text=traceback.format_exc()[-3000:])
