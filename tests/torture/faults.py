@@ -16,6 +16,7 @@ OF_SERVICES = {
     "sqlite": ("prune", "verify"),
 }
 OF_CONNECTIONS = ("cut", "drop request", "drop request", "drop reply", "drop reply", "drop reply")
+WITHOUT_CONNECTIONS = ("sqlite", "files")
 LONGEST_GAP = 1.0
 
 
@@ -40,7 +41,7 @@ def kinds_for(services: Sequence[str]) -> tuple[str, ...]:
     kinds = list(OF_WORKERS)
     for service in services:
         kinds += OF_SERVICES.get(service, ())
-        if service != "sqlite":
+        if service not in WITHOUT_CONNECTIONS:
             kinds += (f"{kind} {service}" for kind in OF_CONNECTIONS)
     return tuple(kinds)
 

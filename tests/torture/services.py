@@ -15,14 +15,15 @@ from sqlalchemy.pool import NullPool
 
 from examples.servers import PostgresServer, RedisServer, S3Server, start_postgres, start_redis, start_s3
 from fencing import RedisCoordinator, SQLCoordinator
-from storage_guards import ObjectStoreGuard, SQLAlchemyGuard
+from storage_guards import FileGuard, ObjectStoreGuard, SQLAlchemyGuard
 from tests.support.servers import Proxy
 from tests.torture.storages import Place, create_counters, open_store
+from tests.torture.ways import parsed
 
 __all__ = ["Services"]
 
-STORAGES = ("postgresql", "sqlite", "objects", "in-place")
-SERVICES = ("redis", "postgresql", "sqlite", "objects")
+STORAGES = ("postgresql", "sqlite", "files", "objects", "in-place")
+SERVICES = ("redis", "postgresql", "sqlite", "files", "objects")
 
 
 def places_on(names: Sequence[str]) -> list[Place]:
@@ -38,7 +39,7 @@ class Services:
     """A context manager: the servers run inside.
 
     Args:
-        names: of redis, postgresql, sqlite and objects. Redis is always there.
+        names: of redis, postgresql, sqlite, files and objects. Redis is always there.
         ttl: of the locks.
     """
 
@@ -65,9 +66,12 @@ class Services:
                 self.postgres = stack.enter_context(start_postgres(own=True, local=True))
                 self.setup["postgresql"] = self._proxy("postgresql", self.postgres).url(self.postgres.url)
                 self._set_up_database("postgresql", self.postgres.url)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+            if "files" in self.names:
+                self.setup["files"] = str(folder / "files")
+                (folder / "files").mkdir()
             if "sqlite" in self.names:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-"))
-                self.setup["sqlite"] = f"sqlite:///{Path(folder, 'data.db')}"
+                self.setup["sqlite"] = f"sqlite:///{folder / 'data.db'}"
                 self._set_up_database("sqlite", self.setup["sqlite"])
             if "objects" in self.names:
                 self._set_up_objects(stack.enter_context(start_s3()))
@@ -126,10 +130,12 @@ class Services:
                 effects = tuple(connection.execute(listed, named).scalars())
             return {"value": row.value, "write": row.last, "effects": effects}
         body: bytes | None = None
-        if place.storage == "objects":
+        if place.storage == "files":
+            body = FileGuard(self.setup["files"]).read(place.name)
+        elif place.storage == "objects":
             current = self._objects.read(place.name)
             body = None if current is None else current.read("total")
         elif (stored := self._objects.get(place.name)) is not None:
             body = bytes(stored.data)
-        value, _, last = (body or b"0 ").decode().partition(" ")
-        return {"value": int(value), "write": last}
+        value, last = parsed(body)
+        return {"value": value, "write": last}

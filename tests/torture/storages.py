@@ -16,14 +16,16 @@ from sqlalchemy.orm import sessionmaker
 
 from fencing import AsyncRedisCoordinator, AsyncSQLCoordinator, RedisCoordinator, SQLCoordinator
 from storage_guards import (
+    AsyncFileGuard,
     AsyncObjectStoreGuard,
     AsyncPsycopgGuard,
     AsyncSQLAlchemyGuard,
+    FileGuard,
     ObjectStoreGuard,
     PsycopgGuard,
     SQLAlchemyGuard,
 )
-from tests.torture.ways import IN_PLACE, OBJECTS, PSYCOPG, SQLALCHEMY, Way
+from tests.torture.ways import FILES, IN_PLACE, OBJECTS, PSYCOPG, SQLALCHEMY, Way
 
 __all__ = ["GUARD_SECONDS", "Connections", "Kit", "Place", "Sessions", "create_counters", "open_store"]
 
@@ -194,9 +196,15 @@ def _objects(ways: Sequence[Way]) -> Callable[[dict[str, Any], bool], list[Kit]]
     return kits
 
 
+def _files(setup: dict[str, Any], asynchronous: bool) -> list[Kit]:
+    guard: Any = (AsyncFileGuard if asynchronous else FileGuard)(setup["files"], timeout=GUARD_SECONDS)
+    return [Kit(guard, None, FILES, asynchronous)]
+
+
 _KITS: dict[str, Callable[[dict[str, Any], bool], list[Kit]]] = {
     "sqlite": _sqlite,
     "postgresql": _postgresql,
+    "files": _files,
     "objects": _objects(OBJECTS),
     "in-place": _objects(IN_PLACE),
 }

@@ -31,7 +31,7 @@ def test_what_the_guards_promise_holds_under_faults(tmp_path: Path) -> None:
 
 def assert_something_was_tried(outcome: Outcome) -> None:
     counters = {event.counter for event in outcome.history if event.kind == "final"}
-    assert len(counters) == 5
+    assert len(counters) == 6
     for counter in counters:
         assert outcome.writes(counter)["acknowledged"] >= 5, counter
     assert sum(outcome.faults.values()) >= 10

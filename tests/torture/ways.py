@@ -11,7 +11,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from tests.torture.steps import Steps
 from tests.torture.turn import Turn
 
-__all__ = ["IN_PLACE", "OBJECTS", "PSYCOPG", "SQLALCHEMY", "Way"]
+__all__ = ["FILES", "IN_PLACE", "OBJECTS", "PSYCOPG", "SQLALCHEMY", "Way", "parsed"]
 
 READ = "SELECT value, last FROM counters WHERE name = :name"
 WRITE = "UPDATE counters SET value = :value, last = :last WHERE name = :name"
@@ -60,8 +60,9 @@ def _change(turn: Turn, connection: Any) -> Steps[None]:
 def _change_object(turn: Turn, session: Any) -> Steps[None]:
     reading = turn.begin_read()
     counter = yield session.get(Counter, turn.counter)
-    values = turn.begin_write(turn.seen(reading, counter.value, counter.last))
+    seen = turn.seen(reading, counter.value, counter.last)
     yield turn.think()
+    values = turn.begin_write(seen)
     counter.value, counter.last = values["value"], values["last"]
 
 
@@ -142,35 +143,57 @@ PSYCOPG = (
 )
 
 
-# Objects: the body is the value, a blank and the id of the write
+# Objects and files: their bytes are the value, a blank and the id of the write
 
 
-def _parsed(body: bytes) -> tuple[int, str]:
-    value, _, last = body.decode().partition(" ")
+def parsed(body: bytes | None) -> tuple[int, str]:
+    """Return the value and the last write's id; None is a counter that was never written."""
+    value, _, last = (b"0 " if body is None else body).decode().partition(" ")
     return int(value), last
+
+
+def _bytes_of(values: dict[str, Any]) -> bytes:
+    return f"{values['value']} {values['last']}".encode()
 
 
 def _publish(turn: Turn, _: None) -> Steps[None]:
     reading = turn.begin_read()
     current = yield turn.guard.read(turn.counter)
-    value, last = (0, "") if current is None else _parsed((yield current.read("total")))
-    values = turn.begin_write(turn.seen(reading, value, last))
+    body = None if current is None else (yield current.read("total"))
+    seen = turn.seen(reading, *parsed(body))
     yield turn.think()
-    body = f"{values['value']} {values['last']}".encode()
+    values = turn.begin_write(seen)
     replacing = {"replacing": current} if turn.chance.random() < 0.5 else {}
-    yield turn.guard.publish(turn.lease, {"total": body}, **replacing)
+    yield turn.guard.publish(turn.lease, {"total": _bytes_of(values)}, **replacing)
 
 
 def _write_in_place(turn: Turn, _: None) -> Steps[None]:
     reading = turn.begin_read()
     stored = yield turn.guard.get(turn.counter)
-    value, last = (0, "") if stored is None else _parsed(bytes(stored.data))
-    values = turn.seen(reading, value, last)
+    seen = turn.seen(reading, *parsed(None if stored is None else bytes(stored.data)))
     yield turn.think()
-    values = turn.begin_write(values)
-    body = f"{values['value']} {values['last']}".encode()
-    yield turn.guard.write(turn.lease, turn.counter, body, replacing=stored)
+    values = turn.begin_write(seen)
+    yield turn.guard.write(turn.lease, turn.counter, _bytes_of(values), replacing=stored)
+
+
+def _write_file(turn: Turn, _: None) -> Steps[None]:
+    reading = turn.begin_read()
+    seen = turn.seen(reading, *parsed((yield turn.guard.read(turn.counter))))
+    yield turn.think()
+    values = turn.begin_write(seen)
+    yield turn.guard.write(turn.lease, _bytes_of(values))
+
+
+def _change_file(turn: Turn, transaction: Any) -> Steps[None]:
+    seen = turn.seen(turn.begin_read(), *parsed(transaction.data))
+    yield turn.think()
+    values = turn.begin_write(seen)
+    transaction.data = _bytes_of(values)
 
 
 OBJECTS = (Way("publish", _publish),)
 IN_PLACE = (Way("write in place", _write_in_place),)
+FILES = (
+    Way("write a file", _write_file),
+    Way("begin on a file", _change_file, lambda turn: turn.guard.begin(turn.lease)),
+)
