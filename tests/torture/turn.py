@@ -74,7 +74,7 @@ class Turn:
         self.counter, self.kit, self.way = counter, kit, way
         self.chance, self._hold, self._log, self._slack = chance, hold, log, slack
         self.unknown: list[tuple[str, OutcomeUnknown]] = []
-        self.timeout = chance.choice([0.0, 0.2, 2.0, 2.0])
+        self.timeout = chance.choice([0.0, 0.1, 0.3, 2.0])
         self._release: int | None = None
         self._sessions = sessions
         self._pauses = [chance.choice([0.0, pause / 5, pause]) for _ in range(2)]
