@@ -16,6 +16,7 @@ from tests.torture.faults import kinds_for, plan
 from tests.torture.run import Outcome, torture
 from tests.torture.services import SERVICES
 from tests.torture.steps import run, run_async
+from tests.torture.worker import Worker
 
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
 
@@ -74,3 +75,12 @@ def test_a_body_is_the_same_over_values_and_over_awaitables() -> None:
 
     assert run(body(lambda: 1, fails_at_once)) == [1, "gone"]
     assert asyncio.run(run_async(body(one, fails))) == [1, "gone"]
+
+
+def test_the_choices_of_a_turn_do_not_depend_on_earlier_turns(tmp_path: Path) -> None:
+    setup = {"seed": 7, "process": 1, "mode": "threads", "places": [], "with": "", "log": str(tmp_path / "log")}
+    careful, hasty = (Worker(setup).chances(0) for _ in range(2))
+    next(careful).random()  # one more choice in the first turn
+    next(hasty)
+    assert next(careful).random() == next(hasty).random()
+    assert next(careful).random() != next(Worker({**setup, "process": 2}).chances(0)).random()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import faulthandler
+import itertools
 import json
 import logging
 import random
@@ -16,6 +17,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,12 @@ class Worker:
         self.log = Log(Path(setup["log"]), setup["process"])
         self.resting = threading.Event()
 
-    def chance(self, number: int) -> random.Random:
-        return random.Random(f"{self.setup['seed']}/{self.setup['process']}/{number}")
+    def chances(self, number: int) -> Iterator[random.Random]:
+        """Yield the source of all choices of each turn: the same for the same turn, however the earlier ones ended."""
+        for turn in itertools.count(1):
+            if self.resting.is_set():
+                return
+            yield random.Random(f"{self.setup['seed']}/{self.setup['process']}/{number}/{turn}")
 
     def turn(self, chance: random.Random, sessions: Sessions) -> Turn:
         place = chance.choice(self.places)
@@ -53,8 +59,8 @@ class Worker:
     # Threads
 
     def work(self, number: int) -> None:
-        chance, sessions = self.chance(number), Sessions()
-        while not self.resting.is_set():
+        sessions = Sessions()
+        for chance in self.chances(number):
             try:
                 turn = self.turn(chance, sessions)
                 turn.take()
@@ -98,8 +104,8 @@ class Worker:
     # Tasks
 
     async def task(self, number: int) -> None:
-        chance, sessions = self.chance(number), Sessions()
-        while not self.resting.is_set():
+        sessions = Sessions()
+        for chance in self.chances(number):
             turn = self.turn(chance, sessions)
             try:
                 seconds = chance.choice([None, None, None, chance.random() * 0.2])
