@@ -90,6 +90,14 @@ REFUSED = {
         LOST_UPDATE,
         [write(2, "a", "", outcome="unknown"), write(4, "b", "", 2), final("b", 1, ("a", "b"))],
     ),
+    "an old request of the same grant lands": (
+        LOST_UPDATE,
+        [claim(1, 1), write(2, "a", "", outcome="unknown"), write(3, "b", ""), final("a", 1)],
+    ),
+    "a restore brings back what was before": (
+        LOST_UPDATE,
+        [claim(1, 1), write(2, "a", ""), write(3, "b", "a"), write(4, "c", "a"), final("c", 2)],
+    ),
     "it was acknowledged, and is not there": (LOST_UPDATE, [write(2, "a", ""), final("", 0)]),
     "an acknowledged write is not seen": (STALE_READ, [write(2, "a", ""), read(3, ""), final("a", 1)]),
     "a write is seen that never counted": (
