@@ -3,6 +3,8 @@
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from examples.drawing.events import Event
 from examples.failover.__main__ import PAPER
 from examples.failover.story import STORY
@@ -14,6 +16,7 @@ from tests.support.demos import run_demo
 SVG = "{http://www.w3.org/2000/svg}svg"
 
 
+@pytest.mark.thorough
 def test_the_two_acts(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
     # The fixtures only say that there are servers: it starts its own.
     run = run_demo("examples.failover", tmp_path)

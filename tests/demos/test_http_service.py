@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from examples.servers import RedisServer
 from tests.support.demos import run_demo
 
 DEMO = "examples.http_service"
 
 
+@pytest.mark.thorough
 def test_the_acts(any_redis: RedisServer, tmp_path: Path) -> None:
     run = run_demo(DEMO, tmp_path, "--ttl", "0.8")  # the fixture only says that there is a Redis: it starts its own
     assert run.status == 0, run.output

@@ -64,8 +64,10 @@ def interrupt_each_line(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", [SoftTimeLimitExceeded, KeyboardInterrupt])
-@pytest.mark.parametrize("way", ["write", "publish", "begin"])
+@pytest.mark.parametrize(
+    "way", ["write", *(pytest.param(way, marks=pytest.mark.thorough) for way in ("publish", "begin"))]
+)
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, pytest.param(SoftTimeLimitExceeded, marks=pytest.mark.thorough)])
 def test_files(tmp_path: Path, kind: type[BaseException], way: str) -> None:
     guard = FileGuard(tmp_path, timeout=0.5)
 
@@ -86,7 +88,7 @@ def test_files(tmp_path: Path, kind: type[BaseException], way: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", [SoftTimeLimitExceeded, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [SoftTimeLimitExceeded, pytest.param(KeyboardInterrupt, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("way", ["write", "begin"])
 def test_redis(any_redis: RedisServer, kind: type[BaseException], way: str) -> None:
     guard, direct = RedisGuard(any_redis.client(), timeout=2), any_redis.client()

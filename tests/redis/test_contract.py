@@ -137,6 +137,7 @@ class _BehindSentinel(_OnRedis):
         return self.way.coordinator(master_for(self.side, [(host, int(port))]), **(self.way.options | options))
 
 
+@pytest.mark.thorough
 class TestRedisCoordinatorBehindSentinel(_BehindSentinel):
     way = Way(RedisCoordinator, redis.Redis)
 

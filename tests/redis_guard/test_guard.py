@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Any
 
@@ -275,7 +274,6 @@ def test_the_policy_of_eviction(side: Side, own_redis: RedisServer, policy: str)
     client = own_redis.client()
     client.config_set("maxmemory-policy", policy)
     guard = guard_of(side, own_redis.url)
-    logging.getLogger("fencing").addFilter(lambda _: False)
     if policy.startswith("allkeys"):
         assert policy in str(side.expect(GuardNotEnforceable, guard.claim, MINE))
     else:

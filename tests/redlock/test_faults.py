@@ -17,7 +17,7 @@ from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Account, Side
 
-TWO = ("killed", "frozen", "cut off")
+TWO = ("frozen", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("killed", "cut off")))
 
 
 class Cut:

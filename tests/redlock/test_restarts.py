@@ -55,7 +55,9 @@ def test_initialise_admits_new_nodes_at_once_and_no_others(side: Side, fresh_nod
     assert re.search(r"node [23] has granted locks before", str(error))
 
 
-@pytest.mark.parametrize("how", ["empty", "killed", "stopped", "cut off"])
+@pytest.mark.parametrize(
+    "how", ["empty", "cut off", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("killed", "stopped"))]
+)
 def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
     side: Side, fresh_nodes: FreshNodes, how: str
 ) -> None:
