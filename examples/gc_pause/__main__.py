@@ -14,7 +14,7 @@ from examples.gc_pause.report import draw_act, write_report
 from examples.gc_pause.setting import set_up_deposits
 from examples.gc_pause.story import STORY
 from examples.servers import RedisServer, start_redis
-from examples.stage.run import Demo, run, version
+from examples.stage.run import Demo, Options, run, version
 from examples.stage.screen import Screen
 from fencing import FencingError
 
@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(demo, arguments)
 
 
-def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
+def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
     """Two worker processes, a Redis, a database of our own; the stack removes all of it again."""
     started: list[RedisServer] = []
 
@@ -41,12 +41,12 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
         started.append(stack.enter_context(start_redis()))
         return started[0].url, f"Redis {version(started[0].version)}"
 
-    setting = set_up_deposits(stack, screen, ttl, start_locks)
+    setting = set_up_deposits(stack, screen, options.ttl, start_locks)
     server = started[0]
     client = stack.enter_context(server.client())
     # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
     prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if server.external else ""
-    return Director(setting.workers, client, setting.engine, recorder, screen, ttl=ttl, prefix=prefix)
+    return Director(setting.workers, client, setting.engine, recorder, screen, ttl=options.ttl, prefix=prefix)
 
 
 if __name__ == "__main__":

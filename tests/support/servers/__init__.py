@@ -6,7 +6,7 @@ from tests.support.servers.http_proxy import HttpProxy
 from tests.support.servers.http_rules import Hold, Request, Rule
 from tests.support.servers.mariadb import MariaDBBinary, MariaDBServer, find_mariadb_binary, start_mariadb
 from tests.support.servers.pgbouncer import PgBouncerServer, find_pgbouncer, start_pgbouncer
-from tests.support.servers.proxy import Loss, Proxy
+from examples.servers.proxy import Loss, Proxy
 from tests.support.servers.s3rver import find_s3rver, start_s3rver
 
 __all__ = [

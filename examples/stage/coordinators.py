@@ -1,0 +1,66 @@
+"""The coordinators that a demo can run on. One entry each: how its servers start, and how a process opens it."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import redis
+from sqlalchemy import create_engine
+
+from examples.servers import start_postgres, start_redis
+from examples.servers.local import new_directory
+from fencing import Coordinator, RedisCoordinator, SQLCoordinator
+
+
+class Choice(NamedTuple):
+    title: str
+    """The title of its lane."""
+    start: Callable[[ExitStack], str]
+    """Start its servers, which the stack removes again, and return their address: a text."""
+    open: Callable[..., Coordinator]
+    """Return the coordinator at an address; with the options of locks."""
+
+
+def _start_redis(stack: ExitStack) -> str:
+    return stack.enter_context(start_redis()).url
+
+
+def _start_sqlite(stack: ExitStack) -> str:
+    directory = new_directory()
+    stack.callback(_remove, directory)
+    return _with_tables(f"sqlite:///{directory}/locks.db")
+
+
+def _start_sql(stack: ExitStack) -> str:
+    postgres = stack.enter_context(start_postgres())
+    url = postgres.create_database()
+    stack.callback(postgres.drop_database, url)
+    return _with_tables(url)
+
+
+def _remove(directory: Any) -> None:
+    for file in directory.iterdir():
+        file.unlink()
+    directory.rmdir()
+
+
+def _with_tables(url: str) -> str:
+    engine = create_engine(url)
+    SQLCoordinator(engine).create_tables()
+    engine.dispose()
+    return url
+
+
+def _open_redis(address: str, **options: Any) -> Coordinator:
+    return RedisCoordinator(redis.Redis.from_url(address), **options)
+
+
+def _open_sql(address: str, **options: Any) -> Coordinator:
+    return SQLCoordinator(create_engine(address), **options)
+
+
+CHOICES: Mapping[str, Choice] = {
+    "redis": Choice("LOCK (Redis)", _start_redis, _open_redis),
+    "sql": Choice("LOCK (PostgreSQL)", _start_sql, _open_sql),
+    "sqlite": Choice("LOCK (SQLite)", _start_sqlite, _open_sql),
+}
