@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import redis
 from sqlalchemy import create_engine
 
 from examples.servers import start_postgres, start_redis
-from examples.servers.local import new_directory
 from fencing import Coordinator, RedisCoordinator, SQLCoordinator
 
 
@@ -26,8 +26,7 @@ def _start_redis(stack: ExitStack) -> str:
 
 
 def _start_sqlite(stack: ExitStack) -> str:
-    directory = new_directory()
-    stack.callback(_remove, directory)
+    directory = stack.enter_context(TemporaryDirectory(prefix="fencing-demo-"))
     return _with_tables(f"sqlite:///{directory}/locks.db")
 
 
@@ -36,12 +35,6 @@ def _start_sql(stack: ExitStack) -> str:
     url = postgres.create_database()
     stack.callback(postgres.drop_database, url)
     return _with_tables(url)
-
-
-def _remove(directory: Any) -> None:
-    for file in directory.iterdir():
-        file.unlink()
-    directory.rmdir()
 
 
 def _with_tables(url: str) -> str:

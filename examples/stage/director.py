@@ -116,7 +116,7 @@ class Director(ABC):
         fence = self._fences[name] = {"number": number, "label": self._recorder.alias(number)}
         label = self._names[number] = f"{name} {fence['label']}"
         for earlier in [other for other in self._leases if other != name]:  # the coordinator grants it to one at a time
-            self._recorder.close(self._leases.pop(earlier), "expires", at=at)
+            self._recorder.close(self._leases.pop(earlier), "expires", at=at - 1e-6)
         self._recorder.add(name, "acquired", "takes the lock", at=at, source="lock", **fence)
         self._leases[name] = self._recorder.open("lock", "held", label, at=at, holder=name, number=number)
         mark = self._guard.mark(self._resource)

@@ -18,7 +18,6 @@ from examples.stage.process import DemoError
 from examples.stage.screen import Screen
 from examples.stage.story import Story
 
-
 BEAT = 0.8
 """Seconds, of --slow."""
 
@@ -84,7 +83,10 @@ def parse(demo: Demo, arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--act", choices=sorted({act.key[0] for act in demo.story.ACTS}), help="play only this act")
     parser.add_argument("--ttl", type=float, help="seconds the lock lives (default 1.5; with --slow 4)")
     parser.add_argument(
-        "--coordinator", choices=demo.coordinators, default=demo.coordinators[0], help="where the locks are (%(default)s)"
+        "--coordinator",
+        choices=demo.coordinators,
+        default=demo.coordinators[0],
+        help="where the locks are (%(default)s)",
     )
     parser.add_argument("--seed", type=int, default=1, help="of what is drawn by lot (default 1)")
     parser.add_argument("--slow", action="store_true", help="wait a moment after each event, for showing it to a room")

@@ -3,13 +3,14 @@
 A module with a subclass of `Tale` and, as functions, what its actors do. `perform` runs it.
 """
 
+import os
 import random
+import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,11 +18,12 @@ import psycopg
 import redis
 from sqlalchemy.exc import SQLAlchemyError
 
-from examples.drawing.events import Event, Lane, Recorder
+from examples.drawing.events import Event, Recorder
 from examples.drawing.kinds import KINDS
 from examples.drawing.page import Section, Table, legend, page, reasons, write_page
 from examples.drawing.picture import picture
 from examples.servers import start_postgres
+from examples.servers.redis import URL_VARIABLE
 from examples.stage import director
 from examples.stage.coordinators import CHOICES
 from examples.stage.director import Act
@@ -254,7 +256,7 @@ class Tale(Story[Result]):
 
         workers = {name: hire(name) for name in self.ACTORS}  # they import while the servers start
         choice = CHOICES[options.coordinator]
-        self.LANES = [lane._replace(title=choice.title) if lane.name == "lock" else lane for lane in self.LANES]
+        type(self).LANES = [lane._replace(title=choice.title) if lane.name == "lock" else lane for lane in self.LANES]
         address = self.start_coordinator(stack, options.coordinator)
         postgres = stack.enter_context(start_postgres())
         engine_url = postgres.create_database()
@@ -272,9 +274,12 @@ class Tale(Story[Result]):
         for worker in workers.values():
             worker.report(lambda: screen.wait(starting))
         screen.say(", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items()) + ".", "2")
-        coordinator = choice.open(address, ttl=options.ttl, owner="director")
-        stack.callback(coordinator.close)
-        return Scene(self, database, address, hire, workers, coordinator, guard, recorder, screen, options=options, prefix="")
+        coordinator = stack.enter_context(choice.open(address))
+        # Other programs may use this Redis: take names of our own, under one hash tag.
+        prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""
+        return Scene(
+            self, database, address, hire, workers, coordinator, guard, recorder, screen, options=options, prefix=prefix
+        )
 
 
 FAILURES = (FencingError, SQLAlchemyError, redis.RedisError, psycopg.Error)

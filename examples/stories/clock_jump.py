@@ -2,15 +2,16 @@
 
 import random
 import sys
+import tempfile
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import redis
 
 from examples.drawing.events import Lane
 from examples.servers import ServerError, find_faketime, start_redis
-from examples.servers.local import new_directory
 from examples.stage.actor import Actor
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, Tale, perform
@@ -77,9 +78,7 @@ class ClockJump(Tale):
         library = find_faketime()
         if library is None:
             raise ServerError("no libfaketime here: Debian and Ubuntu have it in the package faketime")
-        directory = new_directory()
-        self.clock = directory / "clock"
-        stack.callback(lambda: (self.clock.unlink(missing_ok=True), directory.rmdir()))
+        self.clock = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencing-demo-"))) / "clock"
         self._set_clock(0)
         environment = {
             "LD_PRELOAD": str(library),
@@ -117,8 +116,10 @@ class ClockJump(Tale):
             scene.until("A", "done")
         self._set_clock(0)
         left, right = self._left(scene, act), self.free - sum(self.seats.values())
-        verdict = f"{left}, and nothing is lost: the late write was refused." if left == right else (
-            f"{left} instead of {right}: B's booking was acknowledged, then overwritten."
+        verdict = (
+            f"{left}, and nothing is lost: the late write was refused."
+            if left == right
+            else (f"{left} instead of {right}: B's booking was acknowledged, then overwritten.")
         )
         complete = bool(scene.refused) == act.fenced
         return Result(act, left == right, verdict, [str(right), str(left)], scene.refused, complete)

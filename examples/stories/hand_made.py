@@ -53,7 +53,7 @@ class ExpiryAsValue(Lock):
         now = time.time()
         if self.client.setnx(self.key, now + self.ttl_ms / 1000):
             return True
-        if float(self.client.get(self.key) or 0) > now:  # type: ignore[arg-type]
+        if float(self.client.get(self.key) or 0) > now:
             return False
         self.step()
         self.client.getset(self.key, now + self.ttl_ms / 1000)
@@ -81,7 +81,7 @@ class Right(Lock):
     SCRIPT = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
     def release(self) -> bool | None:
-        return self.client.eval(self.SCRIPT, 1, self.key, self.token) == 1  # type: ignore[arg-type]
+        return bool(self.client.eval(self.SCRIPT, 1, self.key, self.token))
 
 
 class AlwaysTrue(Right):

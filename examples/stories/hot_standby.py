@@ -16,8 +16,9 @@ def process(actor: Actor, resource: str, act: str, guarded: bool) -> None:
     """Be the processor as soon as the lock is free: do the next order, until none is left."""
     with actor.hold(resource, guarded=guarded) as lease:
         while True:
-            rows = actor.connection.execute("SELECT count(*) FROM shipped WHERE act = %s", [act]).fetchall()
-            number = rows[0][0] + 1
+            lease.ensure_held()
+            done = actor.connection.execute("SELECT coalesce(max(number), 0) FROM shipped WHERE act = %s", [act])
+            number = done.fetchall()[0][0] + 1
             if number > ORDERS:
                 return
             actor.show("takes", f"takes order {number}", source="data", number_of_order=number)
@@ -47,7 +48,8 @@ class HotStandby(Tale):
         "2": "Who takes the lock also claims in the database. A is stopped at the same moment.",
     }
     WHY = {
-        "1": "A did not know that it was stopped, nor that B had taken over. It did what it had been about to do.",
+        "1": "A asks before each order whether it still has the lock. But it was stopped after it had asked, and when it "
+        "woke it did what it had been about to do.",
         "2": "B had claimed when it took over. From then on A could not ship anything, and B need not ask whether A lives.",
     }
 
@@ -72,16 +74,16 @@ class HotStandby(Tale):
         scene.go_on("A")
         if scene.until("A", "shipped", "refused") == "shipped":
             self._count(scene, act)
-            scene.kill("A")  # it has done the harm; the standby does the rest
-        else:
-            scene.until("A", "done")
+        scene.until("A", "done")
         while self._ship(scene, act, "B"):
             pass
         rows = scene.query("SELECT number, count(*) FROM shipped WHERE act = %s GROUP BY number ORDER BY 1", act.key)
         twice = [str(number) for number, count in rows if count > 1]
         total = sum(count for _, count in rows)
-        verdict = f"Order {', '.join(twice)} was shipped twice." if twice else (
-            f"{len(rows)} orders, each shipped once. The old processor was refused."
+        verdict = (
+            f"Order {', '.join(twice)} was shipped twice."
+            if twice
+            else (f"{len(rows)} orders, each shipped once. The old processor was refused.")
         )
         complete = len(rows) == ORDERS and bool(scene.refused) == act.fenced
         return Result(act, not twice, verdict, [str(ORDERS), str(total)], scene.refused, complete)
@@ -94,7 +96,9 @@ class HotStandby(Tale):
         return scene.until(name, "takes", "done") == "takes"
 
     def _count(self, scene: Scene, act: Act) -> None:
-        [[count, different]] = scene.query("SELECT count(*), count(DISTINCT number) FROM shipped WHERE act = %s", act.key)
+        [[count, different]] = scene.query(
+            "SELECT count(*), count(DISTINCT number) FROM shipped WHERE act = %s", act.key
+        )
         if count == different:
             scene.data("written", f"{different} of {ORDERS}")
         else:

@@ -2,7 +2,6 @@
 
 import random
 import sys
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -34,7 +33,7 @@ class NetworkDelay(Tale):
     NAME = "network-delay"
     TITLE = "A write leaves in time and arrives late"
     ABOUT = __doc__ or ""
-    LANES: Sequence[Lane] = (
+    LANES = (
         Lane("A", "A sells", 1),
         Lane("network", "NETWORK"),
         Lane("lock", "LOCK"),
@@ -111,8 +110,10 @@ class NetworkDelay(Tale):
             left = self._left(scene, act)
             scene.data("written", f"{left}")
             scene.until("A", "done")
-        verdict = f"{left}, and nothing is lost: the late write was refused." if left == right else (
-            f"{left} instead of {right}: B's sale was acknowledged, then overwritten."
+        verdict = (
+            f"{left}, and nothing is lost: the late write was refused."
+            if left == right
+            else (f"{left} instead of {right}: B's sale was acknowledged, then overwritten.")
         )
         complete = bool(scene.refused) == act.fenced
         return Result(act, left == right, verdict, [str(right), str(left)], scene.refused, complete)
