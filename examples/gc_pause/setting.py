@@ -25,7 +25,7 @@ def set_up_deposits(
 ) -> Setting:
     """Start it; the stack removes it all again.
 
-    `start_locks`: starts the servers of the locks; returns what the workers are told of them, and what the user is told.
+    `start_locks`: starts the servers of the locks; returns what the workers are told of them, and what the user is.
     `coordinator`: one of `CHOICES`; empty: Redis through a client.
     """
     starting = "starting two processes and servers"

@@ -21,7 +21,7 @@ class DemoError(RuntimeError):
 
 
 class WorkerProcess:
-    """A real process: ``python -m MODULE NAME ARGUMENTS…``. Each report has a kind; a worker that failed reports `failed`."""
+    """A real process: ``python -m MODULE NAME ARGUMENTS``. Each report has a kind; one that failed reports `failed`."""
 
     def __init__(self, name: str, module: str, *arguments: str) -> None:
         self.name = name

@@ -175,7 +175,7 @@ class Tale(Story[Result]):
     """SQL that creates the tables of the story."""
     SHOWN_AS_BAR: ClassVar[Sequence[str]] = ()
     """Kinds of reports that the tale draws by itself."""
-    LOCK_ENDS = {"expires": "has expired", "free": "is free again"}
+    LOCK_ENDS: ClassVar[Mapping[str, str]] = {"expires": "has expired", "free": "is free again"}
     COORDINATORS: ClassVar[Sequence[str]] = tuple(CHOICES)
 
     @property

@@ -48,9 +48,9 @@ class HotStandby(Tale):
         "2": "Who takes the lock also claims in the database. A is stopped at the same moment.",
     }
     WHY = {
-        "1": "A asks before each order whether it still has the lock. But it was stopped after it had asked, and when it "
-        "woke it did what it had been about to do.",
-        "2": "B had claimed when it took over. From then on A could not ship anything, and B need not ask whether A lives.",
+        "1": "A asks before each order whether it still has the lock. But it was stopped after it had asked, and when "
+        "it woke it did what it had been about to do.",
+        "2": "B had claimed when it took over. From then on A could not ship anything.",
     }
 
     def introduction(self, ttl: float) -> list[str]:

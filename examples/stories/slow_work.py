@@ -1,4 +1,4 @@
-"""Show how slow work outlives a lock: no pause, no fault, only a time-out longer than the lock; and what a guard does."""
+"""Show how slow work outlives its lock: no pause, no fault, only a time-out longer than the lock."""
 
 import random
 import sys

@@ -78,7 +78,7 @@ class WrongLocks(Tale):
         "9b": "The same, with a lock of this library. A and B claim in the database before they work.",
     }
     WHY = {
-        "1": "Nothing frees the lock, ever: the key has no expiry. Set the expiry with the key: SET key token NX PX ttl.",
+        "1": "Nothing ever frees the lock: the key has no expiry. Set it with the key: SET key token NX PX ttl.",
         "2": "The EXPIRE was never sent. SET with NX and PX is one request.",
         "3": "GETSET replaced B's new value as if it were the old one. Let Redis expire the key.",
         "4": "DEL does not ask whose lock it is. Put a random token into the key, and compare it.",
@@ -93,7 +93,7 @@ class WrongLocks(Tale):
     def introduction(self, ttl: float) -> list[str]:
         return [
             "Processes A, B and C want the same lock, so that one of them works at a time.",
-            f"Most of these locks live {ttl:g} s. Each act plays one lock and one thing that happens in every data centre.",
+            f"Most of these locks live {ttl:g} s. Each act plays one lock, and one thing that happens.",
         ]
 
     PLAYS = {
