@@ -14,7 +14,7 @@ from fencing import Coordinator, RedisCoordinator, SQLCoordinator
 
 class Choice(NamedTuple):
     title: str
-    """The title of its lane."""
+    """Where its locks are."""
     start: Callable[[ExitStack], str]
     """Start its servers, which the stack removes again, and return their address: a text."""
     open: Callable[..., Coordinator]
@@ -53,7 +53,7 @@ def _open_sql(address: str, **options: Any) -> Coordinator:
 
 
 CHOICES: Mapping[str, Choice] = {
-    "redis": Choice("LOCK (Redis)", _start_redis, _open_redis),
-    "sql": Choice("LOCK (PostgreSQL)", _start_sql, _open_sql),
-    "sqlite": Choice("LOCK (SQLite)", _start_sqlite, _open_sql),
+    "redis": Choice("locks in Redis", _start_redis, _open_redis),
+    "sql": Choice("locks in PostgreSQL", _start_sql, _open_sql),
+    "sqlite": Choice("locks in SQLite", _start_sqlite, _open_sql),
 }

@@ -256,7 +256,6 @@ class Tale(Story[Result]):
 
         workers = {name: hire(name) for name in self.ACTORS}  # they import while the servers start
         choice = CHOICES[options.coordinator]
-        type(self).LANES = [lane._replace(title=choice.title) if lane.name == "lock" else lane for lane in self.LANES]
         address = self.start_coordinator(stack, options.coordinator)
         postgres = stack.enter_context(start_postgres())
         engine_url = postgres.create_database()
@@ -273,7 +272,9 @@ class Tale(Story[Result]):
             worker.send(**settings[name])
         for worker in workers.values():
             worker.report(lambda: screen.wait(starting))
-        screen.say(", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items()) + ".", "2")
+        screen.say(
+            ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items()) + f"; {choice.title}.", "2"
+        )
         coordinator = stack.enter_context(choice.open(address))
         # Other programs may use this Redis: take names of our own, under one hash tag.
         prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""

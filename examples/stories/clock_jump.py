@@ -42,7 +42,7 @@ class ClockJump(Tale):
     NAME = "clock-jump"
     TITLE = "The clock of Redis jumps, and the lock is gone"
     ABOUT = __doc__ or ""
-    LANES = (Lane("A", "A books", 1), Lane("lock", ""), Lane("B", "B books", 2), Lane("data", "FREE SEATS"))
+    LANES = (Lane("A", "A books", 1), Lane("lock", "REDIS"), Lane("B", "B books", 2), Lane("data", "FREE SEATS"))
     HEAD = ("Expected", "In the row")
     COLUMNS = "expected        in the row"
     TABLES = "CREATE TABLE flight (act text PRIMARY KEY, seats integer)"

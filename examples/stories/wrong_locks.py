@@ -58,7 +58,7 @@ class WrongLocks(Tale):
     TITLE = "Locks made by hand, and how each breaks"
     ABOUT = __doc__ or ""
     ACTORS = ("A", "B", "C")
-    LANES = (Lane("A", "A", 1), Lane("lock", ""), Lane("B", "B", 2), Lane("C", "C", 3), Lane("data", "DATA"))
+    LANES = (Lane("A", "A", 1), Lane("lock", "REDIS"), Lane("B", "B", 2), Lane("C", "C", 3), Lane("data", "DATA"))
     HEAD = ("Most at work at once", "Result")
     COLUMNS = "at work at once  result"
     TABLES = "CREATE TABLE result (writer text); INSERT INTO result VALUES ('')"
