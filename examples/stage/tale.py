@@ -68,9 +68,9 @@ class Scene(director.Director):
         hire: Callable[[str], WorkerProcess],
         *arguments: Any,
         options: Options,
-        **others: Any,
+        **settings: Any,
     ) -> None:
-        super().__init__(*arguments, ttl=options.ttl, **others)
+        super().__init__(*arguments, ttl=options.ttl, **settings)
         self._hire = hire
         self._tale = tale
         self.database = database
