@@ -7,7 +7,7 @@
 #   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
 #   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
 #   make demo-wrong-locks     locks made by hand, and how each breaks; 20 seconds. Likewise demo-network-delay, demo-slow-work,
-#                             demo-hot-standby, demo-clock-jump
+#                             demo-hot-standby, demo-clock-jump, demo-redlock
 #                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator sqlite"
 #   make demos                all of them, and one page with the outcomes of each side by side; two minutes
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
@@ -26,7 +26,7 @@
 
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
-	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump \
+	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
 	test thorough stress torture explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
@@ -59,7 +59,7 @@ demo-object-upload: .venv/.demo-objects
 demo-http-service: .venv/.demo-http
 	@$(BIN)/python -m examples.http_service $(ARGS)
 
-demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump: .venv/.demo
+demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock: .venv/.demo
 	@$(BIN)/python -m examples.stories.$$(echo $@ | sed 's/^demo-//; s/-/_/g') $(ARGS)
 
 demos: .venv/.demo .venv/.demo-objects .venv/.demo-http

@@ -28,6 +28,7 @@ HARMS = {
     "slow_work": {"1": "2"},
     "hot_standby": {"1": "5"},
     "clock_jump": {"1": "57"},
+    "redlock": {"1": "two holders"},
 }
 """By act in which something goes wrong: the last cell of its line."""
 STORIES = [module.rpartition(".")[2] for module in find_demos() if ".stories." in module]
