@@ -23,7 +23,8 @@ def sell(actor: Actor, resource: str, act: str, pieces: int, guarded: bool) -> N
         actor.wait()
         actor.show("sent", f"sends {amount - pieces}")
         if guarded:
-            actor.guard.write(lease, WRITE, [amount - pieces, act])
+            # With the fence alone, the guard does not know the lease's end. With the lease, it would soon stop waiting.
+            actor.guard.write(lease.fence, WRITE, [amount - pieces, act])
         else:
             actor.connection.execute(WRITE, [amount - pieces, act])
         actor.show("wrote", f"{amount - pieces} acknowledged", target="data")
