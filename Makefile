@@ -6,6 +6,10 @@
 #   make demo-object-upload   a paused uploader goes on late: ten seconds, a real Redis and an S3
 #   make demo-http-service    a client is paused while it sends a write to a service: five seconds, a real Redis
 #   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
+#   make demo-wrong-locks     locks made by hand, and how each breaks; 20 seconds. Likewise demo-network-delay, demo-slow-work,
+#                             demo-hot-standby, demo-clock-jump, demo-redlock
+#                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator sqlite"
+#   make demos                all of them, and one page with the outcomes of each side by side; two minutes
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, types, layers
@@ -21,7 +25,9 @@
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
-.PHONY: demo demo-object-upload demo-failover demo-http-service test thorough stress torture explore mutants bench check wheel node clean help
+.PHONY: demo demos demo-object-upload demo-failover demo-http-service \
+	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
+	test thorough stress torture explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -52,6 +58,12 @@ demo-object-upload: .venv/.demo-objects
 
 demo-http-service: .venv/.demo-http
 	@$(BIN)/python -m examples.http_service $(ARGS)
+
+demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock: .venv/.demo
+	@$(BIN)/python -m examples.stories.$$(echo $@ | sed 's/^demo-//; s/-/_/g') $(ARGS)
+
+demos: .venv/.demo .venv/.demo-objects .venv/.demo-http
+	@$(BIN)/python -m examples $(ARGS)
 
 demo-failover: .venv/.demo
 	@$(BIN)/python -m examples.failover $(ARGS)

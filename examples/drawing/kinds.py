@@ -18,9 +18,11 @@ class Style(NamedTuple):
 KINDS: Mapping[str, Style] = {
     "claimed": Style("mark", chip=True),
     "damaged": Style("bad", chip=True),
+    "delayed": Style(hatched=True),
     "down": Style("bad", hatched=True),
     "found": Style(chip=True),
     "paused": Style(hatched=True),
+    "killed": Style("bad"),
     "lost": Style("bad"),
     "read": Style(dashed=True),
     "refused": Style("bad", chip=True),

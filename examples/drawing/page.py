@@ -12,7 +12,7 @@ from examples.drawing.events import Event
 from examples.drawing.markup import element, text
 from examples.drawing.picture import STYLE as PICTURE_STYLE
 
-_STYLE = PICTURE_STYLE + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+STYLE = PICTURE_STYLE + Path(__file__).with_name("page.css").read_text(encoding="utf-8")
 
 HOW_TO_READ = (
     "Time runs downwards, with a row for each recorded moment and its seconds at the left. The rows are not to scale. "
@@ -52,6 +52,19 @@ class Table(NamedTuple):
 
 def page(title: str, introduction: str, table: Table, sections: Sequence[Section]) -> str:
     """Return the file's content."""
+    main = element(
+        "main",
+        element("h1", text(title)),
+        element("p", text(introduction)),
+        _table(table, [section.name for section in sections]),
+        element("p", text(HOW_TO_READ), class_="note"),
+        *(_section(section) for section in sections),
+    )
+    return document(title, STYLE, main)
+
+
+def document(title: str, style: str, content: str) -> str:
+    """Return a file with this content that may load nothing."""
     policy = "default-src 'none'; style-src 'unsafe-inline'"
     head = element(
         "head",
@@ -59,20 +72,9 @@ def page(title: str, introduction: str, table: Table, sections: Sequence[Section
         element("meta", http_equiv="Content-Security-Policy", content=policy),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("title", text(title)),
-        element("style", text(_STYLE)),
+        element("style", text(style)),
     )
-    body = element(
-        "body",
-        element(
-            "main",
-            element("h1", text(title)),
-            element("p", text(introduction)),
-            _table(table, [section.name for section in sections]),
-            element("p", text(HOW_TO_READ), class_="note"),
-            *(_section(section) for section in sections),
-        ),
-    )
-    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', content), lang='en')}\n"
 
 
 def _table(table: Table, names: Sequence[str]) -> str:

@@ -49,6 +49,9 @@ STYLES: Mapping[str, Style] = {
     "damaged": Style("1;31"),
     "refused": Style("1;31"),
     "lost": Style("31"),
+    "killed": Style("1;31"),
+    "delayed": Style("1;36", "░", ""),
+    "at-work": Style("35", "┃", "╹"),
 }
 
 DIM = "2"

@@ -14,7 +14,7 @@ from examples.gc_pause.story import DepositStory
 from examples.servers import SentinelServers, start_sentinels
 from examples.stage.director import Act
 from examples.stage.process import WorkerProcess
-from examples.stage.run import version
+from examples.stage.run import Options, version
 from examples.stage.screen import Screen
 
 TITLE = "A failover grants a lock twice"
@@ -109,7 +109,7 @@ class FailoverStory(DepositStory):
 STORY = FailoverStory()
 
 
-def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
+def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
     """Two worker processes, a primary, two replicas, three Sentinels and a database; the stack removes it all again."""
     started: list[SentinelServers] = []
 

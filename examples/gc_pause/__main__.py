@@ -1,5 +1,6 @@
 """Show how the late write of a paused lock holder corrupts a row in PostgreSQL, and how a guard refuses it."""
 
+import os
 import secrets
 import sys
 from collections.abc import Sequence
@@ -13,8 +14,9 @@ from examples.gc_pause.director import Director
 from examples.gc_pause.report import draw_act, write_report
 from examples.gc_pause.setting import set_up_deposits
 from examples.gc_pause.story import STORY
-from examples.servers import RedisServer, start_redis
-from examples.stage.run import Demo, run, version
+from examples.servers.redis import URL_VARIABLE
+from examples.stage.coordinators import CHOICES
+from examples.stage.run import Demo, Options, run
 from examples.stage.screen import Screen
 from fencing import FencingError
 
@@ -29,24 +31,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write_report,
         draw_act,
         (FencingError, SQLAlchemyError, redis.RedisError),
+        tuple(CHOICES),
     )
     return run(demo, arguments)
 
 
-def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
-    """Two worker processes, a Redis, a database of our own; the stack removes all of it again."""
-    started: list[RedisServer] = []
-
-    def start_locks() -> tuple[str, str]:
-        started.append(stack.enter_context(start_redis()))
-        return started[0].url, f"Redis {version(started[0].version)}"
-
-    setting = set_up_deposits(stack, screen, ttl, start_locks)
-    server = started[0]
-    client = stack.enter_context(server.client())
-    # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
-    prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if server.external else ""
-    return Director(setting.workers, client, setting.engine, recorder, screen, ttl=ttl, prefix=prefix)
+def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
+    """Two worker processes, a coordinator, a database of our own; the stack removes all of it again."""
+    choice = CHOICES[options.coordinator]
+    address = choice.start(stack)
+    setting = set_up_deposits(stack, screen, options.ttl, lambda: (address, choice.title), options.coordinator)
+    coordinator = stack.enter_context(choice.open(address))
+    # Other programs may use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
+    prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""
+    return Director(setting.workers, coordinator, setting.engine, recorder, screen, ttl=options.ttl, prefix=prefix)
 
 
 if __name__ == "__main__":

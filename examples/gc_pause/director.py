@@ -1,7 +1,7 @@
 """Plays an act with two real processes, and measures the result.
 
 The director decides when a worker is paused, when it goes on and how long it thinks. It does not decide what the
-workers, Redis and PostgreSQL do then; that is recorded as they report it.
+workers, the lock service and PostgreSQL do then; that is recorded as they report it.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ AMOUNTS = {"A": 10, "B": 5}
 
 LANES = (
     Lane("A", f"A adds {AMOUNTS['A']}", hue=1),
-    Lane("lock", "LOCK (Redis)"),
+    Lane("lock", "LOCK"),
     Lane("B", f"B adds {AMOUNTS['B']}", hue=2),
     Lane("row", "ROW (PostgreSQL)"),
 )

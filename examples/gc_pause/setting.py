@@ -21,13 +21,14 @@ class Setting(NamedTuple):
 
 
 def set_up_deposits(
-    stack: ExitStack, screen: Screen, ttl: float, start_locks: Callable[[], tuple[Any, str]]
+    stack: ExitStack, screen: Screen, ttl: float, start_locks: Callable[[], tuple[Any, str]], coordinator: str = ""
 ) -> Setting:
     """Start it; the stack removes it all again.
 
-    `start_locks`: starts the Redis servers; returns what the workers are told of them, and what the user is told.
+    `start_locks`: starts the servers of the locks; returns what the workers are told of them, and what the user is.
+    `coordinator`: one of `CHOICES`; empty: Redis through a client.
     """
-    starting = "starting two processes, Redis and PostgreSQL"
+    starting = "starting two processes and servers"
     screen.wait(starting)
     workers = {}
     for name in AMOUNTS:  # they import while the servers start
@@ -42,7 +43,7 @@ def set_up_deposits(
     metadata.create_all(engine)
     SQLAlchemyGuard(engine).create_tables()
     for worker in workers.values():
-        worker.send(redis=where, database=url, ttl=ttl)
+        worker.send(locks=where, coordinator=coordinator, database=url, ttl=ttl)
     for worker in workers.values():
         worker.report(lambda: screen.wait(starting))
     pids = ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items())

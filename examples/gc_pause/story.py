@@ -49,7 +49,7 @@ class DepositStory(Story[Outcome]):
         right = OPENING + sum(AMOUNTS.values())
         return [
             f"An account holds {OPENING}. Two deposits: {deposits}. The correct result is {right}.",
-            "Each takes a lock in Redis, reads the balance from PostgreSQL and writes back the sum.",
+            "Each takes a lock, reads the balance from PostgreSQL and writes back the sum.",
             "Each grant of the lock has a number: #1 for the first, #2 for the next.",
             (
                 f"But A is paused for longer than its lock lives ({ttl:g} s), as in a long GC pause: "

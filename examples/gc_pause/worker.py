@@ -13,6 +13,7 @@ from sqlalchemy import create_engine
 
 from examples.gc_pause.deposits import Deposit, RowHasNewerFence, guarded, lock_only, textbook
 from examples.servers.sentinel import SERVICE
+from examples.stage.coordinators import CHOICES
 from examples.stage.reports import command, report, serve
 from fencing import FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import SQLAlchemyGuard
@@ -37,10 +38,10 @@ class Reports:
 
 
 class Worker:
-    def __init__(self, name: str, where: str | list[list[Any]], database_url: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Any, database_url: str, ttl: float) -> None:
         self._name = name
         self._ttl = ttl
-        self._redis = client_of(where)
+        self._locks = locks
         self._engine = create_engine(database_url)
         self._guard = SQLAlchemyGuard(self._engine)
         self._engine.connect().close()  # so that the first act does not wait for it
@@ -48,7 +49,7 @@ class Worker:
     def deposit(self, how: str, resource: str, account: int, amount: int) -> None:
         deposit, show = Deposit(account, amount), Reports()
         guards = [self._guard] if how == "guarded" else []
-        lock = FencedLock(self._redis, resource, ttl=self._ttl, owner=self._name, guards=guards)
+        lock = FencedLock(self._locks, resource, ttl=self._ttl, owner=self._name, guards=guards)
         try:
             if how == "lock_only":
                 lock_only(lock, self._engine, deposit, show)
@@ -74,8 +75,9 @@ def client_of(where: str | list[list[Any]]) -> redis.Redis:
     return client
 
 
-def set_up(redis: str | list[list[Any]], database: str, ttl: float) -> Callable[..., None]:
-    return Worker(sys.argv[1], redis, database, ttl).deposit
+def set_up(locks: str | list[list[Any]], coordinator: str, database: str, ttl: float) -> Callable[..., None]:
+    where = CHOICES[coordinator].open(locks) if coordinator else client_of(locks)
+    return Worker(sys.argv[1], where, database, ttl).deposit
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from examples.http_service.director import LANES, Director, wait_for_port
 from examples.http_service.story import STORY
 from examples.servers import start_redis
 from examples.stage.process import WorkerProcess
-from examples.stage.run import Demo, run, version
+from examples.stage.run import Demo, Options, run, version
 from examples.stage.screen import Screen
 from fencing import FencingError
 from storage_guards import SQLAlchemyGuard
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(demo, arguments)
 
 
-def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
+def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
     """Two clients, a service with a SQLite file, a Redis; the stack removes all of it again."""
     starting = "starting three processes and Redis"
     screen.wait(starting)
@@ -62,7 +62,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
     service.send(database=str(engine.url))
     url = f"http://127.0.0.1:{wait_for_port(service)}"
     for worker in processes.values():
-        worker.send(redis=redis_server.url, service=url, ttl=ttl)
+        worker.send(redis=redis_server.url, service=url, ttl=options.ttl)
     for worker in processes.values():
         worker.report(lambda: screen.wait(starting))
     pids = ", ".join(f"{name} is process {process.pid}" for name, process in processes.items())
@@ -70,7 +70,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
     client = stack.enter_context(redis_server.client())
     # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
     prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if redis_server.external else ""
-    return Director(processes, service, client, engine, recorder, screen, ttl=ttl, prefix=prefix)
+    return Director(processes, service, client, engine, recorder, screen, ttl=options.ttl, prefix=prefix)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from examples.object_upload.store import open_store
 from examples.object_upload.story import STORY
 from examples.servers import start_redis, start_s3
 from examples.stage.process import WorkerProcess
-from examples.stage.run import Demo, run, version
+from examples.stage.run import Demo, Options, run, version
 from examples.stage.screen import Screen
 from fencing import FencingError
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(Demo("examples.object_upload", __doc__, STORY, set_up, write_report, draw_act, failures), arguments)
 
 
-def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> Director:
+def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
     """Two uploaders, a reader, a Redis, an S3; the stack removes all of it again."""
     starting = "starting three processes, Redis and S3"
     screen.wait(starting)
@@ -39,7 +39,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
     s3 = stack.enter_context(start_s3())
     bucket = s3.new_bucket()
     for name, process in processes.items():
-        more = {"redis": redis_server.url, "ttl": ttl} if name in DAYS else {}
+        more = {"redis": redis_server.url, "ttl": options.ttl} if name in DAYS else {}
         process.send(s3=s3.url, bucket=bucket, **more)
     for process in processes.values():
         process.report(lambda: screen.wait(starting))
@@ -50,7 +50,7 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, ttl: float) -> 
     # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
     prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if redis_server.external else ""
     store = open_store(s3.url, bucket)
-    return Director(processes, reader, client, store, recorder, screen, ttl=ttl, prefix=prefix)
+    return Director(processes, reader, client, store, recorder, screen, ttl=options.ttl, prefix=prefix)
 
 
 if __name__ == "__main__":

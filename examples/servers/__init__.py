@@ -8,7 +8,7 @@ from examples.servers.freezing import freeze
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
-from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
+from examples.servers.redis import RedisBinary, RedisServer, find_faketime, find_redis_binaries, start_redis
 from examples.servers.s3 import S3Server, find_s3, start_s3
 from examples.servers.sentinel import SentinelServers, start_sentinels
 
@@ -22,6 +22,7 @@ __all__ = [
     "S3Server",
     "SentinelServers",
     "ServerError",
+    "find_faketime",
     "find_postgres_binaries",
     "find_redis_binaries",
     "find_s3",

@@ -102,19 +102,21 @@ class Director(ABC):
         self._recorder.close(pause, "resumes (SIGCONT)")
         self._workers[name].thaw()
 
-    def _wait_for_expiry(self) -> None:
-        """Ask Redis until the paused worker's lock has expired."""
+    def _wait_for_expiry(self, name: str = "A") -> None:
+        """Ask the coordinator until the lock has expired."""
         deadline = time.monotonic() + self._ttl + PATIENCE
         while (holder := self._lock.holder()) is not None:
             if time.monotonic() > deadline:
-                raise DemoError(f"the lock of {holder.owner} has not expired in Redis")
-            self._screen.wait(f"A's lock expires in {holder.remaining or 0:.1f} s")
+                raise DemoError(f"the lock of {holder.owner} has not expired")
+            self._screen.wait(f"{name}'s lock expires in {holder.remaining or 0:.1f} s")
             time.sleep(0.02)
-        self._recorder.close(self._leases.pop("A"), "expires")
+        self._recorder.close(self._leases.pop(name), "expires")
 
     def _record_grant(self, name: str, at: float, number: int) -> None:
         fence = self._fences[name] = {"number": number, "label": self._recorder.alias(number)}
         label = self._names[number] = f"{name} {fence['label']}"
+        for earlier in [other for other in self._leases if other != name]:  # the coordinator grants it to one at a time
+            self._recorder.close(self._leases.pop(earlier), "expires", at=at - 1e-6)
         self._recorder.add(name, "acquired", "takes the lock", at=at, source="lock", **fence)
         self._leases[name] = self._recorder.open("lock", "held", label, at=at, holder=name, number=number)
         mark = self._guard.mark(self._resource)

@@ -21,13 +21,13 @@ class DemoError(RuntimeError):
 
 
 class WorkerProcess:
-    """A real process: ``python -m MODULE NAME``. Each report has a kind; a worker that failed reports `failed`."""
+    """A real process: ``python -m MODULE NAME ARGUMENTS``. Each report has a kind; one that failed reports `failed`."""
 
-    def __init__(self, name: str, module: str) -> None:
+    def __init__(self, name: str, module: str, *arguments: str) -> None:
         self.name = name
         self._reports: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, name],
+            [sys.executable, "-m", module, name, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

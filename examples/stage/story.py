@@ -41,7 +41,7 @@ class Story(ABC, Generic[O]):
     COLUMNS: ClassVar[str]
     """Of the summary."""
     LOCK_ENDS: ClassVar[Mapping[str, str]] = {
-        "expires": "has expired. Redis cannot know that A is only paused",
+        "expires": "has expired. It cannot know that A is only paused",
         "free": "is free again",
     }
 
@@ -87,7 +87,7 @@ class Story(ABC, Generic[O]):
         }
         ends = {
             "paused": lambda: f"{who} resumes: SIGCONT. It does not know what has happened.",
-            "held": lambda: f"Redis: {data['holder']}'s lock {self.LOCK_ENDS[event.end_text]}.",
+            "held": lambda: f"The lock service: {data['holder']}'s lock {self.LOCK_ENDS[event.end_text]}.",
             "down": lambda: "A replica is the primary now.",
         }
         return (begins if event.end is None else ends).get(event.kind, str)()

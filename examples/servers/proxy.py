@@ -16,7 +16,7 @@ Predicate = Callable[[bytes], bool]
 class Loss:
     """A loss that was asked for. `fired`: how often it has happened, counted before the client can notice."""
 
-    def __init__(self, predicate: Predicate, what: Literal["request", "reply", "silence"], times: int) -> None:
+    def __init__(self, predicate: Predicate, what: Literal["request", "reply", "silence", "hold"], times: int) -> None:
         self._predicate = predicate
         self._what = what
         self._times = times
@@ -87,6 +87,10 @@ class Proxy:
     def hold_reply_when(self, predicate: Predicate) -> Loss:
         """Pass the next request that matches on, and be silent from then: its reply arrives at `restore`, late."""
         return self._add(Loss(predicate, "silence", 1))
+
+    def hold_request_when(self, predicate: Predicate) -> Loss:
+        """Hold the next request that matches, and be silent from then: at `restore` it goes on to the server, late."""
+        return self._add(Loss(predicate, "hold", 1))
 
     def silence(self) -> None:
         """Accept connections and bytes but pass nothing on, either way; at `restore` they arrive, late."""
@@ -230,6 +234,10 @@ class _Connection:
                 if loss._what == "silence":
                     self._flowing.clear()
                     loss._fire()
+                elif loss._what == "hold":
+                    self._flowing.clear()
+                    loss._fire()
+                    await self._flowing.wait()
                 elif loss._what == "request":
                     self._lose(loss)
                     return

@@ -1,0 +1,143 @@
+"""The stories of one file each, run as a user would run them, their pages, and the page that leads to all."""
+
+from __future__ import annotations
+
+import importlib
+import random
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from examples.__main__ import find_demos, play
+from examples.drawing.events import Event
+from examples.drawing.index import Entry, index
+from examples.servers import PostgresServer, RedisServer, find_faketime
+from examples.stage.director import Act
+from examples.stage.tale import Result, Tale
+from tests.support.browser import browser, render, require_browser
+from tests.support.demos import ROOT, run_demo
+from tests.support.fixtures import missing
+
+SVG = "{http://www.w3.org/2000/svg}svg"
+HARMS = {
+    "wrong_locks": {"1": "stuck for ever", "2": "stuck for ever", "6": "True is not true", "7": "nobody can work"}
+    | dict.fromkeys(("3", "4", "5", "9a"), "two at work"),
+    "network_delay": {"1": "56"},
+    "slow_work": {"1": "2"},
+    "hot_standby": {"1": "5"},
+    "clock_jump": {"1": "57"},
+    "redlock": {"1": "two holders"},
+}
+"""By act in which something goes wrong: the last cell of its line."""
+STORIES = [module.rpartition(".")[2] for module in find_demos() if ".stories." in module]
+
+
+def story(name: str) -> Tale:
+    found: Tale = importlib.import_module(f"examples.stories.{name}").STORY
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == "hot_standby" else pytest.param(name, marks=pytest.mark.thorough) for name in STORIES]
+)
+def test_a_story(name: str, any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
+    # The fixtures only say that there are servers: it starts its own.
+    if name == "clock_jump" and find_faketime() is None:
+        missing("faketime", "found no libfaketime (Debian and Ubuntu: apt-get install faketime)")
+    run = run_demo(f"examples.stories.{name}", tmp_path, "--ttl", "0.8")
+    assert run.status == 0, run.output
+    assert run.seconds < 60
+    assert run.environment.processes() == []
+    tale = story(name)
+    measured = [event["data"] for event in run.events if event["kind"] == "measured"]
+    acts = [event["act"] for event in run.events if event["kind"] == "measured"]
+    assert acts == [act.key for act in tale.ACTS]
+    assert {act: data["cells"][-1] for act, data in zip(acts, measured, strict=True) if not data["good"]} == HARMS[name]
+    check_page(tale, run.events, run.drawn.read_text("utf-8"), tmp_path)
+
+
+def check_page(tale: Tale, events: list[dict[str, object]], drawn: str, directory: Path) -> None:
+    """The pictures: from the recorded events and nothing else, and legible."""
+    recorded = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in events]  # type: ignore[arg-type]
+    introduction = " ".join(tale.introduction(0.8))
+    assert drawn == tale.report(introduction, recorded)
+    root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
+    assert len([picture for picture in root.iter(SVG) if picture.get("class") == "timeline"]) == len(tale.ACTS)
+    if browser() is not None:
+        rendered = render(drawn, directory)
+        assert (rendered.problems, rendered.console) == ([], [])
+        assert min(rendered.smallest.values()) > 8
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("coordinator", ["sql", "sqlite"])
+@pytest.mark.parametrize("module", ["examples.gc_pause", "examples.stories.network_delay"])
+def test_on_another_coordinator(
+    module: str, coordinator: str, any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    run = run_demo(module, tmp_path, "--ttl", "0.8", "--coordinator", coordinator, "--seed", "7")
+    assert run.status == 0, run.output
+    assert run.environment.processes() == []
+
+
+def test_each_story_has_its_target_and_its_line_in_the_readme() -> None:
+    makefile, readme = (ROOT / "Makefile").read_text("utf-8"), (ROOT / "examples" / "README.md").read_text("utf-8")
+    for name in STORIES:
+        target = f"demo-{name.replace('_', '-')}"
+        assert re.search(rf"^(demo-.* )?{target}( .*)?:", makefile, re.MULTILINE)
+        assert f"`make {target}`" in readme
+        assert story(name).NAME.replace("-", "_") == name
+    assert set(HARMS) == set(STORIES)
+
+
+@pytest.mark.parametrize("name", STORIES)
+def test_figures_come_from_the_seed(name: str) -> None:
+    def figures(seed: int) -> dict[str, object]:
+        tale = type(story(name))()
+        tale.prepare(random.Random(seed))
+        return vars(tale)
+
+    assert figures(1) == figures(1)
+    if type(story(name)).prepare is not Tale.prepare:
+        assert len({str(figures(seed)) for seed in range(5)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("harms", "good", "complete", "as_expected"),
+    [
+        (True, False, True, True),
+        (True, True, True, False),
+        (False, True, True, True),
+        (False, False, True, False),
+        (True, False, False, False),
+        (False, True, False, False),
+    ],
+)
+def test_the_expected_result_is_compared_with_the_measured_one(
+    harms: bool, good: bool, complete: bool, as_expected: bool
+) -> None:
+    act = Act("1", "an act", "how", fenced=not harms, resumes_early=False, harms=harms)
+    assert Result(act, good, "It is so.", ["1"], complete=complete).as_expected is as_expected
+
+
+def test_a_demo_that_fails_is_named_in_the_index(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = play("examples.drawing.no_demo", tmp_path, [])
+    assert not entry.as_expected
+    assert "✗ no-demo" in capsys.readouterr().out
+    assert "did not come out as it should" in index("All", "It begins.", [entry])
+
+
+def test_the_index_fits_on_all_widths(tmp_path: Path) -> None:
+    require_browser()
+    entries = [
+        Entry("A title &amp; more", "a.html", ["x" * 300, "It went wrong. " * 20], ["All is well."], True),
+        Entry("Another", "b.html", [], ["<script>alert(1)</script>"], False),
+    ]
+    page = index("All stories", "They begin.", entries)
+    assert "<script>" not in page
+    assert "A title &amp; more" in page
+    assert ElementTree.fromstring(page.removeprefix("<!DOCTYPE html>")).tag == "html"
+    rendered = render(page.replace("smallest, problems", "smallest: 0, problems"), tmp_path)
+    assert (rendered.problems, rendered.console) == ([], [])
