@@ -144,14 +144,15 @@ class Subscriptions:
     def leave_idle(self, node: Node, owners: Sequence[Address | None]) -> bytes:
         """Remove the subscriptions without waiters, and those of other nodes. Return the commands that end them.
 
-        A server tells the subscribers of a sharded channel that its slot has moved. Of another channel it does not.
+        A server tells the subscribers of a sharded channel that its slot has moved, but not that its replica is the
+        primary now. Of another channel it tells nothing.
         """
         now = time.monotonic()
         commands = []
         for each in list(node.subscriptions):
             if each.waiters:
                 each.waiter_seen_at = now
-            if each.node is node and not each.is_sharded and owners[each.slot] not in (None, node.address):
+            if each.node is node and owners[each.slot] not in (None, node.address):
                 each.node = None
                 each.waiters.wake_all()
             if each.node is not node:

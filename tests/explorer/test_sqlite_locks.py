@@ -11,7 +11,7 @@ import pytest
 
 from fencing.sql import table
 from tests.explorer.clients import Polls
-from tests.explorer.scenarios import DEEP, SAFE
+from tests.explorer.scenarios import SAFE
 from tests.explorer.search import explore
 from tests.explorer.simulated_redis import SimulatedRedis
 from tests.explorer.sqlite_locks import ClockedLocks, SQLPolls, locks_on_sqlite
@@ -19,6 +19,14 @@ from tests.explorer.state import OVERLAP, STUCK, Scenario
 
 OFTEN = ("2 clients that renew",)
 """The others are for the thorough run."""
+
+MINUTES = (
+    "2 clients, all faults",
+    "2 clients, one that forgets to claim",
+    "3 clients, lost and late",
+    "3 clients, crashes",
+)
+"""Those that take minutes each. They were walked once; no test repeats them."""
 
 
 def for_sql(scenario: Scenario, server: Any) -> Scenario:
@@ -32,8 +40,8 @@ def polls(scenario: Scenario) -> bool:
 
 SCENARIOS = [
     pytest.param(scenario, id=name, marks=[] if name in OFTEN else [pytest.mark.thorough])
-    for name, scenario in {**SAFE, "2 clients, all faults": DEEP["2 clients, all faults"]}.items()
-    if polls(scenario)
+    for name, scenario in SAFE.items()
+    if polls(scenario) and name not in MINUTES
 ]
 
 
