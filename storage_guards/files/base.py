@@ -101,7 +101,7 @@ class FileBase:
             places = []
             for fence in fences:  # every guard locks in this order, so two cannot block each other
                 places.append((yield from self._plan_place(fence, deadline, opened)))
-                found[fence] = yield Do(io.load, (places[-1].path,), fence.resource)
+                found[fence] = yield Do(io.load, (places[-1].inside,), fence.resource)
                 check_continuity(found[fence], fence, self._continuity.last(of_fence[fence], fence))
             marks = {fence: admit_claim(_mark_of(found[fence]), fence) for fence in fences}
             for fence, place in zip(fences, places, strict=True):
@@ -162,7 +162,7 @@ class FileBase:
         deadline = time.monotonic() + wait_seconds([holder], self._timeout)
         last = self._continuity.last(holder, fence)
         place = yield from self._plan_place(fence, deadline, opened)
-        found = yield Do(io.load, (place.path,), fence.resource)
+        found = yield Do(io.load, (place.inside,), fence.resource)
         check_continuity(found, fence, last)
         claimed = admit_claim(_mark_of(found), fence) if claim else _mark_of(found)
         mark = admit_write(claimed, fence)
@@ -209,7 +209,7 @@ class FileBase:
             transaction._before = transaction.data = None
             yield Do(os.fsync, (transaction._place.fd,), fence.resource)  # the folder's name, before the pointer
             yield from self._plan_store(holder, transaction, sending)
-            yield Do(io.remove_unused, (path, folders), fence.resource)
+            yield Do(io.remove_unused, (transaction._place.inside, folders), fence.resource)
             return path / name
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
@@ -223,7 +223,7 @@ class FileBase:
         opened: list[io.Opened] = []
         try:
             place = yield from self._plan_place(unknown.fence, deadline, opened)
-            found = yield Do(io.load, (place.path,), unknown.fence.resource)
+            found = yield Do(io.load, (place.inside,), unknown.fence.resource)
             landed = verdict(unknown, found)
             if landed:
                 yield Do(_sync, (place,), unknown.fence.resource)

@@ -84,6 +84,16 @@ class Place(Opened):
     def __init__(self, path: Path) -> None:
         super().__init__(path, os.O_RDONLY | os.O_DIRECTORY)
 
+    @property
+    def inside(self) -> Path:
+        """The path of this very folder, also if another one has its name meanwhile. See proc(5), /proc/self/fd."""
+        return Path(f"/proc/self/fd/{self.fd}")
+
+    def check_current(self) -> None:
+        """Raise OSError if the folder has lost its name: what is in it is not found any more."""
+        if not self.is_current():
+            raise OSError(errno.ESTALE, "the folder was replaced meanwhile, as by a restore", str(self.path))
+
     def try_lock(self) -> bool:
         """Lock the folder if it is free. Never waits."""
         try:
@@ -134,13 +144,16 @@ def load(path: Path) -> Content | None:
 
 def prepare(place: Place, content: Content) -> None:
     """Write the next pointer file, and wait until the disk has it. Nothing has changed for readers."""
-    write_file(place.path / NEW, content.encode())
+    place.check_current()
+    write_file(place.inside / NEW, content.encode())
 
 
 def replace_pointer(place: Place, *, is_first: bool) -> None:
     """Make the next pointer file the current one, and wait until the disk has the change."""
-    os.replace(place.path / NEW, place.path / CURRENT)
+    place.check_current()
+    os.replace(place.inside / NEW, place.inside / CURRENT)
     sync_folder(place, is_first=is_first)
+    place.check_current()
 
 
 def sync_folder(place: Place, *, is_first: bool) -> None:
@@ -161,7 +174,7 @@ def fsync_path(path: Path) -> None:
 
 def write_file(path: Path, body: Body) -> None:
     """Write a file, and wait until the disk has its bytes."""
-    file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
     try:
         if isinstance(body, bytes):
             _write_all(file.fd, body)

@@ -37,6 +37,9 @@ from storage_guards.sending import Sending
 POLICY_SECONDS = 60.0
 """How long the answer about the eviction policy counts. A claim after it asks again."""
 
+MOST_UNSETTLED = 1000
+"""How many writes with an unknown outcome a guard remembers. The oldest are forgotten."""
+
 _BACKOFF = Backoff(0.02, 0.5)
 
 Holder = Fence | HasFence
@@ -56,6 +59,7 @@ class RedisBase:
         self._continuity = Continuity(pool)
         self._decode = bool(getattr(pool, "connection_kwargs", None) and pool.connection_kwargs.get("decode_responses"))
         self._policy_until = 0.0
+        self._unsettled: dict[str, None] = {}  # ids of writes, the oldest first
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} on {self._address}, timeout {self._timeout:g} s>"
@@ -181,12 +185,19 @@ class RedisBase:
             fence=first, seq=1 + (known.seq if known else 0), recent_writes=f"{id_} {newest[first]}"
         )
         call = call_without_token(script, names, (*args, *parts))
-        reply = yield from self._plan_once(call, first.resource, deadline, unknown, sending)
+        try:
+            reply = yield from self._plan_once(call, first.resource, deadline, unknown, sending)
+        except BaseException:
+            if sending.unknown is not None:
+                self._note_unsettled(id_)
+            raise
         if reply[0] == b"changed":
             sending.unknown = None
             fence = fences[reply[1]]
             state = self._present(fence, reply[2])
             check(last[fence], fence, state.mark.seq, state.writes)
+            if self._settle(state.writes):  # an earlier write, whose reply was lost, came after the reads
+                raise StaleRead(resource=fence.resource)
             return fence, state
         seqs = dict(zip(fences, map(int, reply[1]), strict=True))
         for fence, holder in self._pairs(holders):
@@ -196,6 +207,19 @@ class RedisBase:
             raise failed_command(reply[2], reply[3])
         value = reply[2] if len(reply) > 2 else None
         return Written(decoded(value) if self._decode else value)
+
+    def _note_unsettled(self, id_: str) -> None:
+        """Note a write of which it is unknown whether it has happened."""
+        while len(self._unsettled) >= MOST_UNSETTLED:
+            self._unsettled.pop(next(iter(self._unsettled), ""), None)
+        self._unsettled[id_] = None
+
+    def _settle(self, ids: Sequence[str]) -> bool:
+        """Forget these writes: their outcome is known now. Return whether it was unknown of one of them."""
+        found = [id_ for id_ in ids if id_ in self._unsettled]
+        for id_ in found:
+            self._unsettled.pop(id_, None)
+        return bool(found)
 
     def _request_of(self, fences: Sequence[Fence], commands: Sequence[object]) -> _Request:
         keys: list[bytes] = []
@@ -234,16 +258,25 @@ class RedisBase:
                 check(last[fence], fence, state.mark.seq, state.writes)
         return {fence: states[fence].writes[0] for fence in fences}
 
-    def _plan_read(self, fences: Sequence[Fence], command: object) -> Plan[Any]:
+    def _plan_read(self, newest: dict[Fence, str], command: object) -> Plan[Any]:
+        """Read on a server whose marks are as the block has found them: a connection may lead to a former primary."""
+        fences = list(newest)
         parts, keys = packed_command(command, READS)
         self._check_keys(fences, keys)
-        names: tuple[Any, ...] = tuple(keys)
-        arguments: tuple[Any, ...] = tuple(parts)
-        call = call_without_token(READ, names, arguments)
+        names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
+        arguments: list[Any] = [len(fences)]
+        for fence in fences:
+            arguments += (fence.number, fence.token, newest[fence])
+        arguments += parts
+        call = call_without_token(READ, names, tuple(arguments))
         reply = yield from self._plan_call(call, fences[0].resource, time.monotonic() + self._timeout)
-        if isinstance(reply[0], RedisError):
-            raise reply[0]
-        return decoded(reply[0]) if self._decode else reply[0]
+        if reply[0] == b"changed":
+            fence = fences[reply[1]]
+            self._present(fence, reply[2])
+            raise StaleRead(resource=fence.resource)
+        if isinstance(reply[1], RedisError):
+            raise reply[1]
+        return decoded(reply[1]) if self._decode else reply[1]
 
     # Outcomes
 
@@ -254,7 +287,10 @@ class RedisBase:
         deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
         args: list[str | int] = [fence.number, fence.token, *writes, new_id()]
         reply = yield from self._plan_ask(SETTLE, [fence], args, deadline)
-        return {b"landed": True, b"never": False}.get(reply[0])
+        landed = {b"landed": True, b"never": False}.get(reply[0])
+        if landed is not None:
+            self._settle(writes[:1])
+        return landed
 
     # Requests
 

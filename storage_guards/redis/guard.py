@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from fencing.kernel.admission import as_fence, sorted_fences
+from fencing.kernel.admission import as_fence
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
@@ -29,10 +29,12 @@ class RedisTransaction(Block):
         """Run one command that reads, such as ``read("GET", key)``, and return its reply as Redis sends it.
 
         It does not see the block's own writes, which are done later. If anybody else writes or claims before the block
-        ends, the block is refused.
+        ends, the block is refused: by the next read, or at its end.
 
         Raises:
             TypeError, ValueError: it is no command that reads, or a key may not be used. The text says why.
+            StaleRead: another thread or process wrote under the same fence meanwhile. Start over.
+            StaleFence, UnclaimedFence: a newer fence was claimed, or this server lacks the claim. Acquire again.
             GuardUnavailable: no answer in time. Retry the block.
         """
         return self._run(self._plan_read(command))
@@ -114,6 +116,7 @@ class RedisGuard(RedisBase):
             StaleFence: a newer fence was claimed. Stop.
             UnclaimedFence: this fence was not claimed here, or Redis has lost the claim. Acquire again.
             OutcomeUnknown: the reply was lost. Ask :meth:`landed`.
+            StaleRead: an earlier write of this guard, whose reply was lost, has happened meanwhile. Read again.
             redis.exceptions.ResponseError: a command failed, such as one on a key of another type. The text says which;
                 the commands before it stay done.
             GuardUnavailable: Redis did not answer; nothing was written. Retry.
@@ -179,7 +182,7 @@ class RedisGuard(RedisBase):
                 :meth:`write`.
         """
         newest, sending = self._run(self._plan_begin(holders, claim)), Sending()
-        block = RedisTransaction(self, sorted_fences(holders))
+        block = RedisTransaction(self, newest)
         try:
             try:
                 yield block

@@ -38,7 +38,7 @@ _CHECK = _text("mark") + _text("check")
 
 CLAIM = _script("claim", _text("mark") + _text("claim"))
 READ_MARKS = _script("read_marks", _text("mark") + _text("read_marks"))
-READ = _script("read", _text("read"))
+READ = _script("read", _text("mark") + _text("read"))
 WRITE = _script("write", _CHECK + _text("write"))
 SETTLE = _script("settle", _text("mark") + _text("settle"))
 

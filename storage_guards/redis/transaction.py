@@ -12,10 +12,11 @@ from storage_guards.redis.commands import Argument, Command
 class Block:
     """What both transactions share: the writes of a block, gathered in order."""
 
-    def __init__(self, guard: Any, fences: list[Fence]) -> None:
+    def __init__(self, guard: Any, newest: dict[Fence, str]) -> None:
         self._guard = guard
         self._run = guard._run
-        self.fences = fences
+        self._newest = newest
+        self.fences = list(newest)
         self.commands: list[Command] = []
         self._ended = False
 
@@ -36,7 +37,7 @@ class Block:
 
     def _plan_read(self, command: Command) -> Plan[Any]:
         self._check_open()
-        return self._guard._plan_read(self.fences, command)  # type: ignore[no-any-return]
+        return self._guard._plan_read(self._newest, command)  # type: ignore[no-any-return]
 
     def _check_open(self) -> None:
         if self._ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -306,3 +307,22 @@ def test_the_pointer_file_can_be_read_by_people(tmp_path: Path) -> None:
     head, _, kind, data = (place(tmp_path) / "current").read_bytes().split(b"\n")
     assert (head, kind, data) == (f"fencing 1 {MINE} 1".encode(), b"data", b"1")
     assert content.decode((place(tmp_path) / "current").read_bytes(), Path("x")).mark.seq == 1
+
+
+@pytest.mark.parametrize("then", ["nothing", "another claims"])
+def test_a_folder_that_is_replaced_during_a_block(tmp_path: Path, then: str) -> None:
+    """As by a restore: the late holder writes nothing into the new folder, and is not acknowledged."""
+    guard, backup = FileGuard(tmp_path), tmp_path.parent / f"{tmp_path.name}-backup"
+    guard.write(MINE, b"before", claim=True)
+    shutil.copytree(tmp_path, backup)
+    [folder] = tmp_path.iterdir()
+    with pytest.raises((GuardUnavailable, OutcomeUnknown)), guard.begin(MINE) as file:  # noqa: PT012 - the block is meant
+        shutil.rmtree(folder)
+        shutil.copytree(backup / folder.name, folder)
+        if then == "another claims":
+            FileGuard(tmp_path).write(NEWER, b"newer", claim=True)
+        file.data = b"late"
+    assert guard.read(MINE.resource) == (b"before" if then == "nothing" else b"newer")
+    mark = guard.mark(MINE.resource)
+    assert mark is not None
+    assert mark.number == (MINE if then == "nothing" else NEWER).number

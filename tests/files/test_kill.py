@@ -73,7 +73,7 @@ class Calls:
     def _name(self, path: Path) -> str:
         if path == self._folder:
             return "parent"
-        if path.parent == self._folder:
+        if path.parent in (self._folder, Path("/proc/self/fd")):
             return "folder"
         return "folder-" if path.name.startswith("folder-") else path.name
 

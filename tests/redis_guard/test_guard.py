@@ -348,3 +348,35 @@ def test_a_failover_to_a_replica_that_lags(side: Side, fresh_redis: RedisFactory
     side.call(guard.claim, NEWER)
     side.call(guard.write, NEWER, ("INCRBY", "total", 10))
     assert second.get("total") == b"11"
+
+
+@pytest.mark.parametrize("change", ["newer claim", "lost mark", "write"])
+def test_a_block_reads_only_where_its_marks_are(any_redis: RedisServer, change: str) -> None:
+    """A connection may lead to a former primary: what it has is not what the block has claimed."""
+    client = any_redis.client()
+    guard, direct = RedisGuard(client), RedisGuard(client)
+    guard.write(MINE, SET_1, claim=True)
+    error = {"newer claim": StaleFence, "lost mark": UnclaimedFence, "write": StaleRead}[change]
+    with pytest.raises(error), guard.begin(MINE) as transaction:  # noqa: PT012 - the block is meant
+        assert transaction.read("GET", "total") == b"1"
+        if change == "newer claim":
+            direct.claim(NEWER)
+        elif change == "lost mark":
+            client.delete(mark_key(MINE.resource))
+        else:
+            direct.write(MINE, SET_2)
+        transaction.read("GET", "total")
+        pytest.fail("the read was answered")
+
+
+def test_a_lost_write_that_lands_after_a_read_is_no_state_to_write_over(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    through = proxy(any_redis)
+    guard = guard_of(side, through.url(any_redis.url))
+    side.call(guard.write, MINE, ("SET", "total", 0), claim=True)
+    through.drop_reply_when(lambda request: asks_for(WRITE, request))
+    side.expect(OutcomeUnknown, guard.write, MINE, SET_1)
+    side.expect(StaleRead, guard.write, MINE, SET_2)
+    assert value(any_redis) == b"1"
+    side.call(guard.write, MINE, SET_2)  # it has been told
