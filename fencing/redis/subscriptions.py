@@ -145,15 +145,14 @@ class Subscriptions:
         """Remove the subscriptions without waiters, and those of other nodes. Return the commands that end them.
 
         A primary tells the subscribers of a sharded channel that its slot has moved. One that has become a replica does
-        not. Of another channel no server tells it.
+        not. Of other channels no server tells it.
         """
         now = time.monotonic()
         commands = []
         for each in list(node.subscriptions):
             if each.waiters:
                 each.waiter_seen_at = now
-            is_elsewhere = owners[each.slot] not in (None, node.address)
-            if each.node is node and is_elsewhere and not (each.is_sharded and node.address in owners):
+            if each.node is node and owners[each.slot] not in (None, node.address):
                 each.node = None
                 each.waiters.wake_all()
             if each.node is not node:

@@ -60,6 +60,10 @@ class ScriptError(Exception):
     """What Redis answers instead of a reply. What the script wrote before stays written."""
 
 
+def _is_dead(listener: bytes, receivers: int) -> bool:
+    return receivers == 0 and not listener.startswith(b"s{")
+
+
 class SimulatedRedis:
     """Redis as far as the scripts know it. Time passes only where the caller moves ``clock_us``."""
 
@@ -401,7 +405,7 @@ class SimulatedRedis:
         for listener in drawn:
             if listener != grantee:
                 receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
-                if receivers == 0:
+                if _is_dead(listener, receivers):
                     self._drop(queue_key, listeners_key, listener)
                 if receivers > 0:
                     if after > ACCEPT_MS + 2:
@@ -425,7 +429,7 @@ class SimulatedRedis:
                 return own_entry
             if listener is not None:
                 self.set(lock_key, token, px=ACCEPT_MS)
-                if self.publish(listener, b"grant %b %b" % (token, lock_key.encode())) > 0:
+                if not _is_dead(listener, self.publish(listener, b"grant %b %b" % (token, lock_key.encode()))):
                     self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
                     self._send_rechecks(lock_key, queue_key, listeners_key, listener)
                     return first

@@ -90,9 +90,9 @@ def test_a_slot_moves_while_one_holds_and_three_wait(side: Side, each_cluster: R
         assert waiter.join().error is None
     order = [holder, *(waiter.lease for waiter in waiters)]
     numbers = [lease.fence.number for lease in order]
-    assert min(numbers) == numbers[0]  # the waiters ask again all at once, so their order may change
-    assert len(set(numbers)) == 4
-    assert max(waiter.granted_at for waiter in waiters) - released_at < 20, "ten seconds, where no message came"
+    if each_cluster.version >= (7,):  # earlier, nobody is told that a slot has moved
+        assert numbers == sorted(numbers)
+    assert max(waiter.granted_at for waiter in waiters) - released_at < 8, "without a message it takes ten seconds"
 
 
 def test_waiters_are_told_that_their_slot_has_moved(side: Side, redis_cluster: RedisCluster) -> None:
@@ -160,7 +160,7 @@ def test_a_replica_takes_over_by_hand(side: Side, each_cluster: RedisCluster) ->
     released_at = time.monotonic()
     assert side.call(holder.release) is True
     assert waiter.join().error is None
-    assert waiter.granted_at - released_at < 20, "ten seconds, where no message came"
+    assert waiter.granted_at - released_at < 8, "without a message it takes ten seconds"
     each_cluster.wait_until_ready()
 
 

@@ -24,11 +24,17 @@ local MAX_DRAWS = 16
 
 -- Publishes a message. Returns how many clients of this server received it; nil where the user may not publish on the channel.
 -- In a Redis Cluster the name of a listener begins with 's{', and its channel is in the slot of the lock.
+local function is_sharded(listener) return string.sub(listener, 1, 2) == 's{' end
+
 local function publish(listener, text)
-  local command = string.sub(listener, 1, 2) == 's{' and 'SPUBLISH' or 'PUBLISH'
+  local command = is_sharded(listener) and 'SPUBLISH' or 'PUBLISH'
   local receivers = redis.pcall(command, 'fencing:1:wake:' .. listener, text)
   return type(receivers) == 'number' and receivers or nil
 end
+
+-- Returns whether the listener has ended. A sharded one without a receiver may be on its way from the node that had the slot
+-- before: it is treated as a frozen one, so it keeps its place for one offer. It asks again as soon as it is subscribed here.
+local function is_dead(listener, receivers) return receivers == 0 and not is_sharded(listener) end
 
 -- Counts an entry of the listener that has left the queue. Returns how many it has left.
 local function count_down(listeners_key, listener)
@@ -86,7 +92,7 @@ local function send_rechecks(lock_key, queue_key, listeners_key, grantee)
       if not seen[listener] then
         seen[listener] = true
         local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
-        if receivers == 0 then drop(queue_key, listeners_key, listener) end -- dead
+        if is_dead(listener, receivers) then drop(queue_key, listeners_key, listener) end
         if (receivers or 0) > 0 then
           if after > ACCEPT_MS + 2 then return end
           after = after + SPREAD_MS
@@ -97,7 +103,7 @@ local function send_rechecks(lock_key, queue_key, listeners_key, grantee)
   end
 end
 
--- Offers the lock to the first entry of the queue whose listener is subscribed, and returns that entry. Returns `own_entry`,
+-- Offers the lock to the first entry of the queue whose listener is not dead, and returns that entry. Returns `own_entry`,
 -- and offers nothing, where that is the first one. Returns nil where there is no such entry: the lock is then free.
 local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry)
   redis.call('HLEN', listeners_key) -- before the first write: it fails for other types
@@ -114,12 +120,12 @@ local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_ent
         join_queue(queue_key, listeners_key, listener, first, ticket)
         break
       end
-      if receivers > 0 then
+      if not is_dead(listener, receivers) then
         redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
         send_rechecks(lock_key, queue_key, listeners_key, listener)
         return first
       end
-      if left ~= 0 then drop(queue_key, listeners_key, listener) end -- dead
+      if left ~= 0 then drop(queue_key, listeners_key, listener) end
     end
   end
   redis.call('DEL', lock_key, holder_key)
