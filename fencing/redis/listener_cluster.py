@@ -212,6 +212,9 @@ class ClusterListener:
         try:
             while self._must_listen():
                 self._register(selector, registered)
+                for node in registered:
+                    if node.outgoing:
+                        self._guard(node, _Node.send_outgoing)
                 is_polled = None in registered.values()
                 for key, _ in selector.select(POLL_SECONDS if is_polled else Heartbeat.TICK_SECONDS):
                     if key.data is not None:
@@ -221,8 +224,6 @@ class ClusterListener:
                 for node, sock in registered.items():
                     if sock is None:
                         self._guard(node, self._read)
-                    if node.outgoing:
-                        self._guard(node, _Node.send_outgoing)
                 if time.monotonic() - checked_at >= Heartbeat.TICK_SECONDS:
                     checked_at = time.monotonic()
                     for node in registered:

@@ -706,8 +706,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-channel-is-in-another-slot",
         "fencing/redis/lua/queue.lua",
-        "string.sub(listener, 1, 2) == 's{' and 'SPUBLISH' or 'PUBLISH'",
+        "is_sharded(listener) and 'SPUBLISH' or 'PUBLISH'",
         "'PUBLISH'",
         ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
+    ),
+    Mutant(
+        "a-subscription-at-another-node-waits-for-a-tick",
+        "fencing/redis/listener_cluster.py",
+        "                for node in registered:\n                    if node.outgoing:",
+        "                for node in []:\n                    if node.outgoing:",
+        ("tests/redis/test_cluster.py::test_a_subscription_at_another_node_is_sent_at_once",),
     ),
 )

@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import redis
 from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired
 from fencing.redis.keys import slot_of
+from fencing.redis.listener import Heartbeat
 from tests.support import wait_until
 from tests.support.fixtures import REDIS_SERIES, RedisClusters, newest_local_series
 from tests.support.sides import Account, Side
@@ -93,6 +95,28 @@ def test_a_slot_moves_while_one_holds_and_three_wait(side: Side, each_cluster: R
     if each_cluster.version >= (7,):  # earlier, nobody is told that a slot has moved
         assert numbers == sorted(numbers)
     assert max(waiter.granted_at for waiter in waiters) - released_at < 8, "without a message it takes ten seconds"
+
+
+def test_a_subscription_at_another_node_is_sent_at_once(
+    side: Side, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A waiter whose slot has moved subscribes at the new node. If that waits for the listener's next tick, its
+    offer ends meanwhile, and another waiter is served before it."""
+    own = redis_cluster.primary_of("r")
+    names = [f"orders:{number}" for number in range(40)]
+    resources = ["r", next(name for name in names if redis_cluster.primary_of(name) is not own)]
+    coordinator = side.coordinator(side.cluster_client(redis_cluster), ttl=60)
+    leases = [side.call(coordinator.acquire, resource) for resource in resources]
+    monkeypatch.setattr(Heartbeat, "TICK_SECONDS", 60.0)
+    with ThreadPoolExecutor() as pool:
+        waits = []
+        for resource in resources:
+            waits.append(pool.submit(side.call, coordinator.acquire, resource, timeout=30))
+            Queue(redis_cluster, resource).has(1, seconds=5)  # not at the tick, or at the next attempt after 10 s
+        for lease in leases:
+            side.call(lease.release)
+        for wait in waits:
+            side.call(wait.result().release)
 
 
 def test_waiters_are_told_that_their_slot_has_moved(side: Side, redis_cluster: RedisCluster) -> None:

@@ -23,21 +23,22 @@ KEYS = keys_of("r")
 
 
 class Queue:
-    """The queue of the resource "r", read without the library."""
+    """The queue of a resource, read without the library."""
 
-    def __init__(self, server: RedisServer | RedisCluster) -> None:
+    def __init__(self, server: RedisServer | RedisCluster, resource: str = "r") -> None:
         self.client: Any = server.client()
+        self._key = keys_of(resource).queue
 
     def entries(self) -> list[bytes]:
         """Return the entries in order, each `<listener> <token>`."""
-        return list(self.client.zrange(KEYS.queue, 0, -1))
+        return list(self.client.zrange(self._key, 0, -1))
 
     def __len__(self) -> int:
-        return int(self.client.zcard(KEYS.queue))
+        return int(self.client.zcard(self._key))
 
-    def has(self, count: int) -> None:
-        """Wait until it has so many entries."""
-        wait_until(lambda: len(self) == count, 20)
+    def has(self, count: int, seconds: float = 20) -> None:
+        """Wait until it has so many entries, at most so long."""
+        wait_until(lambda: len(self) == count, seconds)
 
     def left_behind(self) -> list[bytes]:
         """Return all keys but the counters, which stay."""
