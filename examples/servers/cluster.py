@@ -138,8 +138,8 @@ class RedisCluster:
 
 def _ask(server: RedisServer, *command: Any) -> Any:
     """Ask one server, past all clients of the cluster. The reply is Redis' own."""
-    make: Any = redis.Connection  # untyped
-    connection = make(server.host, server.port, socket_timeout=5, socket_connect_timeout=5, protocol=2)
+    make: Any = redis.SSLConnection if server.url.startswith("rediss:") else redis.Connection  # untyped
+    connection = make(host=server.host, port=server.port, socket_timeout=5, socket_connect_timeout=5, protocol=2)
     try:
         connection.send_command(*command)
         return connection.read_response()

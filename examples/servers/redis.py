@@ -145,13 +145,18 @@ def _start_binary(binary: RedisBinary, extra_args: Sequence[str], environment: M
         environment={**os.environ, **environment} if environment else None,
     )
     arguments = list(extra_args)
-    scheme = "rediss" if "--tls-port" in arguments else "redis"
+    scheme = scheme_of(arguments)
     password = ""
     if "--requirepass" in arguments:
         password = f":{quote(arguments[arguments.index('--requirepass') + 1], safe='')}@"
     server = RedisServer(f"{scheme}://{password}127.0.0.1:{process.port}/0", process, f"{binary.source}: {binary.path}")
     server.version = binary.version
     return server
+
+
+def scheme_of(arguments: Sequence[str]) -> str:
+    """The scheme of the URL of a server with these arguments."""
+    return "rediss" if "--tls-port" in arguments else "redis"
 
 
 def _start_container(version: str) -> RedisServer:

@@ -9,7 +9,7 @@ from typing import Any
 import redis.sentinel
 
 from examples.servers.local import LocalProcess, ServerError, new_directory
-from examples.servers.redis import RedisBinary, RedisServer, find_redis_binary, start_redis
+from examples.servers.redis import RedisBinary, RedisServer, find_redis_binary, scheme_of, start_redis
 
 SERVICE = "shop"
 
@@ -99,15 +99,17 @@ class SentinelServers:
         before = self.primary
         deadline = time.monotonic() + timeout
         while True:
+            refusal = None
             try:
                 with self.sentinels[0].client(socket_timeout=2) as client:
                     client.execute_command("SENTINEL", "FAILOVER", self.service)
-                break
             except redis.ResponseError as error:  # one is under way, or no replica is known to be good yet
+                refusal = error
+            try:  # a Sentinel gives a replica up that does not confirm within FAILOVER_SECONDS
+                return self.successor(before, 0.05 if refusal else 5 * FAILOVER_SECONDS)
+            except ServerError:
                 if time.monotonic() > deadline:
-                    raise ServerError(f"the Sentinel does not fail over: {error}") from error
-            time.sleep(0.05)
-        return self.successor(before, deadline - time.monotonic())
+                    raise ServerError(f"the Sentinel does not fail over: {refusal}") from refusal
 
     def successor(self, before: RedisServer, timeout: float = 60.0) -> RedisServer:
         """Wait until all Sentinels that answer name another primary than `before`, and return it."""
@@ -164,6 +166,7 @@ def start_sentinels(
     sentinels: int = 3,
     down_after: float = 1.0,
     extra_args: Sequence[str] = (),
+    sentinel_args: Sequence[str] = (),
     environments: Sequence[Mapping[str, str] | None] = (),
 ) -> SentinelServers:
     """Start a primary, replicas and Sentinels as processes of this machine; raises ServerError when there is no binary.
@@ -171,7 +174,8 @@ def start_sentinels(
     `version`: as for `start_redis`.
     `down_after`: seconds of silence after which a Sentinel takes a server for dead. On a busy machine, less than a
     second causes failovers that nobody wants.
-    `extra_args`: for the command line of each Redis server.
+    `extra_args`: for the command line of each Redis server. `sentinel_args`: for that of each Sentinel. Both as for
+    `start_redis`.
     `environments`: variables for each Redis server, the primary first.
     """
     binary = find_redis_binary(version)
@@ -190,7 +194,7 @@ def start_sentinels(
             # The first one notices a death before the others, and need not ask them whether it is one, only for their
             # votes. If all noticed it together, each would vote for itself, and again after some seconds.
             quorum, patience = (sentinels // 2 + 1, down_after + HEAD_START) if number else (1, down_after)
-            watchers.append(stack.enter_context(_start(binary, servers[0], quorum, patience)))
+            watchers.append(stack.enter_context(_start(binary, servers[0], quorum, patience, sentinel_args)))
         made = SentinelServers(servers, watchers, stack.pop_all())
     try:
         made.settle()
@@ -200,20 +204,28 @@ def start_sentinels(
     return made
 
 
-def _start(binary: RedisBinary, primary: RedisServer, quorum: int, down_after: float) -> RedisServer:
+def _start(
+    binary: RedisBinary, primary: RedisServer, quorum: int, down_after: float, extra_args: Sequence[str]
+) -> RedisServer:
     directory = new_directory()
     data = directory / "data"
     data.mkdir()
     configuration = data / "sentinel.conf"  # the Sentinel writes into it
     _write(configuration, data, primary, quorum, down_after)
+
+    def command(port: int) -> list[str]:
+        extra = [argument.replace("{port}", str(port)) for argument in extra_args]
+        return [str(binary.path), str(configuration), "--sentinel", "--port", str(port), *extra]
+
     process = LocalProcess(
-        command=lambda port: [str(binary.path), str(configuration), "--sentinel", "--port", str(port)],
+        command=command,
         directory=directory,
         data=data,
         ready=lambda process: "+monitor master" in process.log,
         clashed=lambda log: "Address already in use" in log,
     )
-    server = RedisServer(f"redis://127.0.0.1:{process.port}/0", process, f"{binary.source}: {binary.path}")
+    url = f"{scheme_of(extra_args)}://127.0.0.1:{process.port}/0"
+    server = RedisServer(url, process, f"{binary.source}: {binary.path}")
     server.version = binary.version
     if binary.version >= (7, 0):
         with server.client(socket_timeout=5) as client:

@@ -7,7 +7,6 @@ import concurrent.futures
 import gc
 import inspect
 import socket
-import subprocess
 import time
 import warnings
 from pathlib import Path
@@ -195,22 +194,6 @@ def test_refused_credentials_are_named_in_the_error(side: Side, fresh_redis: Red
         error = side.expect(CoordinatorUnavailable, side.coordinator(url, ttl=60).acquire, "r", timeout=30)
         assert "credentials" in str(error) or "NOAUTH" in str(error)
         assert "username and password" in str(error) or "Authentication required" in str(error)
-
-
-def test_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
-    make_certificate = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost "
-        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-    )
-    subprocess.run(make_certificate.split(), cwd=tmp_path, check=True, capture_output=True)
-    certificate = str(tmp_path / "cert.pem")
-    port = ["--tls-port", "{port}", "--port", "0", "--tls-auth-clients", "no"]
-    files = ["--tls-cert-file", certificate, "--tls-key-file", str(tmp_path / "key.pem")]
-    server = fresh_redis(version="7", extra_args=[*port, *files, "--tls-ca-cert-file", certificate])
-    use(side, side.coordinator(side.client(server.url, ssl_ca_certs=certificate)))
-    distrusting = side.coordinator(side.client(server.url), ttl=10)
-    error = side.expect(CoordinatorUnavailable, distrusting.acquire, "r", timeout=1)
-    assert "certificate verify failed" in str(error)
 
 
 def test_unix_socket(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ KEYS = keys_of("r")
 class Queue:
     """The queue of a resource, read without the library."""
 
-    def __init__(self, server: RedisServer | RedisCluster, resource: str = "r") -> None:
-        self.client: Any = server.client()
+    def __init__(self, server: RedisServer | RedisCluster, resource: str = "r", **options: Any) -> None:
+        self.client: Any = server.client(**options)
         self._key = keys_of(resource).queue
 
     def entries(self) -> list[bytes]:
