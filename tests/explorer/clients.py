@@ -159,6 +159,11 @@ class Ended(NamedTuple):
 _followed: dict[Any, tuple[Effect | None, Ended | None]] = {}
 
 
+def forget() -> None:
+    """Free what is remembered of plans, for explorations to come."""
+    _followed.clear()
+
+
 def token_of(client: int, index: int, program: Program) -> str:
     return f"{'X' if program.same_tokens else 'ABCDEFGH'[client]}-{0 if program.same_tokens else index:020d}"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.explorer.scenarios import DEEP
+from tests.explorer import clients
+from tests.explorer.scenarios import DEEP, explored
 
 _PROPERTY = "explored"
 
@@ -15,6 +17,15 @@ _PROPERTY = "explored"
 def say(record_property: Callable[[str, object], None]) -> Callable[[object], None]:
     """Return a function that adds a line to the end of the run, from any process."""
     return lambda line: record_property(_PROPERTY, str(line))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_explored() -> Iterator[None]:
+    """Free what was explored: its errors hold thousands of frames, and so each collection takes a second."""
+    yield
+    explored.cache_clear()
+    clients.forget()
+    gc.collect()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
