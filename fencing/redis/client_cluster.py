@@ -16,7 +16,8 @@ from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import Turns, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
-from fencing.redis.client import IDLE_SECONDS, Connections, LazyConnection
+from fencing.redis.client import IDLE_SECONDS, Connections
+from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
 from fencing.redis.topology import QUESTION_SECONDS, Address, Failure, Topology, cause_of, explain_question
 

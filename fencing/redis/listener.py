@@ -24,7 +24,7 @@ from fencing.kernel.waking import DaemonThread, Turns, Wake
 from fencing.locks.timer import timer
 from fencing.redis import quirks
 from fencing.redis.calls import Call, decline_call
-from fencing.redis.client import LazyConnection
+from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_connect_error
 from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters

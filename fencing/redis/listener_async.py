@@ -17,9 +17,9 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call, decline_call
-from fencing.redis.client_async import ReplyProtocol
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
+from fencing.redis.reply_protocol import ReplyProtocol
 from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 

@@ -23,7 +23,8 @@ from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
-from fencing.redis.client import MAX_CONNECTIONS, READ_BYTES, Connections, LazyConnection
+from fencing.redis.client import MAX_CONNECTIONS, Connections
+from fencing.redis.connection import READ_BYTES, LazyConnection
 from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
 from fencing.redlock.calls import Fanout, bytes_for

@@ -15,7 +15,7 @@ from fencing.kernel.effects import background
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis.calls import Call
-from fencing.redis.client_async import IDLE_SECONDS, _LoopConnection, _Request
+from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
 from fencing.redis.scripts import RELEASE
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
@@ -31,7 +31,7 @@ class _Unsent(NamedTuple):
     deadline: float
 
 
-class NodeConnection(_LoopConnection):
+class NodeConnection(LoopConnection):
     """The connection of one event loop to one node."""
 
     def __init__(self, nodes: Nodes, index: int, loop: asyncio.AbstractEventLoop) -> None:
@@ -69,7 +69,7 @@ class NodeConnection(_LoopConnection):
     def _send_now(self, unsent: _Unsent) -> None:
         self.used = now = time.monotonic()
         future: Any = _Slot(unsent.collector, unsent.node)
-        self.send(_Request(unsent.call, future, now, unsent.deadline))
+        self.send(Request(unsent.call, future, now, unsent.deadline))
 
     async def _open(self) -> None:
         """Open the connection, and send what waits for it."""
@@ -96,7 +96,7 @@ class NodeConnection(_LoopConnection):
             self.refusal = refusal
             raise RedisError(str(refusal)) from refusal
 
-    def _pack(self, request: _Request) -> bytes:
+    def _pack(self, request: Request) -> bytes:
         return bytes_for(request.call, self._member, by_text=request.by_text)
 
     def _on_reply(self, reply: Any) -> None:
@@ -109,7 +109,7 @@ class NodeConnection(_LoopConnection):
         if undo is not None and undo.token is not None:
             self._nodes.doubt(self._index, undo.token)
             future: Any = _Settled(self._nodes, self._index, undo.token)
-            request = _Request(undo, future, sent, deadline)
+            request = Request(undo, future, sent, deadline)
             request.by_text = True
             self.send(request)
 

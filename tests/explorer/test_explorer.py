@@ -20,7 +20,15 @@ from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, REPAIR, STALE_READ, Bo
 Say = Callable[[object], None]
 
 
-_LONGER = ("3 clients without a lock", "3 clients, lost and late", "3 clients, new storage")
+_LONGER = (
+    "2 clients, and one that takes the lock away",
+    "2 clients, most faults",
+    "3 clients without a lock",
+    "3 clients, lost and late",
+    "3 clients, new storage",
+    "3 that queue, refused calls",
+    "3 that queue, with a timeout",
+)
 
 
 @pytest.mark.parametrize(

@@ -92,12 +92,10 @@ class TestAsyncToWSGI(AsyncOverHTTP):
 
 
 @pytest.mark.thorough
-@pytest.mark.thorough
 class TestSyncToWSGI(OverHTTP):
     kind = "waitress"
 
 
-@pytest.mark.thorough
 @pytest.mark.thorough
 class TestAsyncToASGI(AsyncOverHTTP):
     kind = "uvicorn"

@@ -338,7 +338,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the-rest-of-a-request-is-not-sent",
-        "fencing/redis/client.py",
+        "fencing/redis/connection.py",
         "        if data:\n            sock.sendall(data)",
         "        if self._fd is None:\n            sock.sendall(data)",
         ("tests/redis/test_connections.py::test_a_request_that_is_sent_in_parts",),
@@ -380,7 +380,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "replies-find-other-callers",
-        "fencing/redis/client_async.py",
+        "fencing/redis/connection_async.py",
         "request = self._waiting[0]",
         "request = self._waiting[-1]",
         ("tests/redis/test_multiplex.py::test_replies_find_their_callers",),

@@ -21,8 +21,9 @@ from redis.credentials import CredentialProvider
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
 from fencing.redis.calls import release_call
-from fencing.redis.client import MAX_CONNECTIONS, Connections, LazyConnection
-from fencing.redis.client_async import _Request
+from fencing.redis.client import MAX_CONNECTIONS, Connections
+from fencing.redis.connection import LazyConnection
+from fencing.redis.connection_async import Request
 from tests.support import wait_until
 from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
@@ -176,7 +177,7 @@ def _log_out(coordinator: Any) -> Any:
         return connection.read_response()
     [line] = connections._loops.values()
     now = time.monotonic()
-    line._waiting.append(_Request(release_call("r", "t" * 22), None, now, now + 10))  # whose reply RESET's is
+    line._waiting.append(Request(release_call("r", "t" * 22), None, now, now + 10))  # whose reply RESET's is
     return line._connection.send_command("RESET")
 
 

@@ -79,6 +79,7 @@ def test_no_update_is_lost_on_older_servers(side: Side, account: Account, fault:
         check_failover(side, started(stack, version=version), account, fault)
 
 
+@pytest.mark.thorough
 def test_numbers_of_a_primary_that_has_not_seen_the_last_ones(
     side: Side, own_sentinels: SentinelServers, account: Account
 ) -> None:
@@ -86,7 +87,8 @@ def test_numbers_of_a_primary_that_has_not_seen_the_last_ones(
     assert _number_after_lost_ones(side, own_sentinels, account) == 0
 
 
-@pytest.mark.parametrize("behind", [3600, pytest.param(0.5, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("behind", [3600, 0.5])
 def test_numbers_of_a_primary_whose_clock_is_behind(side: Side, account: Account, behind: float) -> None:
     if FAKETIME is None:
         missing("faketime", "found no libfaketime (Debian and Ubuntu: apt-get install faketime)")
@@ -120,6 +122,7 @@ def _number_after_lost_ones(side: Side, servers: SentinelServers, account: Accou
     return int(sum(minted)) - 1
 
 
+@pytest.mark.thorough
 def test_an_operator_promotes_a_replica_by_hand(
     side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory, account: Account
 ) -> None:

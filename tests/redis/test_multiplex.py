@@ -14,7 +14,7 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable
 from fencing.kernel.effects import run_async
-from fencing.redis import client_async as redis_multiplex
+from fencing.redis import connection_async
 from fencing.redis.scripts import ACQUIRE, RELEASE
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory
@@ -104,7 +104,7 @@ def test_a_busy_loop_is_not_taken_for_a_silent_server(any_redis: RedisServer) ->
 def test_a_call_whose_time_is_up_does_not_break_the_connection_of_the_others(
     freezable_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(redis_multiplex, "STALL_SECONDS", 60)  # on a busy machine the server is frozen for long
+    monkeypatch.setattr(connection_async, "STALL_SECONDS", 60)  # on a busy machine the server is frozen for long
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
@@ -128,13 +128,13 @@ def test_a_call_that_was_given_up_is_not_checked_again_and_again(
     freezable_redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checks = []
-    check = redis_multiplex._LoopConnection._check
+    check = connection_async.LoopConnection._check
 
-    def counted(line: redis_multiplex._LoopConnection, **again: bool) -> None:
+    def counted(line: connection_async.LoopConnection, **again: bool) -> None:
         checks.append(1)
         check(line, **again)
 
-    monkeypatch.setattr(redis_multiplex._LoopConnection, "_check", counted)
+    monkeypatch.setattr(connection_async.LoopConnection, "_check", counted)
 
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")

@@ -39,7 +39,9 @@ REDIS_CLIENT = (
     "fencing.redis.sentinel",
 )
 SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
-REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.waiters", "fencing.locks.timer")
+REDIS_THREADS = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.client")
+REDIS_ASYNCIO = (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.client_async")
+REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.timer")
 CLUSTER_LISTENER = tuple(
     f"fencing.redis.{name}" for name in ("topology", "client_cluster", "subscriptions", "listener")
 )
@@ -61,19 +63,22 @@ ROOMS = {
     "fencing.redis.quirks": Room((), ("redis",)),
     "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)),
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.client": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.connection": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.client": Room((*REDIS_CLIENT, "fencing.redis.connection"), ("redis",)),
     "fencing.redis.lone_connections": Room((KERNEL,)),
-    "fencing.redis.client_async": Room((*REDIS_CLIENT, "fencing.redis.lone_connections"), ("redis",)),
+    "fencing.redis.reply_protocol": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.reply_protocol"), ("redis",)),
+    "fencing.redis.client_async": Room(
+        (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.lone_connections"), ("redis",)
+    ),
     "fencing.redis.waiters": Room(),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(
-        (*REDIS_LISTENER, "fencing.redis.client_async", "fencing.redis.listener"), ("redis",)
+        (*REDIS_LISTENER, "fencing.redis.reply_protocol", "fencing.redis.listener"), ("redis",)
     ),
     "fencing.redis.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
-    "fencing.redis.client_cluster": Room((*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.topology"), ("redis",)),
-    "fencing.redis.client_cluster_async": Room(
-        (*REDIS_CLIENT, "fencing.redis.client_async", "fencing.redis.topology"), ("redis",)
-    ),
+    "fencing.redis.client_cluster": Room((*REDIS_THREADS, "fencing.redis.topology"), ("redis",)),
+    "fencing.redis.client_cluster_async": Room((*REDIS_ASYNCIO, "fencing.redis.topology"), ("redis",)),
     "fencing.redis.subscriptions": Room((*REDIS_CLIENT, "fencing.redis.topology", "fencing.redis.waiters"), ("redis",)),
     "fencing.redis.listener_cluster": Room((*REDIS_LISTENER, *CLUSTER_LISTENER), ("redis",)),
     "fencing.redis.listener_cluster_async": Room(
@@ -81,7 +86,7 @@ ROOMS = {
             *REDIS_LISTENER,
             *CLUSTER_LISTENER,
             "fencing.redis.client_cluster_async",
-            "fencing.redis.client_async",
+            "fencing.redis.reply_protocol",
             "fencing.redis.listener_async",
         ),
         ("redis",),
@@ -93,12 +98,8 @@ ROOMS = {
     "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),
     "fencing.redlock.decisions": Room((KERNEL,)),
     "fencing.redlock.nodes": Room((*REDIS_CLIENT, *REDLOCK)),
-    "fencing.redlock.client": Room(
-        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.client", "fencing.redlock.nodes"), ("redis",)
-    ),
-    "fencing.redlock.client_async": Room(
-        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.client_async", "fencing.redlock.nodes"), ("redis",)
-    ),
+    "fencing.redlock.client": Room((*REDIS_THREADS, *REDLOCK, "fencing.redlock.nodes"), ("redis",)),
+    "fencing.redlock.client_async": Room((*REDIS_ASYNCIO, *REDLOCK, "fencing.redlock.nodes"), ("redis",)),
     "fencing.redlock.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, *REDLOCK)),
     "fencing.compat": Room((KERNEL, LOCKS), ("redis",)),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
@@ -125,9 +126,7 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
-    "storage_guards.redis": Room(
-        (*REDIS_CLIENT, "fencing.redis.client", "fencing.redis.client_async", *SHARED), ("redis",)
-    ),
+    "storage_guards.redis": Room((*REDIS_THREADS, *REDIS_ASYNCIO, *SHARED), ("redis",)),
     "storage_guards.files": Room((KERNEL, *SHARED)),
     "storage_guards.http": Room((KERNEL,)),
     **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),
