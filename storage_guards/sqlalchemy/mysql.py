@@ -27,11 +27,11 @@ from storage_guards.continuity import new_id
 from storage_guards.sql import pruning as pruning_module
 from storage_guards.sql.errors import ROUNDS, keeps_changing, old_snapshot
 from storage_guards.sql.outcome import FLOOR, REMEMBERED_CHARACTERS, TABLE, Admitted
-from storage_guards.sql.pruning import NO_FLOOR, Pruning, highest_plausible
+from storage_guards.sql.pruning import NO_FLOOR, Pruning
 from storage_guards.sql.schema import VisibleTables, quoted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sql.statements import Statements, is_one_write
-from storage_guards.sql.verify import IMPLAUSIBLE, MAKE_ANEW, Finding, implausible_marks, missing_checks, not_durable
+from storage_guards.sql.verify import Finding
 from storage_guards.sqlalchemy.direct import ON_EXECUTION, fetch_directly, has_hooks
 from storage_guards.sqlalchemy.mariadb import (
     KEEP,
@@ -43,6 +43,7 @@ from storage_guards.sqlalchemy.mariadb import (
     savepoint_of,
 )
 from storage_guards.sqlalchemy.marks import Located, Marks
+from storage_guards.sqlalchemy.mysql_catalog import check_catalog
 from storage_guards.sqlalchemy.table import PARTITION, PARTITION_BY, Prepared, fetch_one, mark_table
 
 _TOKEN_BYTES = 128
@@ -132,16 +133,6 @@ def _statements_on(table: str, read: str) -> Statements:
         read_mark=read,
         read_floor=read,
     )
-
-
-_TYPES = {
-    "resource": "varbinary(512)",
-    "number": "bigint",
-    "token": "varbinary(128)",
-    "seq": "bigint",
-    "recent_writes": "varbinary(208)",
-}
-_DURABLE = {"innodb_flush_log_at_trx_commit": ("1",), "innodb_doublewrite": ("1", "ON")}
 
 
 class MySQLMarks(Marks):
@@ -396,80 +387,7 @@ class MySQLMarks(Marks):
 
     def _check_catalog(self, connection: Connection) -> Iterator[Finding]:
         located = self.locate(connection)
-        table = {"table": TABLE, "schema": located.schema}
-        columns = {
-            name: (kind.lower(), nullable)
-            for name, kind, nullable in connection.execute(
-                text(
-                    "SELECT column_name, column_type, is_nullable FROM information_schema.columns "
-                    "WHERE table_schema = :schema AND table_name = :table"
-                ),
-                table,
-            )
-        }
-        for name, wanted in _TYPES.items():
-            kind, nullable = columns.get(name, ("missing", "NO"))
-            if kind.replace("bigint(20)", "bigint") != wanted:
-                yield Finding("safety", f"the column {name} is {kind}, not {wanted}", MAKE_ANEW)
-            elif nullable != "NO":
-                yield Finding("upkeep", f"the column {name} may be NULL", "MODIFY it to NOT NULL")
-        key = connection.execute(
-            text(
-                "SELECT column_name, sub_part FROM information_schema.statistics "
-                "WHERE table_schema = :schema AND table_name = :table AND index_name = 'PRIMARY'"
-            ),
-            table,
-        ).all()
-        if [tuple(row) for row in key] != [("resource", None)]:
-            yield Finding("safety", "the primary key is not (resource) alone", MAKE_ANEW)
-        if located.schema not in self._partitioned:
-            yield Finding(
-                "safety",
-                f"a temporary table {TABLE} would hide the mark table from its connection",
-                f"ALTER TABLE {TABLE} {PARTITION_BY}",
-            )
-        checks = connection.execute(
-            text("SELECT constraint_name FROM information_schema.check_constraints WHERE constraint_schema = :schema"),
-            {"schema": located.schema},
-        ).scalars()
-        yield from missing_checks(set(checks))
-        implausible = (
-            f"SELECT CONVERT(resource USING utf8mb4), number FROM {located.table} "
-            f"WHERE number > {highest_plausible()} LIMIT {IMPLAUSIBLE}"
-        )
-        rows = connection.exec_driver_sql(implausible).all()
-        yield from implausible_marks([(name, number) for name, number in rows if name != FLOOR])
-        settings = {
-            name: str(value)
-            for name, value in connection.exec_driver_sql(
-                "SHOW VARIABLES WHERE Variable_name IN ('innodb_flush_log_at_trx_commit', 'innodb_doublewrite', "
-                "'log_bin', 'sync_binlog', 'wsrep_on')"
-            )
-        }
-        for name, good in _DURABLE.items():
-            if settings.get(name, good[0]) not in good:
-                yield not_durable(name, settings[name], f"set it to {good[0]}")
-        if settings.get("log_bin") == "ON" and settings.get("sync_binlog") != "1":
-            yield not_durable("sync_binlog", settings["sync_binlog"], "set it to 1")
-        if settings.get("wsrep_on") == "ON":
-            yield Finding(
-                "upkeep",
-                "this is a Galera cluster, where a lock holds on one node only",
-                "send all guarded work to one node",
-            )
-        if not MySQL.is_mariadb(connection):
-            yield Finding(
-                "waiting",
-                "MySQL has no bound for a client that stands still between two statements",
-                "let wait_timeout end its session, or use MariaDB",
-            )
-        driver: Any = connection.connection.driver_connection
-        if getattr(driver, "_read_timeout", 0) is None:  # PyMySQL's; aiomysql has none
-            yield Finding(
-                "waiting",
-                "read_timeout is not set: a silent network is noticed by the operating system, after minutes",
-                'put connect_args={"read_timeout": …} into create_engine, above the guard\'s timeout',
-            )
+        yield from check_catalog(connection, located, is_partitioned=located.schema in self._partitioned)
 
     def _key(self, resource: str) -> str:
         return resource.encode().hex()
