@@ -164,10 +164,13 @@ def test_a_sync_lock_in_two_tasks_of_one_thread() -> None:
 
 def test_different_tasks_take_turns_with_a_plain_lock() -> None:
     lock = AsyncMemoryCoordinator().lock("r")
+    numbers: list[int] = []
 
     async def worker() -> None:
-        async with lock.hold():
+        async with lock.hold() as lease:
+            numbers.append(lease.fence.number)
             await asyncio.sleep(0)
+            assert numbers[-1] == lease.fence.number, "another one held the lock meanwhile"
 
     async def main() -> None:
         async with lock.hold():
@@ -175,3 +178,4 @@ def test_different_tasks_take_turns_with_a_plain_lock() -> None:
         await asyncio.gather(*tasks)
 
     asyncio.run(asyncio.wait_for(main(), 60))
+    assert len(set(numbers)) == 5

@@ -65,6 +65,11 @@ class Shop:
         for key, (data, attributes) in backup.items():
             self.store.inner.put(key, data, attributes=attributes)
 
+    def has(self, value: bytes | None) -> None:
+        """Check that this is what readers get; None: nothing."""
+        found = self.call(self.guard.read, R)
+        assert (None if found is None else self.call(found.read, "x")) == value
+
     def refused(self, work: Any) -> None:
         before = self.backup()[POINTER]
         error = self.side.expect(UnclaimedFence, work)
@@ -94,6 +99,7 @@ def test_no_write_follows_a_restore_that_took_an_acknowledged_one(shop: Shop) ->
     newer = Lease(NEWER)
     shop.call(shop.guard.claim, newer)
     shop.publish(b"new", holder=newer)
+    shop.has(b"new")
 
 
 def test_a_restore_to_the_last_acknowledged_state_does_no_harm(shop: Shop) -> None:
@@ -103,8 +109,10 @@ def test_a_restore_to_the_last_acknowledged_state_does_no_harm(shop: Shop) -> No
     shop.restore(backup)
     shop.call(shop.guard.claim, shop.lease)
     shop.publish(b"3")
+    shop.has(b"3")
     shop.call(shop.guard.delete, shop.lease)
     shop.call(shop.guard.collect, shop.lease)
+    shop.has(None)
 
 
 def test_another_guard_object_may_have_written_under_the_same_fence(
@@ -117,6 +125,7 @@ def test_another_guard_object_may_have_written_under_the_same_fence(
     shop.publish(b"3")
     shop.publish(b"4", shop.another)
     shop.call(shop.guard.claim, shop.lease)
+    shop.has(b"4")
 
 
 def test_another_guard_object_that_raised_seq_again_hides_nothing(shop: Shop) -> None:
@@ -215,3 +224,4 @@ def test_a_claim_that_another_task_made_first_is_no_loss(side: Side, holder: Any
     side.call(guard.claim, holder)
     side.call(guard.claim, holder)
     side.call(guard.publish, holder, {"x": b"1"})
+    assert side.call(side.call(guard.read, R).read, "x") == b"1"
