@@ -1,6 +1,7 @@
 """``make explore``: the deeper explorations; with arguments, one of your own.
 
 make explore                                                        all of them, some minutes
+make explore ARGS="--sql"                                           those of SQL locks alone, which take most of the time
 make explore ARGS="--rules"                                         what happens with each rule off
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
 """
@@ -17,6 +18,7 @@ from tests.explorer.clients import Program
 from tests.explorer.rules import RULES
 from tests.explorer.scenarios import DEEP, SAFE, NoLock
 from tests.explorer.search import Result, explore
+from tests.explorer.sqlite_locks import MINUTES, for_sql, locks_on_sqlite
 from tests.explorer.sqlite_storage import SQLiteBackend
 from tests.explorer.state import Bounds, Scenario
 
@@ -29,6 +31,7 @@ def main(arguments: list[str]) -> int:
         prog="make explore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
+    parser.add_argument("--sql", action="store_true", help="SQL locks, on a SQLite file: those that no test walks")
     parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
     parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
     parser.add_argument("--writes", type=int, default=1, help="how often each writes under one grant")
@@ -44,9 +47,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.rules:
         return _rules()
+    if options.sql:
+        return _sql_locks(options.limit)
     own = [option for option in vars(options) if getattr(options, option) != parser.get_default(option)]
     if not set(own) - {"storage", "limit"}:
-        return max([_one(scenario, options.limit, options.storage) for scenario in [*SAFE.values(), *DEEP.values()]])
+        found = [_one(scenario, options.limit, options.storage) for scenario in [*SAFE.values(), *DEEP.values()]]
+        return max(*found, _sql_locks(options.limit))
     bounds = Bounds(**{fault: getattr(options, fault) for fault in FAULTS})
     program = Program(
         rounds=options.rounds,
@@ -71,6 +77,23 @@ def _one(scenario: Scenario, limit: int, storage: str) -> int:
             return _report(explore(replace(scenario, backend=backend), limit=limit))
         finally:
             backend.close()
+
+
+def _sql_locks(limit: int) -> int:
+    found = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for i, name in enumerate(MINUTES):
+            scenario = {**SAFE, **DEEP}[name]
+            # A clock that goes back matters where data is lost: else the row's number is above it anyway.
+            for moves in (True, False) if scenario.bounds.resets else (True,):
+                server = locks_on_sqlite(Path(folder) / f"{i}-{moves}.db", moves=moves)
+                try:
+                    made = for_sql(scenario, server)
+                    clock = "" if moves else ", the clock goes back"
+                    found |= _report(explore(replace(made, name=made.name + clock), limit=limit))
+                finally:
+                    server.close()
+    return found
 
 
 def _report(result: Result) -> int:

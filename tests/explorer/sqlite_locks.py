@@ -6,6 +6,7 @@ To the explorer they look like a Redis: a request is a call whose script is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,20 @@ from fencing.redis.scripts import Script
 from fencing.sql.plans import SQLPlans
 from fencing.sql.statements import SQLiteLocks
 from fencing.sql.table import TABLE, LockRow, Request
+from tests.explorer.clients import Polls
 from tests.explorer.simulated_redis import Entry, Reply, SimulatedRedis, Snapshot
-from tests.explorer.state import KEYS
+from tests.explorer.state import KEYS, Scenario
 from tests.explorer.storage import RESOURCE
 
-__all__ = ["ClockedLocks", "SQLPolls", "locks_on_sqlite"]
+__all__ = ["MINUTES", "ClockedLocks", "SQLPolls", "for_sql", "locks_on_sqlite", "polls"]
+
+MINUTES = (
+    "2 clients, all faults",
+    "2 clients, one that forgets to claim",
+    "3 clients, lost and late",
+    "3 clients, crashes",
+)
+"""The scenarios that take minutes on SQLite: ``make explore`` walks them, and no test does."""
 
 ROW = "row"
 TTL = 10_000_000
@@ -75,6 +85,22 @@ class ClockedLocks(SQLiteLocks):
     """The statements, by a clock that the explorer sets."""
 
     clock = "(SELECT us FROM clock)"
+
+
+def polls(scenario: Scenario) -> bool:
+    """Return whether the clients of a scenario poll, and its server is a simulated Redis, so that SQLite can replace it."""
+    return scenario.redis is SimulatedRedis and all(program.plans is Polls for program in scenario.programs)
+
+
+def for_sql(scenario: Scenario, server: Any) -> Scenario:
+    """Return the scenario with the plans of SQL locks.
+
+    Args:
+        scenario: one that :func:`polls`.
+        server: of :func:`locks_on_sqlite`.
+    """
+    programs = tuple(replace(program, plans=SQLPolls, clock_floor=True) for program in scenario.programs)  # type: ignore[arg-type]
+    return replace(scenario, name=f"SQL: {scenario.name}", programs=programs, redis=server)
 
 
 def locks_on_sqlite(path: Path, kind: type[ClockedLocks] = ClockedLocks, *, moves: bool = True) -> Any:

@@ -10,33 +10,13 @@ from typing import Any
 import pytest
 
 from fencing.sql import table
-from tests.explorer.clients import Polls
 from tests.explorer.scenarios import SAFE
 from tests.explorer.search import explore
-from tests.explorer.simulated_redis import SimulatedRedis
-from tests.explorer.sqlite_locks import ClockedLocks, SQLPolls, locks_on_sqlite
+from tests.explorer.sqlite_locks import MINUTES, ClockedLocks, for_sql, locks_on_sqlite, polls
 from tests.explorer.state import OVERLAP, STUCK, Scenario
 
 OFTEN = ("2 clients that renew",)
 """The others are for the thorough run."""
-
-MINUTES = (
-    "2 clients, all faults",
-    "2 clients, one that forgets to claim",
-    "3 clients, lost and late",
-    "3 clients, crashes",
-)
-"""Those that take minutes each. They were walked once; no test repeats them."""
-
-
-def for_sql(scenario: Scenario, server: Any) -> Scenario:
-    programs = tuple(replace(program, plans=SQLPolls, clock_floor=True) for program in scenario.programs)  # type: ignore[arg-type]
-    return replace(scenario, name=f"SQL: {scenario.name}", programs=programs, redis=server)
-
-
-def polls(scenario: Scenario) -> bool:
-    return scenario.redis is SimulatedRedis and all(program.plans is Polls for program in scenario.programs)
-
 
 SCENARIOS = [
     pytest.param(scenario, id=name, marks=[] if name in OFTEN else [pytest.mark.thorough])

@@ -79,7 +79,7 @@ def test_more_rows_than_one_request_deletes(locks: LockDatabase, monkeypatch: py
     assert locks.sql("SELECT number FROM fencing_locks") == [(2 * table.PAGE_ROWS + 1,)]
 
 
-@through("psycopg", of=("psycopg", "pymysql"))
+@through("psycopg", of=("psycopg", "pymysql", "sqlite"))
 def test_numbers_grow_while_rows_are_pruned_all_the_time(locks: LockDatabase) -> None:
     worker, pruner = locks.coordinator(direct=True), locks.coordinator(direct=True)
     stop, pruned = threading.Event(), 0
