@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
+import time
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,9 +13,17 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql import ClauseElement
+from sqlalchemy.util import await_only
+
+from fencing.kernel import process
+from fencing.sql.errors import LOCK_NOT_AVAILABLE
+from fencing.sql.failures import state_of_failure
 
 MOST_STATEMENTS = 200
 """How many statements are remembered: renewals of each number of leases are some of their own."""
+
+PAUSE_SECONDS = 0.002
+"""The longest pause before a file of SQLite that is locked is asked again."""
 
 Compiled = tuple[str, Sequence[str] | None]
 """The text for the driver, and the order of its parameters; None: they have names."""
@@ -45,7 +56,12 @@ class DirectConnection:
 
     Args:
         connection: in autocommit.
+
+    Attributes:
+        deadline: until then a statement may wait for a file that is locked.
     """
+
+    deadline = 0.0
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -93,3 +109,25 @@ class DirectConnection:
         row = make_type("Row", [column[0] for column in description], rename=True)
         make = self._rows[statement] = row._make
         return make
+
+
+class ConnectionToFile(DirectConnection):
+    """A connection to a file of SQLite, which asks again while the file is locked.
+
+    SQLite itself has no queue: it waits in steps that grow to 0.1 s. Beside clients that write all the time, it would
+    rarely find the file free. So it waits in short steps alone, and here the statement is repeated.
+    """
+
+    def execute(self, statement: ClauseElement, values: Mapping[str, Any] | None = None) -> Result:
+        """Execute a statement, until the deadline at the latest."""
+        while True:
+            try:
+                return super().execute(statement, values)
+            except DBAPIError as error:
+                if state_of_failure(error) != LOCK_NOT_AVAILABLE or process.now() >= self.deadline:
+                    raise
+            seconds = random.uniform(0, PAUSE_SECONDS)
+            if self._dialect.is_async:
+                await_only(asyncio.sleep(seconds))
+            else:
+                time.sleep(seconds)

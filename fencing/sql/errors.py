@@ -13,12 +13,12 @@ NO_PRIVILEGE = "42501"
 RAISED = "P0001"  # raise_exception
 _SERIALIZATION_FAILURE = "40001"
 _DEADLOCK = "40P01"
-_LOCK_NOT_AVAILABLE = "55P03"
+LOCK_NOT_AVAILABLE = "55P03"
 _QUERY_CANCELED = "57014"  # statement_timeout
 IDLE_TRANSACTION_ENDED = "25P03"  # idle_in_transaction_session_timeout: the server has read no COMMIT
 _NO_SUCH_SAVEPOINT = "3B001"
 LOST_RACE = {_SERIALIZATION_FAILURE, _DEADLOCK}
-WAITED_TOO_LONG = {_LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
+WAITED_TOO_LONG = {LOCK_NOT_AVAILABLE, _QUERY_CANCELED}
 TRANSACTION_IS_GONE = {"25P02", _NO_SUCH_SAVEPOINT}  # 25P02: in_failed_sql_transaction
 _CONNECTION_EXCEPTION = "08"
 _SERVER_SHUTDOWN = "57P0"  # admin_shutdown, crash_shutdown, cannot_connect_now
@@ -33,7 +33,7 @@ _OF_MYSQL = {
     1142: NO_PRIVILEGE,
     1143: NO_PRIVILEGE,
     1146: UNDEFINED_TABLE,
-    _LOCK_WAIT_TIMEOUT: _LOCK_NOT_AVAILABLE,
+    _LOCK_WAIT_TIMEOUT: LOCK_NOT_AVAILABLE,
     1213: _DEADLOCK,
     1290: READ_ONLY,
     1305: _NO_SUCH_SAVEPOINT,
@@ -42,14 +42,14 @@ _OF_MYSQL = {
     1836: READ_ONLY,
     1969: _QUERY_CANCELED,  # max_statement_time
     3024: _QUERY_CANCELED,  # max_execution_time
-    3572: _LOCK_NOT_AVAILABLE,
+    3572: LOCK_NOT_AVAILABLE,
 }
 
 _IS_LOCKED = "is locked"
 _OF_SQLITE = {
     "no such table": UNDEFINED_TABLE,
     "readonly database": READ_ONLY,
-    _IS_LOCKED: _LOCK_NOT_AVAILABLE,
+    _IS_LOCKED: LOCK_NOT_AVAILABLE,
 }
 
 
@@ -92,7 +92,7 @@ def ended_by_a_bound(error: BaseException) -> bool:
     state = state_of(error)
     if state == _QUERY_CANCELED:
         return "user request" not in first_line(error)
-    return state in (IDLE_TRANSACTION_ENDED, _LOCK_NOT_AVAILABLE)
+    return state in (IDLE_TRANSACTION_ENDED, LOCK_NOT_AVAILABLE)
 
 
 def lost_race(error: BaseException) -> bool:

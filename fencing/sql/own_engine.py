@@ -12,8 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
+from fencing.kernel import process
 from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
-from fencing.sql.direct import DirectConnection
+from fencing.sql.direct import ConnectionToFile, DirectConnection
 from fencing.sql.errors import UNDEFINED_TABLE
 from fencing.sql.failures import state_of_failure
 from fencing.sql.sessions import SESSIONS
@@ -66,13 +67,14 @@ class OwnConnection:
         self._dbapi_connection: Any = connection.connection.dbapi_connection
         self.driver_connection: Any = connection.connection.driver_connection
         connection.detach()
-        self._direct = DirectConnection(connection)
+        self._direct = (ConnectionToFile if locks.is_embedded else DirectConnection)(connection)
         self._seconds = 0.0
         self._is_shared = False
 
     def perform(self, request: Request) -> Any:
         """Perform a request. On SQLite, create the table first if it is missing."""
         self._bound(request.timeout)
+        self._direct.deadline = process.now() + request.timeout
         try:
             return self._perform(request)
         except DBAPIError as error:

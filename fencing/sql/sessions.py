@@ -14,6 +14,9 @@ from fencing.sql import dialects
 from fencing.sql.client import milliseconds
 from fencing.sql.dialects import MySQL, PostgreSQL, mysql_limits
 
+BUSY_SECONDS = 0.003
+"""How long SQLite itself waits for a file that is locked: in steps of 1 and 2 ms."""
+
 # Behind a pooler of transactions, the settings would reach other clients. The id of the session shows a pooler: it is
 # not the one of the server's process.
 _BOUND_POSTGRESQL = text("""
@@ -43,8 +46,11 @@ class Sessions:
         return True
 
     def bound_for(self, seconds: float) -> float:
-        """Return the bound of a session for requests that may take this many seconds."""
-        return seconds
+        """Return the bound of a session for requests that may take this many seconds.
+
+        On SQLite it is short: see ``ConnectionToFile``.
+        """
+        return BUSY_SECONDS
 
     def connect_bounds(self, seconds: float) -> dict[str, float]:
         """Return the arguments of the sync driver's ``connect`` that bound it."""

@@ -1,7 +1,7 @@
 """``make explore``: the deeper explorations; with arguments, one of your own.
 
 make explore                                                        all of them, some minutes
-make explore ARGS="--sql"                                           those of SQL locks alone, which take most of the time
+make explore ARGS="--sql"                                           those of SQL locks alone, which take longest
 make explore ARGS="--rules"                                         what happens with each rule off
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
 """

@@ -88,7 +88,7 @@ class ClockedLocks(SQLiteLocks):
 
 
 def polls(scenario: Scenario) -> bool:
-    """Return whether the clients of a scenario poll, and its server is a simulated Redis, so that SQLite can replace it."""
+    """Return whether SQLite can stand in for the server: the clients poll, and it is the simulated Redis."""
     return scenario.redis is SimulatedRedis and all(program.plans is Polls for program in scenario.programs)
 
 

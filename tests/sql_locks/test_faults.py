@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sqlite3
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,6 +67,36 @@ def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
         took = seconds_of(side.expect, CoordinatorUnavailable, coordinator.acquire, "row", timeout=TIMEOUT)
     assert took < MOST_SECONDS
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
+
+
+@through("sqlite", of=("sqlite", "aiosqlite"))
+def test_a_file_that_others_write_almost_all_the_time(locks: LockDatabase, tmp_path: Path) -> None:
+    """SQLite has no queue. A request must ask often enough to find one of the short moments between two writes."""
+    side, coordinator = locks.side, locks.coordinator()
+    side.call(coordinator.holder, "row")  # opens the connection
+    stop = threading.Event()
+
+    def write() -> None:
+        with closing(sqlite3.connect(tmp_path / "locks.db", isolation_level=None, timeout=30)) as connection:
+            while not stop.is_set():
+                connection.execute("BEGIN IMMEDIATE")
+                time.sleep(0.05)
+                connection.execute("COMMIT")
+                time.sleep(0.003)
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(write)
+        try:
+            started = time.monotonic()
+            for _ in range(5):
+                lease = side.call(coordinator.acquire, "row", timeout=20)
+                time.sleep(0.01)  # the others write again
+                side.call(lease.release)
+                time.sleep(0.01)
+            assert time.monotonic() - started < 3, "ten requests, each of which waits for a moment or two"
+        finally:
+            stop.set()
+        writing.result()
 
 
 @through("asyncpg", of=OVER_A_NETWORK)
