@@ -70,12 +70,12 @@ class SQLCoordinator(SQLPlans, Coordinator):
 
         A row stays when its lock is free. A table of many names that never come back grows, until it is pruned. No
         number is minted twice: the highest number among the deleted rows stays in a row of its own, the **floor**. A
-        new row begins above it. Held locks stay, and so do rows whose number is above the clock.
+        new row begins above it. Held locks stay, and so do rows whose number is not as far behind the clock.
 
         Each request deletes 1000 rows at most, and blocks no other lock. The user needs the privilege to DELETE.
 
         Args:
-            older_than: delete rows whose last grant is so many seconds ago. Choose days.
+            older_than: delete rows whose last grant is so many seconds ago; 60 at least. Choose days.
 
         Returns:
             How many rows were deleted. After a lost reply, rows of that request are not counted.

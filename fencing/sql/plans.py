@@ -17,7 +17,7 @@ from fencing.locks.settings import Settings
 from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Request
 from fencing.sql.waiters import Enlist, Leave, Wait, Waiter
 
-MOST_AGE_SECONDS = 10**9
+LEAST_AGE_SECONDS, MOST_AGE_SECONDS = 60, 10**9
 
 
 class _Place(NamedTuple):
@@ -227,9 +227,9 @@ def _check_age(older_than: object) -> int:
     """Return the age in microseconds."""
     if isinstance(older_than, bool) or not isinstance(older_than, (int, float)):
         raise TypeError(f"older_than is a number of seconds, not {type(older_than).__name__}")
-    if not 0 < older_than <= MOST_AGE_SECONDS:
+    if not LEAST_AGE_SECONDS <= older_than <= MOST_AGE_SECONDS:
         raise ValueError(
-            f"older_than is a number of seconds above 0, and not above {MOST_AGE_SECONDS}, not {older_than}"
+            f"older_than is a number of seconds from {LEAST_AGE_SECONDS} to {MOST_AGE_SECONDS}, not {older_than}"
         )
     return math.ceil(older_than * 1e6)
 

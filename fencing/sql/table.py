@@ -64,10 +64,11 @@ _LIST = f"""
     SELECT {{name}} AS resource, {{state}} FROM {{table}} AS l WHERE l.resource > {{resource}}
     ORDER BY l.resource LIMIT {PAGE_ROWS}
 """
-# The clock is above their numbers, and so above the floor, unless it goes back later.
+# Their numbers lie so far behind the clock that one that is minted meanwhile, by a request that does not see the floor
+# yet, is above them. A request takes seconds, and the age is a minute at least.
 IS_UNUSED = (
     f"l.resource <> '{FLOOR}' AND (l.token = '' OR l.expires_at <= {{clock}}) AND l.granted_at <= {{clock}} - :age "
-    f"AND l.number <= {{clock}}"
+    f"AND l.number <= {{clock}} - :age"
 )
 _RELEASE = """
     UPDATE {table} AS l SET token = '', expires_at = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,17 +11,19 @@ from sqlalchemy import create_engine
 
 from fencing import CoordinatorUnavailable, NotAcquired, SQLCoordinator
 from fencing.sql import table
+from fencing.sql.table import Request
 from tests.support import wait_until
 from tests.support.sql_locks import LockDatabase, through
 
 DAY = 86400.0
+OLD = 200_000_000_000  # µs
 SOME = ("psycopg", "pymysql", "aiosqlite")
 
 
-def grow_old(locks: LockDatabase, resource: str) -> None:
-    locks.sql(
-        "UPDATE fencing_locks SET granted_at = granted_at - 200000000000 WHERE resource = :r", r=key(locks, resource)
-    )
+def grow_old(locks: LockDatabase, resource: str, *, columns: tuple[str, ...] = ("granted_at", "number")) -> None:
+    """Make a row as old as if its lock had been granted long ago."""
+    changes = ", ".join(f"{column} = {column} - {OLD}" for column in columns)
+    locks.sql(f"UPDATE fencing_locks SET {changes} WHERE resource = :r", r=key(locks, resource))
 
 
 def key(locks: LockDatabase, resource: str) -> Any:
@@ -49,7 +52,7 @@ def test_old_rows_of_free_locks_go_and_their_numbers_do_not_come_back(locks: Loc
         grow_old(locks, name)
     assert side.call(coordinator.prune, older_than=DAY) == 2
     assert names(locks) == {table.FLOOR, "new", "held"}
-    assert locks.sql("SELECT number FROM fencing_locks WHERE resource = :r", r=key(locks, "")) == [(ended.number,)]
+    assert locks.sql("SELECT number FROM fencing_locks WHERE resource = :r", r=key(locks, "")) == [(ended.number - OLD,)]
     future = numbers["old"] + 10**15  # as if the clock had gone back since: the floor is above it
     locks.sql("UPDATE fencing_locks SET number = :n WHERE resource = :r", n=future, r=key(locks, ""))
     assert pair(locks, coordinator, "old") == future + 1
@@ -87,22 +90,34 @@ def test_numbers_grow_while_rows_are_pruned_all_the_time(locks: LockDatabase) ->
     def prune() -> None:
         nonlocal pruned
         while not stop.is_set():
-            pruned += pruner.prune(older_than=0.000001)
+            pruned += pruner.perform(Request("prune", {"age": 1}, 5.0))  # by far younger ones than prune() takes
 
-    thread = threading.Thread(target=prune)
-    thread.start()
-    try:
-        numbers: list[int] = []
-        while len(numbers) < 30 or (pruned < 3 and len(numbers) < 3000):
-            numbers.append(pair(locks, worker, "a"))
-    finally:
-        stop.set()
-        thread.join(30)
+    with ThreadPoolExecutor(1) as pool:
+        pruning = pool.submit(prune)
+        try:
+            numbers: list[int] = []
+            while len(numbers) < 30 or (pruned < 3 and len(numbers) < 3000):
+                numbers.append(pair(locks, worker, "a"))
+        finally:
+            stop.set()
+        pruning.result()
     assert numbers == sorted(set(numbers))
     assert pruned >= 3
 
 
-@pytest.mark.parametrize("age", [0, -1, True, "1", float("nan"), 10**10, None])
+@through("psycopg", of=("psycopg", "pymysql", "sqlite"))
+def test_a_row_whose_number_is_not_as_old_as_its_grant_stays(locks: LockDatabase) -> None:
+    """It was ahead of the clock. A request that began before the clock reached it would mint a lower one."""
+    coordinator = locks.coordinator(direct=True)
+    number = pair(locks, coordinator, "ahead")
+    grow_old(locks, "ahead", columns=("granted_at",))
+    assert locks.side.call(coordinator.prune, older_than=60) == 0
+    grow_old(locks, "ahead", columns=("number",))
+    assert locks.side.call(coordinator.prune, older_than=60) == 1
+    assert pair(locks, coordinator, "ahead") > number
+
+
+@pytest.mark.parametrize("age", [0, -1, 59.9, True, "1", float("nan"), 10**10, None])
 def test_an_age_that_is_none_is_refused(tmp_path: Any, age: Any) -> None:
     coordinator = SQLCoordinator(create_engine(f"sqlite:///{tmp_path}/x.db"))
     with pytest.raises((TypeError, ValueError), match="older_than is a number of seconds"):
