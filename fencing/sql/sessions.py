@@ -86,7 +86,8 @@ class _MySQLSessions(_ServerSessions):
     def bound(self, connection: Connection, driver_connection: Any, seconds: float) -> bool:
         limits = mysql_limits(MySQL.is_mariadb(connection), seconds)
         connection.execute(text("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"))
-        connection.execute(text(f"SET {', '.join(f'SESSION {name} = {limit}' for name, limit in limits.items())}"))
+        settings = {"time_zone": "'+00:00'", **limits}
+        connection.execute(text(f"SET {', '.join(f'SESSION {name} = {value}' for name, value in settings.items())}"))
         return True
 
     def connect_bounds(self, seconds: float) -> dict[str, float]:

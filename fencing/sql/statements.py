@@ -161,9 +161,10 @@ class MySQLLocks(SQLLocks):
 
     # The moment at which the statement began, also in a replica. A statement that waited grants a shorter time.
     clock = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+    # The moment at which the row is read: the grant in it may be younger than the statement. The session is in UTC.
     state = (
-        "{clock} AS now, l.number, CONVERT(l.token USING utf8mb4) AS token, HEX(l.owner) AS owner, l.granted_at, "
-        "l.expires_at"
+        "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6)) AS now, l.number, "
+        "CONVERT(l.token USING utf8mb4) AS token, HEX(l.owner) AS owner, l.granted_at, l.expires_at"
     )
     name = "HEX(l.resource)"
     sent = "UNHEX(:{})"
