@@ -9,7 +9,8 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from fencing import AsyncMemoryCoordinator, Fence, LockTable, MemoryCoordinator, StaleFence, hold_all
 from storage_guards import AsyncMemoryGuard, MemoryGuard
+from tests.support.redlock import RedlockNodes, start_node
 from tests.support.sides import Side
 from tests.support.sql_locks import DRIVERS
 
@@ -36,8 +38,32 @@ def on_redis(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
     return lambda: side.coordinator(server.url)
 
 
+def on_cluster(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
+    cluster = request.getfixturevalue("redis_cluster")
+    return lambda: side.coordinator(side.cluster_client(cluster))
+
+
+def on_redlock(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
+    nodes = request.getfixturevalue("three_nodes")
+    return lambda: nodes.coordinator(side)
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[RedlockNodes]:
+    """Nodes of Redlock for these tests alone: their numbers are far ahead of the clock afterwards."""
+    with ExitStack() as stack:
+        nodes = RedlockNodes([stack.enter_context(start_node()) for _ in range(3)], longest_ttl=60.0)
+        with nodes.coordinator(Side(False)) as coordinator:
+            coordinator.initialise()
+        yield nodes
+
+
 def on_postgres(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
     return on_sql(side, request.getfixturevalue("postgres_url"), "asyncpg" if side.asynchronous else "psycopg")
+
+
+def on_mariadb(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
+    return on_sql(side, request.getfixturevalue("mariadb_url"), "aiomysql" if side.asynchronous else "pymysql")
 
 
 def on_sqlite(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
@@ -65,7 +91,15 @@ def in_memory(request: pytest.FixtureRequest, side: Side, path: Path) -> Made:
     return make
 
 
-KINDS = {"redis": on_redis, "postgres": on_postgres, "sqlite": on_sqlite, "memory": in_memory}
+KINDS = {
+    "redis": on_redis,
+    "cluster": on_cluster,
+    "redlock": on_redlock,
+    "postgres": on_postgres,
+    "mariadb": on_mariadb,
+    "sqlite": on_sqlite,
+    "memory": in_memory,
+}
 OFTEN = {("redis", "postgres"), ("sqlite", "memory")}
 PAIRS = [
     pytest.param(pair, id="-".join(pair), marks=[] if pair in OFTEN else [pytest.mark.thorough])
