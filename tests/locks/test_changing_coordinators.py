@@ -26,6 +26,9 @@ RESOURCE = "orders:42"
 SECTIONS = 3
 """Of each worker."""
 
+PAUSE = 0.002
+"""Seconds of each section: without the lock of both, two would be inside."""
+
 AHEAD = 10**12
 """How far the old numbers are ahead of every clock: eleven days."""
 
@@ -156,6 +159,7 @@ class Counter:
                 with held() as leases:
                     assert self._inside.acquire(blocking=False), "two are inside"
                     total = self.total
+                    time.sleep(PAUSE)
                     self.guard.write(leases[-1] if before else leases, "total", total + 1)
                     self._inside.release()
 
@@ -164,7 +168,7 @@ class Counter:
                 async with held() as leases:
                     assert self._inside.acquire(blocking=False), "two are inside"
                     total = self.total
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(PAUSE)
                     await self.guard.write(leases[-1] if before else leases, "total", total + 1)
                     self._inside.release()
 

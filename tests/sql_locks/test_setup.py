@@ -131,28 +131,6 @@ def test_a_read_only_server_is_named_in_time(postgres_url: str) -> None:
     coordinator.close()
 
 
-def test_a_full_disk_is_named_in_time(tmp_path: Path) -> None:
-    engine = create_engine(f"sqlite:///{tmp_path}/locks.db")
-    coordinator = SQLCoordinator(engine)
-    coordinator.acquire("a").release()
-
-    def fill(connection: Any, _: Any) -> None:
-        connection.execute("PRAGMA max_page_count = 1")
-
-    event.listen(engine, "connect", fill)
-    full = SQLCoordinator(engine)
-
-    def fill_up() -> None:
-        for i in range(100):
-            full.acquire(f"{i}" * 200, timeout=0.3).release()
-
-    with pytest.raises(CoordinatorUnavailable, match="full"):
-        fill_up()
-    full.close()
-    coordinator.close()
-    engine.dispose()
-
-
 def test_errors_do_not_show_tokens_or_passwords(postgres_url: str) -> None:
     coordinator = SQLCoordinator(create_engine(postgres_url))
     with pytest.raises(CoordinatorUnavailable) as caught:
