@@ -52,7 +52,9 @@ def test_old_rows_of_free_locks_go_and_their_numbers_do_not_come_back(locks: Loc
         grow_old(locks, name)
     assert side.call(coordinator.prune, older_than=DAY) == 2
     assert names(locks) == {table.FLOOR, "new", "held"}
-    assert locks.sql("SELECT number FROM fencing_locks WHERE resource = :r", r=key(locks, "")) == [(ended.number - OLD,)]
+    assert locks.sql("SELECT number FROM fencing_locks WHERE resource = :r", r=key(locks, "")) == [
+        (ended.number - OLD,)
+    ]
     future = numbers["old"] + 10**15  # as if the clock had gone back since: the floor is above it
     locks.sql("UPDATE fencing_locks SET number = :n WHERE resource = :r", n=future, r=key(locks, ""))
     assert pair(locks, coordinator, "old") == future + 1

@@ -17,13 +17,12 @@ class SmallDisk:
     """A file system of its own, until the end of the test.
 
     Attributes:
-        folder: an empty folder in it, which everybody may write.
+        folder: an empty folder in it.
     """
 
     def __init__(self, root: Path) -> None:
         self.folder = root / "data"
         self.folder.mkdir()
-        self.folder.chmod(0o777)
         self._filler = root / "filler"
 
     def fill(self) -> None:
