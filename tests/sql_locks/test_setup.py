@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, inspect
+from sqlalchemy import Engine, create_engine, event, inspect
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import StaticPool
 
@@ -122,13 +123,34 @@ def test_missing_rights_are_named(postgres_url: str, postgres_server: Any) -> No
     owner.dispose()
 
 
-def test_a_read_only_server_is_named_in_time(postgres_url: str) -> None:
-    create_table(create_engine(postgres_url))
-    engine = create_engine(postgres_url, connect_args={"options": "-c default_transaction_read_only=on"})
-    coordinator = SQLCoordinator(engine)
-    with pytest.raises(CoordinatorUnavailable, match="read-only transaction"):
-        coordinator.acquire("a", timeout=0.3)
-    coordinator.close()
+READ_ONLY = {
+    "postgres": "SET default_transaction_read_only = on",
+    "mariadb": "SET SESSION TRANSACTION READ ONLY",
+    "sqlite": "PRAGMA query_only = ON",
+}
+
+
+@through("psycopg")
+def test_a_read_only_server_is_named_in_time(locks: LockDatabase) -> None:
+    """Locks can be read there. Requests to take one are repeated, because a replica may be promoted."""
+    side, engine = locks.side, locks.engine()
+
+    def set_read_only(connection: Any, _: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(READ_ONLY[locks.driver.database])
+        cursor.close()
+        connection.commit()
+
+    held = side.call(locks.coordinator(direct=True).acquire, "held")
+    event.listen(getattr(engine, "sync_engine", engine), "connect", set_read_only)
+    coordinator = locks.driver.kind(engine)
+    side.made.append(coordinator)
+    started = time.monotonic()
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "a", timeout=0.3)
+    assert time.monotonic() - started < 4
+    assert re.search("read.?only", str(error), re.IGNORECASE)
+    assert side.call(coordinator.holder, "held").number == held.fence.number
+    side.call(held.release)
 
 
 def test_errors_do_not_show_tokens_or_passwords(postgres_url: str) -> None:

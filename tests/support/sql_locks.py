@@ -24,9 +24,12 @@ class Driver(NamedTuple):
         make: Any = create_async_engine if self.asynchronous else create_engine
         return make(f"{self.scheme}:{url.split(':', 1)[1]}", **options)
 
+    @property
+    def kind(self) -> Any:
+        return AsyncSQLCoordinator if self.asynchronous else SQLCoordinator
+
     def coordinator(self, url: str, **options: Any) -> Any:
-        kind: Any = AsyncSQLCoordinator if self.asynchronous else SQLCoordinator
-        return kind(self.engine(url), **options)
+        return self.kind(self.engine(url), **options)
 
 
 DRIVERS = {
