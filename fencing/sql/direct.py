@@ -84,9 +84,11 @@ class DirectConnection:
         try:
             cursor = self._cursor()
             cursor.execute(text, given)
-            if cursor.description is None:
-                return Result((), cursor.rowcount)
-            make = self._rows.get(statement) or self._row_of(statement, cursor.description)
+            make = self._rows.get(statement)
+            if make is None:  # a driver may make the description anew each time
+                if cursor.description is None:
+                    return Result((), cursor.rowcount)
+                make = self._row_of(statement, cursor.description)
             return Result([make(row) for row in cursor.fetchall()], cursor.rowcount)
         except self._dialect.loaded_dbapi.Error as error:
             gone = self._dialect.is_disconnect(error, self._dbapi_connection, cursor)

@@ -40,13 +40,9 @@ _RETURNING = "RETURNING {clock} AS now, number, token, owner, granted_at, expire
 
 # A commit that notifies waits for every other one in the server. So a release notifies only where somebody waits.
 _NOTIFYING_RELEASE = f"""
-    WITH freed AS (
-        UPDATE {{table}} AS l SET token = '', expires_at = 0
-        WHERE l.resource = {{resource}} AND l.token = :token AND l.expires_at > {{clock}}
-        RETURNING l.resource, l.waited_until
-    )
-    SELECT count(*), count(CASE WHEN waited_until > {{clock}} THEN CAST(pg_notify('{CHANNEL}', resource) AS text) END)
-    FROM freed
+    UPDATE {{table}} AS l SET token = '', expires_at = 0
+    WHERE l.resource = {{resource}} AND l.token = :token AND l.expires_at > {{clock}}
+    RETURNING CASE WHEN l.waited_until > {{clock}} THEN CAST(pg_notify('{CHANNEL}', l.resource) AS text) END
 """
 _ANNOUNCE = f"""
     UPDATE {{table}} AS l SET waited_until = {{clock}} + {int(ANNOUNCED_SECONDS * 1e6)}
@@ -99,7 +95,8 @@ class _WithReturning(SQLLocks):
 class PostgreSQLLocks(_WithReturning):
     """The table of locks on PostgreSQL."""
 
-    clock = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)"
+    # date_part is faster than extract, whose numbers are decimal. A double has enough digits until the year 2255.
+    clock = "CAST(date_part('epoch', clock_timestamp()) * 1000000 AS bigint)"
     # Rows are locked in the order of their names, or two renewals could wait for each other.
     _renewal = """
         UPDATE {table} AS l SET expires_at = {clock} + :ttl
@@ -120,9 +117,6 @@ class PostgreSQLLocks(_WithReturning):
             row = connection.execute(self._announce, values).one_or_none()
         # A statement of its own again: it was released just now, perhaps without a notification.
         return self._read_lock(connection, values) if row is None else self._row(row)
-
-    def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
-        return bool(connection.execute(self._release, values).scalar_one())
 
     def _listen_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
         connection.execute(text(f"LISTEN {CHANNEL}"))
