@@ -21,13 +21,14 @@
 #   make wheel                build the wheel, install it elsewhere, test it there
 #   make node                 for the tests (needs npm): Azurite (Azure's Blob Storage) and s3rver (an S3 that ignores
 #                             conditions), into .node
+#   make thorough-mysql       the thorough tests of MariaDB on a MySQL; Debian's, unpacked into .mysql (needs apt): 270 MB
 #   make clean                remove all that make made
 #   make PYTHON=python3.12 test    with another Python
 
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test thorough stress torture explore mutants bench check wheel node clean help
+	test thorough thorough-mysql stress torture explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -73,6 +74,15 @@ test: .venv/.dev
 
 thorough: .venv/.dev
 	@$(PYTEST) $(SPREAD) --thorough $(ARGS)
+
+thorough-mysql: .venv/.dev .mysql/.installed
+	@PATH="$(CURDIR)/.mysql/bin:$$PATH" $(BIN)/python -m tests.support.servers.mysql \
+		env $(PYTEST) $(SPREAD) --thorough -k "mysql or mariadb" tests/sql tests/sql_locks $(ARGS)
+
+.mysql/.installed:
+	@echo "Unpacking a MySQL into .mysql, a minute or two, once."
+	@.ci/install-mysql .mysql
+	@touch $@
 
 stress: .venv/.dev
 	@$(BIN)/python -m tests.stress $(ARGS)
@@ -124,7 +134,7 @@ help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
-	rm -rf .venv .wheel .node build dist .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .wheel .node .mysql build dist .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.python:
