@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--timeout", type=float, default=float("inf"), help="of acquire, in seconds")
     parser.add_argument("--no-lock", action="store_true", help="everybody is granted at once")
     parser.add_argument("--storage", choices=["memory", "sqlite"], default="memory")
-    parser.add_argument("--limit", type=int, default=3_000_000, help="stop after so many states (some 2 KB each)")
+    parser.add_argument("--limit", type=int, default=7_000_000, help="stop after so many states (some 1 to 2 KB each)")
     for fault in FAULTS:
         parser.add_argument(f"--{fault.replace('_', '-')}", type=int, default=0, metavar="N", help="at most so many")
     options = parser.parse_args(arguments)

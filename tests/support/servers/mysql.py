@@ -25,9 +25,7 @@ _SETTINGS = {
     "max-connections": "200",
 }
 _VERSION = r"Ver (\d+)\.(\d+)\.(\d+)(?!\S*MariaDB)"
-_ACCOUNT = (
-    "CREATE USER 'root'@'127.0.0.1'; GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
-)
+_ACCOUNT = "CREATE USER 'root'@'127.0.0.1'; GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;\n"
 
 
 def start_mysql() -> MariaDBServer:
