@@ -146,8 +146,8 @@ def test_a_read_only_server_is_named_in_time(locks: LockDatabase) -> None:
     coordinator = locks.driver.kind(engine)
     side.made.append(coordinator)
     started = time.monotonic()
-    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "a", timeout=0.3)
-    assert time.monotonic() - started < 4
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "a", timeout=1)
+    assert time.monotonic() - started < 5
     assert re.search("read.?only", str(error), re.IGNORECASE)
     assert side.call(coordinator.holder, "held").number == held.fence.number
     side.call(held.release)
