@@ -27,7 +27,8 @@ CONNECTIONS = 50
 def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
     """The first round is for a name without a row, the others for one that was released."""
     coordinators = [locks.coordinator(direct=True) for _ in range(CONNECTIONS)]
-    locks.side.race([partial(locks.side.call, each.holder, "warm") for each in coordinators])
+    for each in coordinators:  # opens the connection
+        plan(locks, each, each.plan_holder("warm", each.settings, deadline=each.clock() + 20))
     last = 0
     for _ in range(3):
         replies = locks.side.race([partial(acquire, locks, each) for each in coordinators])
@@ -42,7 +43,7 @@ def test_one_of_fifty_is_granted(locks: LockDatabase) -> None:
 
 def acquire(locks: LockDatabase, coordinator: Any) -> Any:
     made = coordinator.plan_acquire(
-        "raced", new_token(), coordinator.settings, floor=0, deadline=coordinator.clock() + 5
+        "raced", new_token(), coordinator.settings, floor=0, deadline=coordinator.clock() + 20
     )
     return plan(locks, coordinator, made)
 

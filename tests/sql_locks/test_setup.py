@@ -188,6 +188,8 @@ def test_the_engines_isolation_does_not_matter(locks: LockDatabase, level: str) 
     side = locks.side
     coordinators = [kind(locks.engine(isolation_level=level)) for _ in range(8)]
     side.made.extend(coordinators)
+    for each in coordinators:  # opens the connection: one try has not much time
+        side.call(side.call(each.acquire, "a", timeout=20).release)
     for _ in range(5):
         leases = side.race([partial(side.call, each.try_acquire, "a") for each in coordinators])
         [lease] = [each for each in leases if each is not None]
