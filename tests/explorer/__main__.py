@@ -84,8 +84,8 @@ def _sql_locks(limit: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for i, name in enumerate(MINUTES):
             scenario = {**SAFE, **DEEP}[name]
-            # A clock that goes back matters where data is lost: else the row's number is above it anyway. With all faults
-            # there are too many states then.
+            # A clock that goes back matters where data is lost: else the row's number is above it anyway.
+            # With all faults there are too many states then.
             for moves in (True, False) if scenario.bounds.resets and name in SAFE else (True,):
                 server = locks_on_sqlite(Path(folder) / f"{i}-{moves}.db", moves=moves)
                 try:
