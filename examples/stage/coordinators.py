@@ -61,9 +61,10 @@ def _open_redis(address: str, **options: Any) -> Coordinator:
     return RedisCoordinator(redis.Redis.from_url(address), **options)
 
 
-def _open_redlock(address: str, **options: Any) -> RedlockCoordinator:
+def _open_redlock(address: str, *, ttl: float = 10.0, **options: Any) -> RedlockCoordinator:
     clients = [redis.Redis.from_url(url) for url in address.split(",")]
-    return RedlockCoordinator(clients, longest_ttl=LONGEST_TTL, node_timeout=NODE_TIMEOUT, **options)
+    timeout = min(NODE_TIMEOUT, ttl / 4)
+    return RedlockCoordinator(clients, ttl=ttl, longest_ttl=LONGEST_TTL, node_timeout=timeout, **options)
 
 
 def _open_sql(address: str, **options: Any) -> Coordinator:

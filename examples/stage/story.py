@@ -126,7 +126,7 @@ class Story(ABC, Generic[O]):
 
     def summarize(self, screen: Screen, outcomes: Sequence[O]) -> None:
         """Show the measured results side by side."""
-        title = max(len(outcome.act.title) for outcome in outcomes)
+        title = max((len(outcome.act.title) for outcome in outcomes), default=0)
         head = f"{'ACT':4}{'':{title}}  {self.COLUMNS}"
         lines = [f"{outcome.act.key:4}{outcome.act.title:{title}}  {self.cells(outcome)}" for outcome in outcomes]
         screen.say()

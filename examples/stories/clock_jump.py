@@ -2,16 +2,14 @@
 
 import random
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import redis
 
 from examples.drawing.events import Lane
-from examples.servers import ServerError, find_faketime, start_redis
+from examples.servers import FakeClock, start_redis
 from examples.stage.actor import Actor
 from examples.stage.director import Act
 from examples.stage.tale import Result, Scene, Tale, perform
@@ -75,23 +73,8 @@ class ClockJump(Tale):
         self.seats = {"A": chance.randrange(1, 5), "B": chance.randrange(5, 9)}
 
     def start_coordinator(self, stack: ExitStack, choice: str) -> str:
-        library = find_faketime()
-        if library is None:
-            raise ServerError("no libfaketime here: Debian and Ubuntu have it in the package faketime")
-        self.clock = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fencing-demo-"))) / "clock"
-        self._set_clock(0)
-        environment = {
-            "LD_PRELOAD": str(library),
-            "FAKETIME_TIMESTAMP_FILE": str(self.clock),
-            "FAKETIME_NO_CACHE": "1",
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        }
-        return stack.enter_context(start_redis(own=True, version="8", environment=environment)).url
-
-    def _set_clock(self, offset: int) -> None:
-        new = self.clock.with_suffix(".new")
-        new.write_text(f"{offset:+d}\n")
-        new.rename(self.clock)
+        self.clock = stack.enter_context(FakeClock())
+        return stack.enter_context(start_redis(own=True, version="8", environment=self.clock.environment)).url
 
     def play(self, scene: Scene, act: Act) -> Result:
         client: Any = redis.Redis.from_url(scene.address)
@@ -114,7 +97,7 @@ class ClockJump(Tale):
             scene.until("A", "wrote")
             self._show_seats(scene, act, ["A", "B"])
             scene.until("A", "done")
-        self._set_clock(0)
+        self.clock.set(0)
         left, right = self._left(scene, act), self.free - sum(self.seats.values())
         verdict = (
             f"{left}, and nothing is lost: the late write was refused."
@@ -131,7 +114,7 @@ class ClockJump(Tale):
 
     def _jump(self, scene: Scene, client: Any, seconds: int) -> None:
         before = client.time()[0]
-        self._set_clock(seconds)
+        self.clock.set(seconds)
         scene.passes(lambda: abs(client.time()[0] - before) > JUMP / 2)
         shown = client.time()[0] - int(time.time())
         scene.recorder.add("lock", "jumped", f"its clock: now {shown:+d} s")
