@@ -8,16 +8,15 @@ from sqlalchemy import Engine
 
 from examples.drawing.events import Event, Recorder
 from examples.gc_pause import director
-from examples.gc_pause.director import AMOUNTS, OPENING, Outcome
+from examples.gc_pause.director import Outcome
 from examples.gc_pause.setting import set_up_deposits
-from examples.gc_pause.story import DepositStory
+from examples.gc_pause.story import DepositStory, deposits_into
 from examples.servers import SentinelServers, start_sentinels
 from examples.stage.director import Act
 from examples.stage.process import WorkerProcess
 from examples.stage.run import Options, version
 from examples.stage.screen import Screen
 
-TITLE = "A failover grants a lock twice"
 PATIENT_TTL = 20.0
 """Seconds. No lock expires during the demo, so that nothing but the failover frees one."""
 
@@ -86,16 +85,16 @@ class Director(director.Director):
 
 
 class FailoverStory(DepositStory):
+    NAME = "failover"
+    TITLE = "A failover grants a lock twice"
     ACTS = _ACTS
     SETTINGS = _SETTINGS
     WHY = _WHY
     LOCK_ENDS = _LOCK_ENDS
 
     def introduction(self, ttl: float) -> list[str]:
-        deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
-        right = OPENING + sum(AMOUNTS.values())
         return [
-            f"An account holds {OPENING}. Two deposits: {deposits}. The correct result is {right}.",
+            deposits_into("An account holds"),
             "Each takes a lock in Redis, reads the balance from PostgreSQL and writes back the sum.",
             "Redis is a primary with two replicas. Three Sentinels watch them.",
             "The demo kills the primary when A has the lock. The replicas lag behind for a moment.",

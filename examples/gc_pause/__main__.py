@@ -11,7 +11,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from examples.drawing.events import Recorder
 from examples.gc_pause.director import Director
-from examples.gc_pause.report import draw_act, write_report
 from examples.gc_pause.setting import set_up_deposits
 from examples.gc_pause.story import STORY
 from examples.servers.redis import URL_VARIABLE
@@ -23,17 +22,8 @@ from fencing import FencingError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    demo = Demo(
-        "examples.gc_pause",
-        __doc__,
-        STORY,
-        set_up,
-        write_report,
-        draw_act,
-        (FencingError, SQLAlchemyError, redis.RedisError),
-        tuple(CHOICES),
-    )
-    return run(demo, arguments)
+    failures = (FencingError, SQLAlchemyError, redis.RedisError)
+    return run(Demo("examples.gc_pause", __doc__, STORY, set_up, failures, tuple(CHOICES)), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:

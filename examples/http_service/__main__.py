@@ -6,7 +6,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import redis
@@ -16,8 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from examples.drawing.events import Recorder
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS
-from examples.gc_pause.report import Paper, draw_act, write_report
-from examples.http_service.director import LANES, Director, wait_for_port
+from examples.http_service.director import Director, wait_for_port
 from examples.http_service.story import STORY
 from examples.servers import start_redis
 from examples.stage.process import WorkerProcess
@@ -26,21 +24,11 @@ from examples.stage.screen import Screen
 from fencing import FencingError
 from storage_guards import SQLAlchemyGuard
 
-PAPER = Paper("http-service.html", "A late write to a service", LANES)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    demo = Demo(
-        "examples.http_service",
-        __doc__,
-        STORY,
-        set_up,
-        partial(write_report, paper=PAPER),
-        partial(draw_act, paper=PAPER),
-        (FencingError, SQLAlchemyError, redis.RedisError),
-    )
-    return run(demo, arguments)
+    failures = (FencingError, SQLAlchemyError, redis.RedisError)
+    return run(Demo("examples.http_service", __doc__, STORY, set_up, failures), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:

@@ -10,7 +10,6 @@ from obstore.exceptions import BaseError
 
 from examples.drawing.events import Recorder
 from examples.object_upload.director import DAYS, Director
-from examples.object_upload.report import draw_act, write_report
 from examples.object_upload.store import open_store
 from examples.object_upload.story import STORY
 from examples.servers import start_redis, start_s3
@@ -23,7 +22,7 @@ from fencing import FencingError
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
     failures = (FencingError, BaseError, redis.RedisError)
-    return run(Demo("examples.object_upload", __doc__, STORY, set_up, write_report, draw_act, failures), arguments)
+    return run(Demo("examples.object_upload", __doc__, STORY, set_up, failures), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:

@@ -38,9 +38,6 @@ class Demo(NamedTuple):
     story: Story[Any]
     set_up: Callable[[ExitStack, Screen, Recorder, Options], Director]
     """Starts processes and servers; the stack removes all of it again."""
-    write_report: Callable[[Path | None, str, Sequence[Event]], Path]
-    draw_act: Callable[..., str]
-    """As SVG, from its `measured` event and all its events."""
     failures: tuple[type[Exception], ...]
     """Errors that are shown as a message, without a traceback."""
     coordinators: Sequence[str] = ("redis",)
@@ -58,7 +55,7 @@ def run(demo: Demo, arguments: Sequence[str] | None = None) -> int:
         for sentence in introduction:
             screen.say(sentence)
         status = _play(demo, screen, recorder, options)
-        drawn = demo.write_report(options.html, " ".join(introduction), recorder.events)
+        drawn = demo.story.write_report(options.html, " ".join(introduction), recorder.events)
         if options.svg:
             write_svg(options.svg, demo, recorder)
         screen.draw(["", screen.look.plain(f"Pictures, for a browser: {drawn}")])  # a path is not wrapped
@@ -124,7 +121,7 @@ def write_svg(directory: Path, demo: Demo, recorder: Recorder) -> None:
     """Write a stand-alone picture of each act that was played."""
     for event in recorder.events:
         if event.kind == "measured":
-            drawn = demo.draw_act(event, recorder.of(event.act), alone=True)
+            drawn = demo.story.draw_act(event, recorder.of(event.act), alone=True)
             (directory / f"act-{event.act}.svg").write_text(drawn + "\n", encoding="utf-8")
 
 

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
@@ -19,9 +18,6 @@ import redis
 from sqlalchemy.exc import SQLAlchemyError
 
 from examples.drawing.events import Event, Recorder
-from examples.drawing.kinds import KINDS
-from examples.drawing.page import Section, Table, legend, page, reasons, write_page
-from examples.drawing.picture import picture
 from examples.servers import start_postgres
 from examples.servers.redis import URL_VARIABLE
 from examples.stage import director
@@ -33,8 +29,6 @@ from examples.stage.screen import Screen
 from examples.stage.story import Story
 from fencing import FencingError
 from storage_guards import PsycopgGuard
-
-WIDTH = 1000
 
 
 @dataclass(frozen=True)
@@ -165,12 +159,8 @@ class Scene(director.Director):
 
 
 class Tale(Story[Result]):
-    NAME: ClassVar[str]
-    TITLE: ClassVar[str]
     ABOUT: ClassVar[str]
     ACTORS: ClassVar[Sequence[str]] = ("A", "B")
-    HEAD: ClassVar[Sequence[str]]
-    """Over the columns of the table."""
     TABLES: ClassVar[str]
     """SQL that creates the tables of the story."""
     SHOWN_AS_BAR: ClassVar[Sequence[str]] = ()
@@ -202,44 +192,14 @@ class Tale(Story[Result]):
             return {}
         return {event.kind: lambda: f"{event.lane}: {event.text}."} if event.lane not in ("lock", "outcome") else {}
 
-    def measured(self, outcome: Result) -> dict[str, Any]:
-        return {"cells": list(outcome.cells)}
-
     def verdict(self, outcome: Result, events: Sequence[Event]) -> str:
         return outcome.verdict
 
-    def cells(self, outcome: Result) -> str:
-        return "  ".join(f"{cell:14}" for cell in outcome.cells)
+    def cells(self, outcome: Result) -> Sequence[str]:
+        return outcome.cells
 
     def expectation(self, act: Act) -> str:
         return "something goes wrong" if act.harms else "all is well"
-
-    def draw_act(self, measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
-        """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
-        name, title = f"act-{measured.act}" + ("-narrow" if narrow else ""), f"Act {measured.act}: {measured.text}"
-        width = 0 if alone else WIDTH
-        return picture(events, self.LANES, name=name, title=title, width=width, kinds=KINDS, narrow=narrow, alone=alone)
-
-    def write_report(self, path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
-        """Write the page there, or into a new temporary directory, and return its path."""
-        return write_page(path, f"{self.NAME}.html", self.report(introduction, events))
-
-    def report(self, introduction: str, events: Sequence[Event]) -> str:
-        """Return the page, made from the recorded events alone."""
-        measured = [event for event in events if event.kind == "measured"]
-        rows = [[f"Act {event.act}", event.text, *event.data["cells"]] for event in measured]
-        table = Table(["Act", "", *self.HEAD], rows, [event.data["good"] for event in measured])
-        sections = [self._section(event, [other for other in events if other.act == event.act]) for event in measured]
-        return page(self.TITLE, introduction, table, sections)
-
-    def _section(self, measured: Event, events: Sequence[Event]) -> Section:
-        data = measured.data
-        wide, narrow = self.draw_act(measured, events), self.draw_act(measured, events, narrow=True)
-        notes = [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note]
-        title = f"Act {measured.act}: {measured.text}"
-        return Section(
-            f"act-{measured.act}", title, data["setting"], wide, narrow, data["verdict"], data["good"], notes
-        )
 
     def set_up(self, stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Scene:
         """Start the actors and the servers; the stack removes all of it again."""
@@ -288,7 +248,4 @@ FAILURES = (FencingError, SQLAlchemyError, redis.RedisError, psycopg.Error)
 
 def perform(tale: Tale, arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    demo = Demo(
-        tale._module, tale.ABOUT, tale, tale.set_up, tale.write_report, tale.draw_act, FAILURES, tale.COORDINATORS
-    )
-    return run(demo, arguments)
+    return run(Demo(tale._module, tale.ABOUT, tale, tale.set_up, FAILURES, tale.COORDINATORS), arguments)

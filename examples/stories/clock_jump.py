@@ -42,7 +42,6 @@ class ClockJump(Tale):
     ABOUT = __doc__ or ""
     LANES = (Lane("A", "A books", 1), Lane("lock", "REDIS"), Lane("B", "B books", 2), Lane("data", "FREE SEATS"))
     HEAD = ("Expected", "In the row")
-    COLUMNS = "expected        in the row"
     TABLES = "CREATE TABLE flight (act text PRIMARY KEY, seats integer)"
     COORDINATORS = ("redis",)
     ACTS = (

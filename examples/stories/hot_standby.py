@@ -37,7 +37,6 @@ class HotStandby(Tale):
     ABOUT = __doc__ or ""
     LANES = (Lane("A", "PROCESSOR", 1), Lane("lock", "LOCK"), Lane("B", "STANDBY", 2), Lane("data", "SHIPPED ORDERS"))
     HEAD = ("Orders", "Shipments")
-    COLUMNS = "orders          shipments"
     TABLES = "CREATE TABLE shipped (act text, number integer, processor text)"
     ACTS = (
         Act("1", "only a lock", "plain", fenced=False, resumes_early=False, harms=True),

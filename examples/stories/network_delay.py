@@ -42,7 +42,6 @@ class NetworkDelay(Tale):
         Lane("data", "STOCK (PostgreSQL)"),
     )
     HEAD = ("Expected", "In the row")
-    COLUMNS = "expected        in the row"
     TABLES = "CREATE TABLE stock (act text PRIMARY KEY, amount integer)"
     ACTS = (
         Act("1", "only a lock", "plain", fenced=False, resumes_early=False, harms=True),

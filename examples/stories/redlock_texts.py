@@ -26,7 +26,6 @@ class RedlockTexts(Tale):
     TITLE = "Redlock, by the book and with fencing numbers"
     LANES = (Lane("A", "A", 1), Lane("nodes", "FIVE REDIS SERVERS"), Lane("B", "B", 2), Lane("data", "RESULT"))
     HEAD = ("At work at once", "Result")
-    COLUMNS = "at work at once  result"
     ACTS = tuple(act for key in _TITLES for act in _acts(key))
     SETTINGS = {
         "1a": "All five grant the lock to A. A is paused at its work (SIGSTOP), until the lock has expired everywhere.",

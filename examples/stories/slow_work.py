@@ -69,7 +69,6 @@ class SlowWork(Tale):
         Lane("data", "BOOKINGS"),
     )
     HEAD = ("Orders", "Booked")
-    COLUMNS = "orders          booked"
     TABLES = "CREATE TABLE bookings (act text, centre text, price integer)"
     ACTS = (
         Act("1", "a lock that is not renewed", "plain", fenced=False, resumes_early=False, harms=True),

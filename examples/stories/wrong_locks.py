@@ -60,7 +60,6 @@ class WrongLocks(Tale):
     ACTORS = ("A", "B", "C")
     LANES = (Lane("A", "A", 1), Lane("lock", "REDIS"), Lane("B", "B", 2), Lane("C", "C", 3), Lane("data", "DATA"))
     HEAD = ("Most at work at once", "Result")
-    COLUMNS = "at work at once  result"
     TABLES = "CREATE TABLE result (writer text); INSERT INTO result VALUES ('')"
     COORDINATORS = ("redis",)
     SHOWN_AS_BAR = ("got", "worked")
