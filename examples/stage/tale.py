@@ -88,8 +88,9 @@ class Scene(director.Director):
         return self._refused
 
     def start(self, name: str, function: Callable[..., None], **arguments: Any) -> None:
-        """Let an actor run a function of the tale's file."""
-        self._workers[name].send(function=function.__name__, arguments=arguments)
+        """Let an actor run a function of the tale's file, or of another one."""
+        module = self._tale.module if function.__module__ == "__main__" else function.__module__
+        self._workers[name].send(module=module, function=function.__name__, arguments=arguments)
 
     def until(self, name: str, *kinds: str) -> str:
         """Record what an actor shows, up to one of these kinds; return that kind."""
@@ -169,7 +170,7 @@ class Tale(Story[Result]):
     COORDINATORS: ClassVar[Sequence[str]] = tuple(CHOICES)
 
     @property
-    def _module(self) -> str:
+    def module(self) -> str:
         return f"examples.stories.{self.NAME.replace('-', '_')}"  # not its __module__: that may be __main__
 
     @abstractmethod
@@ -208,7 +209,7 @@ class Tale(Story[Result]):
         settings: dict[str, dict[str, Any]] = {}
 
         def hire(name: str) -> WorkerProcess:
-            worker = WorkerProcess(name, "examples.stage.actor", self._module)
+            worker = WorkerProcess(name, "examples.stage.actor", self.module)
             stack.callback(worker.close)
             if settings:
                 worker.send(**settings[name])
@@ -248,4 +249,4 @@ FAILURES = (FencingError, SQLAlchemyError, redis.RedisError, psycopg.Error)
 
 def perform(tale: Tale, arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    return run(Demo(tale._module, tale.ABOUT, tale, tale.set_up, FAILURES, tale.COORDINATORS), arguments)
+    return run(Demo(tale.module, tale.ABOUT, tale, tale.set_up, FAILURES, tale.COORDINATORS), arguments)

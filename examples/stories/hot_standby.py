@@ -24,10 +24,7 @@ def process(actor: Actor, resource: str, act: str, guarded: bool) -> None:
             actor.show("takes", f"takes order {number}", source="data", number_of_order=number)
             actor.wait()
             shipment = "INSERT INTO shipped VALUES (%s, %s, %s)", [act, number, actor.name]
-            if guarded:
-                actor.guard.write(lease, *shipment)
-            else:
-                actor.connection.execute(*shipment)
+            actor.write(lease if guarded else None, *shipment)
             actor.show("shipped", f"ships order {number}", target="data")
 
 

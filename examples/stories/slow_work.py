@@ -49,10 +49,7 @@ def execute(actor: Actor, resource: str, order: str, port: int, guarded: bool, r
             price = int(reply.read())
         actor.show("priced", f"gets {price}", source="prices")
         booking = "INSERT INTO bookings VALUES (%s, %s, %s)", [order, actor.name, price]
-        if guarded:
-            actor.guard.write(lease, *booking)
-        else:
-            actor.connection.execute(*booking)
+        actor.write(lease if guarded else None, *booking)
         actor.show("booked", f"books {price}", target="data")
 
 
