@@ -27,7 +27,7 @@ HARMS = {
     "network_delay": {"1": "56"},
     "slow_work": {"1": "2"},
     "hot_standby": {"1": "5"},
-    "clock_jump": {"1": "57"},
+    "clock_jump": {"1": "56"},
     "redlock": dict.fromkeys(("1a", "2a", "3a", "4a"), "overwritten"),
 }
 """By act in which something goes wrong: the last cell of its line."""
