@@ -15,7 +15,7 @@ FAILURES = (FencingError, SQLAlchemyError, redis.RedisError)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    return run(Demo("examples.failover", __doc__, STORY, set_up, FAILURES), arguments)
+    return run(Demo("examples.failover", __doc__, STORY, set_up, FAILURES, ("sentinel",)), arguments)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from sqlalchemy import Engine
 
@@ -12,10 +11,12 @@ from examples.gc_pause.director import Outcome
 from examples.gc_pause.setting import set_up_deposits
 from examples.gc_pause.story import DepositStory, deposits_into
 from examples.servers import SentinelServers, start_sentinels
+from examples.stage.coordinators import sentinel_address
 from examples.stage.director import Act
 from examples.stage.process import WorkerProcess
-from examples.stage.run import Options, version
+from examples.stage.run import Options
 from examples.stage.screen import Screen
+from fencing import Coordinator
 
 PATIENT_TTL = 20.0
 """Seconds. No lock expires during the demo, so that nothing but the failover frees one."""
@@ -51,12 +52,12 @@ class Director(director.Director):
         self,
         servers: SentinelServers,
         workers: dict[str, WorkerProcess],
+        coordinator: Coordinator,
         engine: Engine,
         recorder: Recorder,
         screen: Screen,
     ) -> None:
-        client = servers.client()
-        super().__init__(workers, client, engine, recorder, screen, ttl=PATIENT_TTL, prefix="")
+        super().__init__(workers, coordinator, engine, recorder, screen, ttl=PATIENT_TTL, prefix="")
         self._servers = servers
 
     def play(self, act: Act) -> Outcome:
@@ -112,10 +113,9 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Option
     """Two worker processes, a primary, two replicas, three Sentinels and a database; the stack removes it all again."""
     started: list[SentinelServers] = []
 
-    def start_locks() -> tuple[Any, str]:
-        servers = stack.enter_context(start_sentinels())
-        started.append(servers)
-        return servers.addresses, f"three Sentinels, three Redis {version(servers.servers[0].version)}"
+    def start_locks(stack: ExitStack) -> str:
+        started.append(stack.enter_context(start_sentinels()))
+        return sentinel_address(started[0])
 
-    setting = set_up_deposits(stack, screen, PATIENT_TTL, start_locks)
-    return Director(started[0], setting.workers, setting.engine, recorder, screen)
+    setting = set_up_deposits(stack, screen, PATIENT_TTL, "sentinel", start_locks)
+    return Director(started[0], *setting, recorder, screen)

@@ -13,7 +13,7 @@ from examples.stage.screen import Screen
 
 LANES = (
     Lane("A", f"A adds {AMOUNTS['A']}", hue=1),
-    Lane("lock", "LOCK (Redis)"),
+    Lane("lock", "LOCK"),
     Lane("B", f"B adds {AMOUNTS['B']}", hue=2),
     Lane("row", "SERVICE (HTTP)"),
 )

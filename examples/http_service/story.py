@@ -40,7 +40,7 @@ class ServiceStory(DepositStory):
     def introduction(self, ttl: float) -> list[str]:
         return [
             deposits_into("A service holds an account of"),
-            "Each client takes a lock in Redis, reads the balance through HTTP and puts back the sum.",
+            "Each client takes a lock, reads the balance through HTTP and puts back the sum.",
             "Its requests carry the fence of its lease in the header Fencing-Token.",
             pause_of(ttl, "while it sends its write"),
         ]

@@ -71,7 +71,7 @@ class UploadStory(Story[Outcome]):
                 f"On Sunday: {sums['Sunday']}."
             ),
             f"Process A uploads Monday's ({sums['Monday']}), then process B uploads Tuesday's ({sums['Tuesday']}).",
-            "Each takes a lock in Redis. Each grant of the lock has a number: #1 for the first, #2 for the next.",
+            "Each takes a lock. Each grant of the lock has a number: #1 for the first, #2 for the next.",
             "A third process reads the files all the time. A read is torn if its files are from different days.",
             pause_of(ttl, "during its upload, as in a long GC pause"),
         ]

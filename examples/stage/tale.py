@@ -3,9 +3,7 @@
 A module with a subclass of `Tale` and, as functions, what its actors do. `perform` runs it.
 """
 
-import os
 import random
-import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,9 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from examples.drawing.events import Event, Recorder
 from examples.servers import start_postgres
-from examples.servers.redis import URL_VARIABLE
 from examples.stage import director
-from examples.stage.coordinators import CHOICES
+from examples.stage.coordinators import CHOICES, names_of_our_own
 from examples.stage.director import Act
 from examples.stage.process import WorkerProcess
 from examples.stage.run import Demo, Options, run
@@ -237,8 +234,7 @@ class Tale(Story[Result]):
             ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items()) + f"; {choice.title}.", "2"
         )
         coordinator = stack.enter_context(choice.open(address))
-        # Other programs may use this Redis: take names of our own, under one hash tag.
-        prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""
+        prefix = names_of_our_own()
         return Scene(
             self, database, address, hire, workers, coordinator, guard, recorder, screen, options=options, prefix=prefix
         )

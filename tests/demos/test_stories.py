@@ -14,6 +14,7 @@ from examples.__main__ import find_demos, play
 from examples.drawing.events import Event
 from examples.drawing.index import Entry, index
 from examples.servers import PostgresServer, RedisServer, find_faketime
+from examples.stage.coordinators import CHOICES
 from examples.stage.director import Act
 from examples.stage.tale import Result, Tale
 from tests.support.browser import browser, render, require_browser
@@ -72,8 +73,17 @@ def check_page(tale: Tale, events: list[dict[str, object]], drawn: str, director
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("coordinator", ["sql", "sqlite"])
-@pytest.mark.parametrize("module", ["examples.gc_pause", "examples.stories.network_delay"])
+@pytest.mark.parametrize(
+    ("module", "coordinator"),
+    [
+        *(("examples.gc_pause", coordinator) for coordinator in CHOICES if coordinator != "redis"),
+        *(("examples.stories.network_delay", coordinator) for coordinator in ("cluster", "postgresql")),
+        *(("examples.stories.hot_standby", coordinator) for coordinator in ("redlock", "sqlite")),
+        ("examples.stories.slow_work", "sentinel"),
+        ("examples.object_upload", "sqlite"),
+        ("examples.http_service", "sqlite"),
+    ],
+)
 def test_on_another_coordinator(
     module: str, coordinator: str, any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
