@@ -1,7 +1,7 @@
 """Plays an act with two real uploaders and a reader, and measures the result.
 
 The director decides when a worker is paused, when it goes on and how slowly its data arrives. It does not decide what
-the processes, the lock service and the store do then; that is recorded as they report it. The state of the store is read from it.
+the processes and the servers do then; that is recorded as they report it. The state of the store is read from it.
 """
 
 import time

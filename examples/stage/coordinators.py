@@ -103,7 +103,8 @@ def _open_sentinel(address: str, **options: Any) -> Coordinator:
 
 
 def _open_cluster(address: str, **options: Any) -> Coordinator:
-    nodes = [ClusterNode(host, port) for host, port in _split(address)]
+    node: Any = ClusterNode
+    nodes = [node(host, port) for host, port in _split(address)]
     return RedisCoordinator(redis.RedisCluster(startup_nodes=nodes), **options)
 
 
