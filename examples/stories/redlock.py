@@ -82,7 +82,9 @@ class Redlock(RedlockTexts):
             scene.resume(name, self.pause)
         scene.go_on(name)
         kind = scene.until(name, "wrote", "refused")
-        scene.recorder.close(self.at_work[name], "has done its work", at=scene.last["at"])
+        scene.recorder.close(
+            self.at_work[name], "stops" if kind == "refused" else "has done its work", at=scene.last["at"]
+        )
         if kind == "wrote" and name == "A" and "B" in self.at_work:
             scene.data("damaged", "A's", flag="B's RESULT IS LOST")
         elif kind == "wrote":

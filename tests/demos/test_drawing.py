@@ -229,7 +229,9 @@ def test_nothing_covers_anything_else(tmp_path: Path) -> None:
             for kind, text in (("found", "MMMM WWWW @@@@ %%%%"), ("refused", "数え上げる番号が古い"), ("x", "x" * 70))
         )
     ]
-    bars = [Event("q", "held", "twice", at, at + 1.5, "ends", lasting=True) for at in (1.05, 1.55, 2.05)]
+    bars = [
+        Event(name, "held", "twice", at, at + 1.5, "ends", lasting=True) for name in "pq" for at in (1.05, 1.55, 2.05)
+    ]
     pictures = [
         pair(events, f"number-{number}", width)
         for number, (events, width) in enumerate([(EVENTS, 0), (EVENTS, 1100), ([*wide, *bars], 0)])

@@ -52,6 +52,8 @@ for (const picture of [...document.querySelectorAll("svg")].filter(shown)) {
       problems.push(["outside", text.textContent]);
     for (const other of boxes.slice(number + 1))
       if (!apart(box, other.box)) problems.push(["overlap", text.textContent, other.text.textContent]);
+    for (const bar of picture.querySelectorAll(".bar"))
+      if (!apart(box, bar.getBoundingClientRect())) problems.push(["covered by a bar", text.textContent]);
     for (const arrow of picture.querySelectorAll(".arrow"))
       if (!arrow.contains(text) && !apart(box, arrow.querySelector("line").getBoundingClientRect()))
         problems.push(["crossed", text.textContent, arrow.dataset.kind]);
