@@ -31,8 +31,8 @@ _ACTS = (
 _SETTINGS = {
     "1": "A takes the lock. The primary dies before a replica has seen it. The Sentinels promote a replica, which "
     "grants the lock to B. Nobody was paused, and no lock has expired.",
-    "2": "The same failover. But who takes the lock also claims the row: the database stores its number before the "
-    "process reads.",
+    "2": "The same failover. But a process that takes the lock also claims the row: the database stores its "
+    "number before the process reads.",
 }
 
 _WHY = {

@@ -41,7 +41,7 @@ class HotStandby(Tale):
     )
     SETTINGS = {
         "1": "The processor A has the lock, and the standby B waits for it. A is stopped in the middle of an order.",
-        "2": "Who takes the lock also claims in the database. A is stopped at the same moment.",
+        "2": "A process that takes the lock also claims in the database. A is stopped at the same moment.",
     }
     WHY = {
         "1": "A asks before each order whether it still has the lock. But it was stopped after it had asked, and when "
