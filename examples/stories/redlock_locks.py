@@ -48,13 +48,21 @@ def by_the_book(actor: Actor, key: str, address: str, act: str, ttl: float, numb
 def with_this_library(actor: Actor, key: str, address: str, act: str, ttl: float, numbered: bool) -> None:
     """Try once to take a lock of this library, which claims in the database; work, and write through the guard.
 
-    `numbered`: the numbers come from the servers' counts alone, and not from clocks as well.
+    `numbered`: the numbers come from the counts alone, and not from clocks as well. The claim comes afterwards.
+    Within the acquire, it would replace a number that repeats, so one could not see whether the servers prevent it.
     """
-    options = {"ttl": ttl, "owner": actor.name, "clock_floor": not numbered}
-    coordinator = CHOICES["redlock"].open(address, guards=[actor.guard], **options)
+    options = {
+        "ttl": ttl,
+        "owner": actor.name,
+        "clock_floor": not numbered,
+        "guards": [] if numbered else [actor.guard],
+    }
+    coordinator = CHOICES["redlock"].open(address, **options)
     try:
         lease = coordinator.lock(key).try_acquire()
-    except CoordinatorUnavailable:  # its text says which servers wait, and for how long
+        if lease and numbered:
+            actor.guard.claim(lease.fence)
+    except (CoordinatorUnavailable, StaleFence):  # its text says which servers wait; or: the number repeats
         lease = None
     if lease is None:
         actor.show("missed", "granted by no majority", source="nodes")
