@@ -8,7 +8,7 @@
 #   make demo-failover        a failover of Redis grants a lock twice; ten seconds, real Sentinels and a real PostgreSQL
 #   make demo-wrong-locks     locks made by hand, and how each breaks; 20 seconds. Likewise demo-network-delay, demo-slow-work,
 #                             demo-hot-standby, demo-clock-jump, demo-redlock
-#                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator sqlite"
+#                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator cluster"
 #   make demos                all of them, and one page with the outcomes of each side by side; two minutes
 #   make test                 all tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections

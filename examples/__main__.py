@@ -44,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 INTRODUCTION = (
-    "Each story was played just now, by real processes on real servers. At the left is what happens with the lock "
-    "alone, or with a wrong one; at the right the same with fencing numbers that the storage checks."
+    "Each story was played just now, by real processes on real servers. ✗ is what happens with the lock alone, or with "
+    "a wrong one. ✓ is the same with a right one, or with fencing numbers that the storage checks."
 )
 
 

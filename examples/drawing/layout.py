@@ -150,6 +150,12 @@ class Layout:
     texts: float | None = None
     """Where all texts begin; None: each beside its lane."""
 
+    @property
+    def left(self) -> float:
+        """Where the first lane begins: its line, or the leftmost of its bars."""
+        x = min(self.x.values(), default=0)
+        return x - BAR_STEP * max((bar.level for bar in self.bars if self.x[bar.event.lane] == x), default=0)
+
     def edge(self, lane: str, y: float, *, right: bool) -> float:
         """Return where an arrow meets a lane: beside its bars, if there are any."""
         levels = [bar.level for bar in self.bars if bar.covers(lane, y)]

@@ -129,7 +129,7 @@ class _Picture:
     def _time(self, row: Row) -> str:
         if not row.stamped:
             return ""
-        x = min(self._layout.x.values(), default=0)
+        x = self._layout.left
         right = self._layout.width if self._layout.texts is None else self._layout.texts - 6
         tick = element("line", class_="grid", x1=x - 16, x2=right, y1=row.y, y2=row.y)
         return tick + element("text", text(self._stamp(row)), class_="time", x=x - 22, y=row.y + 4)
@@ -160,7 +160,7 @@ class _Picture:
 
     def _break(self, row: Row) -> str:
         """Draw a zigzag through the lanes, where a long time is left out."""
-        left, right = min(self._layout.x.values()) - 16, self._layout.width
+        left, right = self._layout.left - 16, self._layout.width
         y = row.break_y
         teeth = range(int((right - left) / 8) + 1)
         points = " ".join(f"{left + 8 * tooth:.0f},{y + (4 if tooth % 2 else -4):.0f}" for tooth in teeth)

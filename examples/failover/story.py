@@ -2,22 +2,22 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Any
 
 from sqlalchemy import Engine
 
 from examples.drawing.events import Event, Recorder
 from examples.gc_pause import director
-from examples.gc_pause.director import AMOUNTS, OPENING, Outcome
+from examples.gc_pause.director import Outcome
 from examples.gc_pause.setting import set_up_deposits
-from examples.gc_pause.story import DepositStory
+from examples.gc_pause.story import DepositStory, deposits_into
 from examples.servers import SentinelServers, start_sentinels
+from examples.stage.coordinators import sentinel_address
 from examples.stage.director import Act
 from examples.stage.process import WorkerProcess
-from examples.stage.run import Options, version
+from examples.stage.run import Options
 from examples.stage.screen import Screen
+from fencing import Coordinator
 
-TITLE = "A failover grants a lock twice"
 PATIENT_TTL = 20.0
 """Seconds. No lock expires during the demo, so that nothing but the failover frees one."""
 
@@ -31,8 +31,8 @@ _ACTS = (
 _SETTINGS = {
     "1": "A takes the lock. The primary dies before a replica has seen it. The Sentinels promote a replica, which "
     "grants the lock to B. Nobody was paused, and no lock has expired.",
-    "2": "The same failover. But who takes the lock also claims the row: the database stores its number before the "
-    "process reads.",
+    "2": "The same failover. But a process that takes the lock also claims the row: the database stores its "
+    "number before the process reads.",
 }
 
 _WHY = {
@@ -52,12 +52,12 @@ class Director(director.Director):
         self,
         servers: SentinelServers,
         workers: dict[str, WorkerProcess],
+        coordinator: Coordinator,
         engine: Engine,
         recorder: Recorder,
         screen: Screen,
     ) -> None:
-        client = servers.client()
-        super().__init__(workers, client, engine, recorder, screen, ttl=PATIENT_TTL, prefix="")
+        super().__init__(workers, coordinator, engine, recorder, screen, ttl=PATIENT_TTL, prefix="")
         self._servers = servers
 
     def play(self, act: Act) -> Outcome:
@@ -86,16 +86,16 @@ class Director(director.Director):
 
 
 class FailoverStory(DepositStory):
+    NAME = "failover"
+    TITLE = "A failover grants a lock twice"
     ACTS = _ACTS
     SETTINGS = _SETTINGS
     WHY = _WHY
     LOCK_ENDS = _LOCK_ENDS
 
     def introduction(self, ttl: float) -> list[str]:
-        deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
-        right = OPENING + sum(AMOUNTS.values())
         return [
-            f"An account holds {OPENING}. Two deposits: {deposits}. The correct result is {right}.",
+            deposits_into("An account holds"),
             "Each takes a lock in Redis, reads the balance from PostgreSQL and writes back the sum.",
             "Redis is a primary with two replicas. Three Sentinels watch them.",
             "The demo kills the primary when A has the lock. The replicas lag behind for a moment.",
@@ -113,10 +113,9 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Option
     """Two worker processes, a primary, two replicas, three Sentinels and a database; the stack removes it all again."""
     started: list[SentinelServers] = []
 
-    def start_locks() -> tuple[Any, str]:
-        servers = stack.enter_context(start_sentinels())
-        started.append(servers)
-        return servers.addresses, f"three Sentinels, three Redis {version(servers.servers[0].version)}"
+    def start_locks(stack: ExitStack) -> str:
+        started.append(stack.enter_context(start_sentinels()))
+        return sentinel_address(started[0])
 
-    setting = set_up_deposits(stack, screen, PATIENT_TTL, start_locks)
-    return Director(started[0], setting.workers, setting.engine, recorder, screen)
+    setting = set_up_deposits(stack, screen, PATIENT_TTL, "sentinel", start_locks)
+    return Director(started[0], *setting, recorder, screen)

@@ -1,7 +1,5 @@
 """Show how the late write of a paused lock holder corrupts a row in PostgreSQL, and how a guard refuses it."""
 
-import os
-import secrets
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -11,11 +9,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from examples.drawing.events import Recorder
 from examples.gc_pause.director import Director
-from examples.gc_pause.report import draw_act, write_report
 from examples.gc_pause.setting import set_up_deposits
 from examples.gc_pause.story import STORY
-from examples.servers.redis import URL_VARIABLE
-from examples.stage.coordinators import CHOICES
+from examples.stage.coordinators import CHOICES, names_of_our_own
 from examples.stage.run import Demo, Options, run
 from examples.stage.screen import Screen
 from fencing import FencingError
@@ -23,28 +19,14 @@ from fencing import FencingError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    demo = Demo(
-        "examples.gc_pause",
-        __doc__,
-        STORY,
-        set_up,
-        write_report,
-        draw_act,
-        (FencingError, SQLAlchemyError, redis.RedisError),
-        tuple(CHOICES),
-    )
-    return run(demo, arguments)
+    failures = (FencingError, SQLAlchemyError, redis.RedisError)
+    return run(Demo("examples.gc_pause", __doc__, STORY, set_up, failures, tuple(CHOICES)), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
     """Two worker processes, a coordinator, a database of our own; the stack removes all of it again."""
-    choice = CHOICES[options.coordinator]
-    address = choice.start(stack)
-    setting = set_up_deposits(stack, screen, options.ttl, lambda: (address, choice.title), options.coordinator)
-    coordinator = stack.enter_context(choice.open(address))
-    # Other programs may use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
-    prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""
-    return Director(setting.workers, coordinator, setting.engine, recorder, screen, ttl=options.ttl, prefix=prefix)
+    setting = set_up_deposits(stack, screen, options.ttl, options.coordinator, CHOICES[options.coordinator].start)
+    return Director(*setting, recorder, screen, ttl=options.ttl, prefix=names_of_our_own())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from examples.drawing.events import Event
 from examples.gc_pause import director
 from examples.gc_pause.director import AMOUNTS, OPENING, Outcome
 from examples.stage.director import Act
-from examples.stage.story import Story
+from examples.stage.story import Story, pause_of
 
 _ACTS: tuple[Act, ...] = (
     Act("1", "only a lock that expires", "lock_only", fenced=False, resumes_early=False, harms=True),
@@ -37,24 +37,28 @@ _WHY = {
 }
 
 
+def deposits_into(account: str) -> str:
+    """Return the sentences about the deposits; `account`: how they begin."""
+    deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
+    right = OPENING + sum(AMOUNTS.values())
+    return f"{account} {OPENING}. Two deposits: {deposits}. The correct result is {right}."
+
+
 class DepositStory(Story[Outcome]):
+    NAME = "gc-pause"
+    TITLE = "A paused lock holder writes late"
     ACTS: ClassVar[Sequence[Act]] = _ACTS
     SETTINGS = _SETTINGS
     WHY = _WHY
     LANES = director.LANES
-    COLUMNS = "expected  in the row  lost"
+    HEAD = ("Expected", "In the row", "Lost")
 
     def introduction(self, ttl: float) -> list[str]:
-        deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
-        right = OPENING + sum(AMOUNTS.values())
         return [
-            f"An account holds {OPENING}. Two deposits: {deposits}. The correct result is {right}.",
+            deposits_into("An account holds"),
             "Each takes a lock, reads the balance from PostgreSQL and writes back the sum.",
             "Each grant of the lock has a number: #1 for the first, #2 for the next.",
-            (
-                f"But A is paused for longer than its lock lives ({ttl:g} s), as in a long GC pause: "
-                "the signal SIGSTOP pauses it, and SIGCONT resumes it."
-            ),
+            pause_of(ttl, "as in a long GC pause"),
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:
@@ -85,9 +89,9 @@ class DepositStory(Story[Outcome]):
             return f"{outcome.final}, and nothing is lost: the database refused the late write."
         return f"{outcome.final}, and nothing is lost; nothing was refused either."
 
-    def cells(self, outcome: Outcome) -> str:
+    def cells(self, outcome: Outcome) -> list[str]:
         lost = f"✗ {outcome.lost} ({outcome.loser}'s)" if outcome.lost else "✓ nothing"
-        return f"{outcome.expected:8}  {outcome.final:10}  {lost}"
+        return [str(outcome.expected), str(outcome.final), lost]
 
     def expectation(self, act: Act) -> str:
         return "a deposit is lost" if act.harms else "a late write is refused and nothing is lost"

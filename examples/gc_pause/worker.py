@@ -6,16 +6,13 @@ stdout.
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
-import redis.sentinel
 from sqlalchemy import create_engine
 
 from examples.gc_pause.deposits import Deposit, RowHasNewerFence, guarded, lock_only, textbook
-from examples.servers.sentinel import SERVICE
 from examples.stage.coordinators import CHOICES
 from examples.stage.reports import command, report, serve
-from fencing import FencedLock, Lease, LeaseLost, StaleFence
+from fencing import Coordinator, FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import SQLAlchemyGuard
 
 
@@ -38,7 +35,7 @@ class Reports:
 
 
 class Worker:
-    def __init__(self, name: str, locks: Any, database_url: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Coordinator, database_url: str, ttl: float) -> None:
         self._name = name
         self._ttl = ttl
         self._locks = locks
@@ -66,18 +63,8 @@ class Worker:
         report("done")
 
 
-def client_of(where: str | list[list[Any]]) -> redis.Redis:
-    """Return the client of a URL, or of the primary that Sentinels name."""
-    if isinstance(where, str):
-        return redis.Redis.from_url(where)
-    sentinel: Any = redis.sentinel.Sentinel
-    client: redis.Redis = sentinel([(host, port) for host, port in where]).master_for(SERVICE)
-    return client
-
-
-def set_up(locks: str | list[list[Any]], coordinator: str, database: str, ttl: float) -> Callable[..., None]:
-    where = CHOICES[coordinator].open(locks) if coordinator else client_of(locks)
-    return Worker(sys.argv[1], where, database, ttl).deposit
+def set_up(address: str, coordinator: str, database: str, ttl: float) -> Callable[..., None]:
+    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), database, ttl).deposit
 
 
 if __name__ == "__main__":

@@ -1,12 +1,10 @@
 """Show how a service that checks fences in a middleware loses an update, and how one that checks in its transaction
 refuses the late write."""
 
-import secrets
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import redis
@@ -16,36 +14,25 @@ from sqlalchemy.exc import SQLAlchemyError
 from examples.drawing.events import Recorder
 from examples.gc_pause.deposits import metadata
 from examples.gc_pause.director import AMOUNTS
-from examples.gc_pause.report import Paper, draw_act, write_report
-from examples.http_service.director import LANES, Director, wait_for_port
+from examples.http_service.director import Director, wait_for_port
 from examples.http_service.story import STORY
-from examples.servers import start_redis
+from examples.stage.coordinators import CHOICES, names_of_our_own
 from examples.stage.process import WorkerProcess
-from examples.stage.run import Demo, Options, run, version
+from examples.stage.run import Demo, Options, run
 from examples.stage.screen import Screen
 from fencing import FencingError
 from storage_guards import SQLAlchemyGuard
 
-PAPER = Paper("http-service.html", "A late write to a service", LANES)
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    demo = Demo(
-        "examples.http_service",
-        __doc__,
-        STORY,
-        set_up,
-        partial(write_report, paper=PAPER),
-        partial(draw_act, paper=PAPER),
-        (FencingError, SQLAlchemyError, redis.RedisError),
-    )
-    return run(demo, arguments)
+    failures = (FencingError, SQLAlchemyError, redis.RedisError)
+    return run(Demo("examples.http_service", __doc__, STORY, set_up, failures, tuple(CHOICES)), arguments)
 
 
 def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Director:
-    """Two clients, a service with a SQLite file, a Redis; the stack removes all of it again."""
-    starting = "starting three processes and Redis"
+    """Two clients, a service with a SQLite file, a coordinator; the stack removes all of it again."""
+    starting = "starting three processes and servers"
     screen.wait(starting)
     processes = {}
     for name in (*AMOUNTS, "service"):  # they import while Redis starts
@@ -57,20 +44,20 @@ def set_up(stack: ExitStack, screen: Screen, recorder: Recorder, options: Option
     stack.callback(engine.dispose)
     metadata.create_all(engine)
     SQLAlchemyGuard(engine).create_tables()
-    redis_server = stack.enter_context(start_redis())
+    choice = CHOICES[options.coordinator]
+    address = choice.start(stack)
     service = processes.pop("service")
     service.send(database=str(engine.url))
     url = f"http://127.0.0.1:{wait_for_port(service)}"
     for worker in processes.values():
-        worker.send(redis=redis_server.url, service=url, ttl=options.ttl)
+        worker.send(coordinator=options.coordinator, address=address, service=url, ttl=options.ttl)
     for worker in processes.values():
         worker.report(lambda: screen.wait(starting))
     pids = ", ".join(f"{name} is process {process.pid}" for name, process in processes.items())
-    screen.say(f"{pids}; the service is process {service.pid}, at {url}; Redis {version(redis_server.version)}.", "2")
-    client = stack.enter_context(redis_server.client())
-    # Other programs use this Redis: take names of our own. They share a hash tag, so at most one counter stays.
-    prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if redis_server.external else ""
-    return Director(processes, service, client, engine, recorder, screen, ttl=options.ttl, prefix=prefix)
+    screen.say(f"{pids}; the service is process {service.pid}, at {url}; {choice.title}.", "2")
+    coordinator = stack.enter_context(choice.open(address))
+    prefix = names_of_our_own()
+    return Director(processes, service, coordinator, engine, recorder, screen, ttl=options.ttl, prefix=prefix)
 
 
 if __name__ == "__main__":

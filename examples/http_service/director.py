@@ -13,7 +13,7 @@ from examples.stage.screen import Screen
 
 LANES = (
     Lane("A", f"A adds {AMOUNTS['A']}", hue=1),
-    Lane("lock", "LOCK (Redis)"),
+    Lane("lock", "LOCK"),
     Lane("B", f"B adds {AMOUNTS['B']}", hue=2),
     Lane("row", "SERVICE (HTTP)"),
 )
@@ -47,8 +47,7 @@ class Director(director.Director):
         self._go_on("B")
         self._finish("B")
         self._thaw("A", pause)
-        self._until("A", "wrote", "refused")
-        if act.harms:
+        if self._until("A", "wrote", "refused") == "wrote":
             self._until("A", "done")
         else:
             self._send_half("A")

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.drawing.events import Event
-from examples.gc_pause.director import AMOUNTS, OPENING, Outcome
-from examples.gc_pause.story import DepositStory
+from examples.gc_pause.director import Outcome
+from examples.gc_pause.story import DepositStory, deposits_into
 from examples.http_service.director import LANES
 from examples.stage.director import Act
+from examples.stage.story import pause_of
 
 _ACTS = (
     Act("1", "a middleware checks, then the handler writes", "checked", fenced=True, resumes_early=False, harms=True),
@@ -29,22 +30,19 @@ _WHY = {
 
 
 class ServiceStory(DepositStory):
+    NAME = "http-service"
+    TITLE = "A late write to a service"
     ACTS = _ACTS
     SETTINGS = _SETTINGS
     WHY = _WHY
     LANES = LANES
 
     def introduction(self, ttl: float) -> list[str]:
-        deposits = " and ".join(f"process {name} adds {amount}" for name, amount in AMOUNTS.items())
-        right = OPENING + sum(AMOUNTS.values())
         return [
-            f"A service holds an account of {OPENING}. Two deposits: {deposits}. The correct result is {right}.",
-            "Each client takes a lock in Redis, reads the balance through HTTP and puts back the sum.",
+            deposits_into("A service holds an account of"),
+            "Each client takes a lock, reads the balance through HTTP and puts back the sum.",
             "Its requests carry the fence of its lease in the header Fencing-Token.",
-            (
-                f"But A is paused for longer than its lock lives ({ttl:g} s), while it sends its write: "
-                "the signal SIGSTOP pauses it, and SIGCONT resumes it."
-            ),
+            pause_of(ttl, "while it sends its write"),
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:

@@ -7,23 +7,23 @@ import sys
 from collections.abc import Callable, Iterator
 
 import httpx2
-import redis
 
+from examples.stage.coordinators import CHOICES
 from examples.stage.reports import command, report, serve
-from fencing import FencedLock, LeaseLost, StaleFence
+from fencing import Coordinator, FencedLock, LeaseLost, StaleFence
 from storage_guards import HTTPGuard, fenced
 
 
 class Worker:
-    def __init__(self, name: str, redis_url: str, service: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Coordinator, service: str, ttl: float) -> None:
         self._name = name
         self._ttl = ttl
-        self._redis = redis.Redis.from_url(redis_url)
+        self._locks = locks
         self._client = httpx2.Client(base_url=service, timeout=60)
         self._guard = HTTPGuard("/claims", self._client)
 
     def deposit(self, how: str, resource: str, account: int, amount: int) -> None:
-        lock = FencedLock(self._redis, resource, ttl=self._ttl, owner=self._name, guards=[self._guard])
+        lock = FencedLock(self._locks, resource, ttl=self._ttl, owner=self._name, guards=[self._guard])
         try:
             for _ in range(3):
                 try:
@@ -57,8 +57,8 @@ def body_of(balance: int) -> Iterator[bytes]:
     yield b"%d}" % balance
 
 
-def set_up(redis: str, service: str, ttl: float) -> Callable[..., None]:
-    return Worker(sys.argv[1], redis, service, ttl).deposit
+def set_up(coordinator: str, address: str, service: str, ttl: float) -> Callable[..., None]:
+    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), service, ttl).deposit
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Plays an act with two real uploaders and a reader, and measures the result.
 
 The director decides when a worker is paused, when it goes on and how slowly its data arrives. It does not decide what
-the processes, Redis and the store do then; that is recorded as they report it. The state of the store is read from it.
+the processes and the servers do then; that is recorded as they report it. The state of the store is read from it.
 """
 
 import time
@@ -24,7 +24,7 @@ DAYS = {"A": Day(40, 60), "B": Day(70, 80)}
 
 LANES = (
     Lane("A", "A: MONDAY", hue=1),
-    Lane("lock", "REDIS"),
+    Lane("lock", "LOCK"),
     Lane("B", "B: TUESDAY", hue=2),
     Lane("store", "STORE (S3)"),
     Lane("reader", "READER SEES", hue=3),

@@ -1,16 +1,25 @@
 """The acts, and what is said about them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from examples.drawing.events import Event
+from examples.drawing.kinds import KINDS
+from examples.drawing.kinds import Style as Look
 from examples.drawing.terminal import STYLES, Style
 from examples.object_upload import director
 from examples.object_upload.director import DAYS, SUNDAY, Outcome, whole_day
 from examples.stage.director import Act
-from examples.stage.story import Story
+from examples.stage.story import Story, pause_of
 
 _STYLES = {**STYLES, "stopped": Style("31"), "torn": Style("1;31"), "whole": Style("32")}
+
+_KINDS = {
+    **KINDS,
+    "stopped": Look("bad", dashed=True),
+    "torn": Look("bad", chip=True, dashed=True),
+    "whole": Look(dashed=True),
+}
 
 _ACTS = (
     Act("1", "only a lock that expires", "lock_only", fenced=False, resumes_early=False, harms=True),
@@ -43,12 +52,15 @@ _WHY = {
 
 
 class UploadStory(Story[Outcome]):
+    NAME = "object-upload"
+    TITLE = "A paused uploader goes on late"
     ACTS = _ACTS
     SETTINGS = _SETTINGS
     WHY = _WHY
     LANES = director.LANES
     STYLES = _STYLES
-    COLUMNS = "in the store   torn reads"
+    HEAD = ("In the store", "Torn reads")
+    KINDS: ClassVar[Mapping[str, Look]] = _KINDS
 
     def introduction(self, ttl: float) -> list[str]:
         days = {"Sunday": SUNDAY, "Monday": DAYS["A"], "Tuesday": DAYS["B"]}
@@ -59,12 +71,9 @@ class UploadStory(Story[Outcome]):
                 f"On Sunday: {sums['Sunday']}."
             ),
             f"Process A uploads Monday's ({sums['Monday']}), then process B uploads Tuesday's ({sums['Tuesday']}).",
-            "Each takes a lock in Redis. Each grant of the lock has a number: #1 for the first, #2 for the next.",
+            "Each takes a lock. Each grant of the lock has a number: #1 for the first, #2 for the next.",
             "A third process reads the files all the time. A read is torn if its files are from different days.",
-            (
-                f"But A is paused during its upload for longer than its lock lives ({ttl:g} s), as in a long GC pause: "
-                "the signal SIGSTOP pauses it, and SIGCONT resumes it."
-            ),
+            pause_of(ttl, "during its upload, as in a long GC pause"),
         ]
 
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:
@@ -99,8 +108,8 @@ class UploadStory(Story[Outcome]):
             return f"{state}. {outcome.torn} of {outcome.reads} reads were torn. The others saw {days}."
         return f"{state}. None of {outcome.reads} reads was torn. They saw {days}."
 
-    def cells(self, outcome: Outcome) -> str:
-        return f"{outcome.final!s:13}  {'✗' if outcome.torn else '✓'} {outcome.torn} of {outcome.reads}"
+    def cells(self, outcome: Outcome) -> list[str]:
+        return [str(outcome.final), f"{'✗' if outcome.torn else '✓'} {outcome.torn} of {outcome.reads}"]
 
     def expectation(self, act: Act) -> str:
         if act.harms:

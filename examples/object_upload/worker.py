@@ -7,12 +7,11 @@ on stdout.
 import sys
 from collections.abc import Callable, Iterator
 
-import redis
-
 from examples.object_upload.store import open_store
 from examples.object_upload.uploads import Day, ObjectHasNewerFence, guarded, lock_only, textbook
+from examples.stage.coordinators import CHOICES
 from examples.stage.reports import command, report, serve
-from fencing import FencedLock, Lease, LeaseLost, StaleFence
+from fencing import Coordinator, FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import ObjectStoreGuard
 
 
@@ -36,10 +35,10 @@ class Reports:
 
 
 class Worker:
-    def __init__(self, name: str, redis_url: str, s3_url: str, bucket: str, ttl: float) -> None:
+    def __init__(self, name: str, locks: Coordinator, s3_url: str, bucket: str, ttl: float) -> None:
         self._name = name
         self._ttl = ttl
-        self._redis = redis.Redis.from_url(redis_url)
+        self._locks = locks
         self._store = open_store(s3_url, bucket)
         self._guard = ObjectStoreGuard(self._store)
         self._guard.verify()  # so that the first act does not wait for it
@@ -47,7 +46,7 @@ class Worker:
     def upload(self, how: str, resource: str, north: int, south: int) -> None:
         day, show = Day(north, south), Reports()
         guards = [self._guard] if how == "guarded" else []
-        lock = FencedLock(self._redis, resource, ttl=self._ttl, owner=self._name, guards=guards)
+        lock = FencedLock(self._locks, resource, ttl=self._ttl, owner=self._name, guards=guards)
         try:
             if how == "lock_only":
                 lock_only(lock, self._store, day, show)
@@ -66,8 +65,8 @@ class Worker:
         report("done")
 
 
-def set_up(redis: str, s3: str, bucket: str, ttl: float) -> Callable[..., None]:
-    return Worker(sys.argv[1], redis, s3, bucket, ttl).upload
+def set_up(coordinator: str, address: str, s3: str, bucket: str, ttl: float) -> Callable[..., None]:
+    return Worker(sys.argv[1], CHOICES[coordinator].open(address, ttl=ttl), s3, bucket, ttl).upload
 
 
 if __name__ == "__main__":

@@ -3,16 +3,19 @@
 They hold throw-away data and listen on 127.0.0.1 only. Not for production: durability is switched off.
 """
 
+from examples.servers.clocks import FakeClock, MissingTool, find_faketime
 from examples.servers.cluster import RedisCluster, start_cluster
 from examples.servers.freezing import freeze
 from examples.servers.local import ServerError
 from examples.servers.objects import ObjectServer
 from examples.servers.postgres import PostgresBinary, PostgresServer, find_postgres_binaries, start_postgres
-from examples.servers.redis import RedisBinary, RedisServer, find_faketime, find_redis_binaries, start_redis
+from examples.servers.redis import RedisBinary, RedisServer, find_redis_binaries, start_redis
 from examples.servers.s3 import S3Server, find_s3, start_s3
 from examples.servers.sentinel import SentinelServers, start_sentinels
 
 __all__ = [
+    "FakeClock",
+    "MissingTool",
     "ObjectServer",
     "PostgresBinary",
     "PostgresServer",

@@ -110,11 +110,6 @@ def start_redis(
     return _start_binary(find_redis_binary(version), extra_args, environment)
 
 
-def find_faketime() -> Path | None:
-    """Return the library that gives a process another clock, or None. Debian: package faketime."""
-    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
-
-
 def find_redis_binary(version: str | None = None) -> RedisBinary:
     """The preferred binary of a version as `start_redis` takes it; raises ServerError when there is none."""
     wanted = tuple(map(int, version.split("."))) if version else ()

@@ -1,4 +1,4 @@
-"""A worker process of a story in one file: it runs the functions of that file, as the director says.
+"""A worker process of a story in one file: it runs functions of that file, and of those it imports.
 
 Started as ``python -m examples.stage.actor NAME MODULE``.
 """
@@ -13,7 +13,7 @@ import psycopg
 
 from examples.stage.coordinators import CHOICES
 from examples.stage.reports import command, report, serve
-from fencing import FencedLock, Lease, LeaseLost, StaleFence
+from fencing import Fence, FencedLock, Lease, LeaseLost, StaleFence
 from storage_guards import PsycopgGuard
 
 
@@ -53,7 +53,7 @@ class Actor:
         """Go on when the director says so."""
         command()
 
-    def write(self, lease: Lease | None, query: str, parameters: Any) -> None:
+    def write(self, lease: Lease | Fence | None, query: str, parameters: Any) -> None:
         """Write with one statement: through the guard, or without a lease directly."""
         if lease:
             self.guard.write(lease, query, parameters)
@@ -64,10 +64,10 @@ class Actor:
 def set_up(**settings: Any) -> Callable[..., None]:
     name, module = sys.argv[1:]
     actor = Actor(name, **settings)
-    story = importlib.import_module(module)
+    importlib.import_module(module)  # while the servers start
 
-    def play(function: str, arguments: dict[str, Any]) -> None:
-        getattr(story, function)(actor, **arguments)
+    def play(module: str, function: str, arguments: dict[str, Any]) -> None:
+        getattr(importlib.import_module(module), function)(actor, **arguments)
         report("done")
 
     return play

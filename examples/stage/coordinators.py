@@ -1,15 +1,20 @@
 """The coordinators that a demo can run on. One entry each: how its servers start, and how a process opens it."""
 
+import os
+import secrets
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import redis
-from sqlalchemy import create_engine
+import redis.sentinel
+from redis.cluster import ClusterNode
 
-from examples.servers import start_postgres, start_redis
-from fencing import Coordinator, RedisCoordinator, RedlockCoordinator, SQLCoordinator
+from examples.servers import MissingTool, SentinelServers, start_cluster, start_postgres, start_redis, start_sentinels
+from examples.servers.redis import URL_VARIABLE
+from examples.servers.sentinel import SERVICE
+from fencing import Coordinator, RedisCoordinator, RedlockCoordinator
 
 LONGEST_TTL = 30.0
 """Seconds: the longest that a demo may ask for. All coordinators of the same nodes must agree on it."""
@@ -17,14 +22,26 @@ LONGEST_TTL = 30.0
 NODE_TIMEOUT = 0.2
 """Seconds: more than by default, because all five share one machine with everything else."""
 
+CALM = 10.0
+"""Seconds of silence after which a server is replaced: on a busy machine, no failover that nobody asked for."""
+
 
 class Choice(NamedTuple):
     title: str
     """Where its locks are."""
-    start: Callable[[ExitStack], str]
+    start_servers: Callable[[ExitStack], str]
     """Start its servers, which the stack removes again, and return their address: a text."""
     open: Callable[..., Coordinator]
     """Return the coordinator at an address; with the options of locks."""
+
+    def start(self, stack: ExitStack) -> str:
+        """Start its servers, and return their address; raises MissingTool where a package is missing."""
+        try:
+            return self.start_servers(stack)
+        except ModuleNotFoundError as error:
+            raise MissingTool(
+                f"{self.title} need the Python package {error.name}: `make demo` installs it into .venv"
+            ) from error
 
 
 def _start_redis(stack: ExitStack) -> str:
@@ -38,12 +55,26 @@ def _start_redlock(stack: ExitStack) -> str:
     return addresses
 
 
+def _start_sentinel(stack: ExitStack) -> str:
+    return sentinel_address(stack.enter_context(start_sentinels(replicas=1, down_after=CALM)))
+
+
+def sentinel_address(servers: SentinelServers) -> str:
+    """Return the address of Sentinels that run already."""
+    return _joined(servers.addresses)
+
+
+def _start_cluster(stack: ExitStack) -> str:
+    cluster = stack.enter_context(start_cluster(replicas=0, node_timeout_ms=int(CALM * 1000)))
+    return _joined([(server.host, server.port) for server in cluster.servers])
+
+
 def _start_sqlite(stack: ExitStack) -> str:
     directory = stack.enter_context(TemporaryDirectory(prefix="fencing-demo-"))
     return _with_tables(f"sqlite:///{directory}/locks.db")
 
 
-def _start_sql(stack: ExitStack) -> str:
+def _start_postgresql(stack: ExitStack) -> str:
     postgres = stack.enter_context(start_postgres())
     url = postgres.create_database()
     stack.callback(postgres.drop_database, url)
@@ -51,9 +82,8 @@ def _start_sql(stack: ExitStack) -> str:
 
 
 def _with_tables(url: str) -> str:
-    engine = create_engine(url)
-    SQLCoordinator(engine).create_tables()
-    engine.dispose()
+    with _open_sql(url) as coordinator:
+        coordinator.create_tables()
     return url
 
 
@@ -61,18 +91,52 @@ def _open_redis(address: str, **options: Any) -> Coordinator:
     return RedisCoordinator(redis.Redis.from_url(address), **options)
 
 
-def _open_redlock(address: str, **options: Any) -> RedlockCoordinator:
+def _open_redlock(address: str, *, ttl: float = 10.0, **options: Any) -> RedlockCoordinator:
     clients = [redis.Redis.from_url(url) for url in address.split(",")]
-    return RedlockCoordinator(clients, longest_ttl=LONGEST_TTL, node_timeout=NODE_TIMEOUT, **options)
+    timeout = min(NODE_TIMEOUT, ttl / 4)
+    return RedlockCoordinator(clients, ttl=ttl, longest_ttl=LONGEST_TTL, node_timeout=timeout, **options)
 
 
-def _open_sql(address: str, **options: Any) -> Coordinator:
+def _open_sentinel(address: str, **options: Any) -> Coordinator:
+    sentinel: Any = redis.sentinel.Sentinel
+    return RedisCoordinator(sentinel(_split(address)).master_for(SERVICE), **options)
+
+
+def _open_cluster(address: str, **options: Any) -> Coordinator:
+    node: Any = ClusterNode
+    nodes = [node(host, port) for host, port in _split(address)]
+    return RedisCoordinator(redis.RedisCluster(startup_nodes=nodes), **options)
+
+
+def _open_sql(address: str, **options: Any) -> Any:
+    from sqlalchemy import create_engine  # not every demo installs it
+
+    from fencing import SQLCoordinator
+
     return SQLCoordinator(create_engine(address), **options)
+
+
+def _joined(addresses: list[tuple[str, int]]) -> str:
+    return ",".join(f"{host}:{port}" for host, port in addresses)
+
+
+def _split(address: str) -> list[tuple[str, int]]:
+    return [(host, int(port)) for host, _, port in (one.rpartition(":") for one in address.split(","))]
 
 
 CHOICES: Mapping[str, Choice] = {
     "redis": Choice("locks in Redis", _start_redis, _open_redis),
+    "sentinel": Choice("locks in Redis behind Sentinels", _start_sentinel, _open_sentinel),
+    "cluster": Choice("locks in a Redis Cluster", _start_cluster, _open_cluster),
     "redlock": Choice("locks in five independent Redis", _start_redlock, _open_redlock),
-    "sql": Choice("locks in PostgreSQL", _start_sql, _open_sql),
+    "postgresql": Choice("locks in PostgreSQL", _start_postgresql, _open_sql),
     "sqlite": Choice("locks in SQLite", _start_sqlite, _open_sql),
 }
+
+
+def names_of_our_own() -> str:
+    """Return what resources begin with. Other programs may use a Redis that was named by its URL.
+
+    The names share a hash tag, so at most one counter stays there.
+    """
+    return f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""

@@ -1,10 +1,15 @@
-"""The texts that all demos share. The result of an act is told from what was recorded and measured."""
+"""The texts and the page that all demos share. The result of an act is told from what was recorded and measured."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from examples.drawing.events import Event, Lane, Recorder
+from examples.drawing.kinds import KINDS
+from examples.drawing.kinds import Style as Look
+from examples.drawing.page import Section, Table, legend, page, reasons, write_page
+from examples.drawing.picture import picture
 from examples.drawing.terminal import STYLES, Style, draw
 from examples.stage.director import Act
 from examples.stage.screen import Screen
@@ -30,7 +35,23 @@ class Outcome(Protocol):
 O = TypeVar("O", bound=Outcome)  # noqa: E741 - an outcome
 
 
+WIDTH = 1000
+"""Pixels: of a picture, at least."""
+
+
+def pause_of(ttl: float, when: str) -> str:
+    """Return the sentence about the pause."""
+    return (
+        f"But A is paused for longer than its lock lives ({ttl:g} s), {when}: "
+        "the signal SIGSTOP pauses it, and SIGCONT resumes it."
+    )
+
+
 class Story(ABC, Generic[O]):
+    NAME: ClassVar[str]
+    """Of the page's file."""
+    TITLE: ClassVar[str]
+    """Of the page."""
     ACTS: ClassVar[Sequence[Act]]
     SETTINGS: ClassVar[Mapping[str, str]]
     """Shown before an act."""
@@ -38,8 +59,11 @@ class Story(ABC, Generic[O]):
     """Shown after an act, where the result is the expected one."""
     LANES: ClassVar[Sequence[Lane]]
     STYLES: ClassVar[Mapping[str, Style]] = STYLES
-    COLUMNS: ClassVar[str]
-    """Of the summary."""
+    """How kinds of events look in the terminal."""
+    KINDS: ClassVar[Mapping[str, Look]] = KINDS
+    """How they look in a picture."""
+    HEAD: ClassVar[Sequence[str]]
+    """Over the columns of the table with the results."""
     LOCK_ENDS: ClassVar[Mapping[str, str]] = {
         "expires": "has expired. It cannot know that A is only paused",
         "free": "is free again",
@@ -53,17 +77,17 @@ class Story(ABC, Generic[O]):
     def sentences(self, event: Event) -> Mapping[str, Callable[[], str]]:
         """Return, by kind, the functions that describe an event; other kinds are not described."""
 
-    @abstractmethod
     def measured(self, outcome: O) -> dict[str, Any]:
-        """Return what is recorded of an outcome."""
+        """Return what is recorded of an outcome, beside what all stories record."""
+        return {}
 
     @abstractmethod
     def verdict(self, outcome: O, events: Sequence[Event]) -> str:
         """Return the result of an act in one or two sentences."""
 
     @abstractmethod
-    def cells(self, outcome: O) -> str:
-        """Return its line under ``COLUMNS``."""
+    def cells(self, outcome: O) -> Sequence[str]:
+        """Return its line under ``HEAD``."""
 
     @abstractmethod
     def expectation(self, act: Act) -> str:
@@ -108,6 +132,7 @@ class Story(ABC, Generic[O]):
             "measured",
             act.title,
             **self.measured(outcome),
+            cells=list(self.cells(outcome)),
             good=outcome.good,
             as_expected=outcome.as_expected,
             setting=self.SETTINGS[act.key],
@@ -126,9 +151,13 @@ class Story(ABC, Generic[O]):
 
     def summarize(self, screen: Screen, outcomes: Sequence[O]) -> None:
         """Show the measured results side by side."""
-        title = max(len(outcome.act.title) for outcome in outcomes)
-        head = f"{'ACT':4}{'':{title}}  {self.COLUMNS}"
-        lines = [f"{outcome.act.key:4}{outcome.act.title:{title}}  {self.cells(outcome)}" for outcome in outcomes]
+        title = max((len(outcome.act.title) for outcome in outcomes), default=0)
+        rows = [self.HEAD, *(self.cells(outcome) for outcome in outcomes)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        columns = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in rows]
+        head = f"{'ACT':4}{'':{title}}  {columns[0]}"
+        acts = [outcome.act for outcome in outcomes]
+        lines = [f"{act.key:4}{act.title:{title}}  {line}" for act, line in zip(acts, columns[1:], strict=True)]
         screen.say()
         screen.say("─" * min(screen.width, max(map(len, [head, *lines]))))
         screen.say(head, "1")
@@ -137,6 +166,34 @@ class Story(ABC, Generic[O]):
         for outcome in outcomes:
             if not outcome.as_expected:
                 screen.say(self._not_as_expected(outcome.act), "1;31")
+
+    def draw_act(self, measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
+        """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
+        name, title = f"act-{measured.act}" + ("-narrow" if narrow else ""), f"Act {measured.act}: {measured.text}"
+        width = 0 if alone else WIDTH
+        kinds = self.KINDS
+        return picture(events, self.LANES, name=name, title=title, width=width, kinds=kinds, narrow=narrow, alone=alone)
+
+    def write_report(self, path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
+        """Write the page there, or into a new temporary directory, and return its path."""
+        return write_page(path, f"{self.NAME}.html", self.report(introduction, events))
+
+    def report(self, introduction: str, events: Sequence[Event]) -> str:
+        """Return the page, made from the recorded events alone."""
+        measured = [event for event in events if event.kind == "measured"]
+        rows = [[f"Act {event.act}", event.text, *event.data["cells"]] for event in measured]
+        table = Table(["Act", "", *self.HEAD], rows, [event.data["good"] for event in measured])
+        sections = [self._section(event, [other for other in events if other.act == event.act]) for event in measured]
+        return page(self.TITLE, introduction, table, sections)
+
+    def _section(self, measured: Event, events: Sequence[Event]) -> Section:
+        data = measured.data
+        wide, narrow = self.draw_act(measured, events), self.draw_act(measured, events, narrow=True)
+        notes = [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note]
+        title = f"Act {measured.act}: {measured.text}"
+        return Section(
+            f"act-{measured.act}", title, data["setting"], wide, narrow, data["verdict"], data["good"], notes
+        )
 
     def _not_as_expected(self, act: Act) -> str:
         return f"Act {act.key} did NOT have the expected result: {self.expectation(act)}."

@@ -3,15 +3,12 @@
 A module with a subclass of `Tale` and, as functions, what its actors do. `perform` runs it.
 """
 
-import os
 import random
-import secrets
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import psycopg
@@ -19,13 +16,9 @@ import redis
 from sqlalchemy.exc import SQLAlchemyError
 
 from examples.drawing.events import Event, Recorder
-from examples.drawing.kinds import KINDS
-from examples.drawing.page import Section, Table, legend, page, reasons, write_page
-from examples.drawing.picture import picture
 from examples.servers import start_postgres
-from examples.servers.redis import URL_VARIABLE
 from examples.stage import director
-from examples.stage.coordinators import CHOICES
+from examples.stage.coordinators import CHOICES, names_of_our_own
 from examples.stage.director import Act
 from examples.stage.process import WorkerProcess
 from examples.stage.run import Demo, Options, run
@@ -33,8 +26,6 @@ from examples.stage.screen import Screen
 from examples.stage.story import Story
 from fencing import FencingError
 from storage_guards import PsycopgGuard
-
-WIDTH = 1000
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,9 @@ class Scene(director.Director):
         return self._refused
 
     def start(self, name: str, function: Callable[..., None], **arguments: Any) -> None:
-        """Let an actor run a function of the tale's file."""
-        self._workers[name].send(function=function.__name__, arguments=arguments)
+        """Let an actor run a function of the tale's file, or of another one."""
+        module = self._tale.module if function.__module__ == "__main__" else function.__module__
+        self._workers[name].send(module=module, function=function.__name__, arguments=arguments)
 
     def until(self, name: str, *kinds: str) -> str:
         """Record what an actor shows, up to one of these kinds; return that kind."""
@@ -165,12 +157,8 @@ class Scene(director.Director):
 
 
 class Tale(Story[Result]):
-    NAME: ClassVar[str]
-    TITLE: ClassVar[str]
     ABOUT: ClassVar[str]
     ACTORS: ClassVar[Sequence[str]] = ("A", "B")
-    HEAD: ClassVar[Sequence[str]]
-    """Over the columns of the table."""
     TABLES: ClassVar[str]
     """SQL that creates the tables of the story."""
     SHOWN_AS_BAR: ClassVar[Sequence[str]] = ()
@@ -179,7 +167,7 @@ class Tale(Story[Result]):
     COORDINATORS: ClassVar[Sequence[str]] = tuple(CHOICES)
 
     @property
-    def _module(self) -> str:
+    def module(self) -> str:
         return f"examples.stories.{self.NAME.replace('-', '_')}"  # not its __module__: that may be __main__
 
     @abstractmethod
@@ -202,44 +190,14 @@ class Tale(Story[Result]):
             return {}
         return {event.kind: lambda: f"{event.lane}: {event.text}."} if event.lane not in ("lock", "outcome") else {}
 
-    def measured(self, outcome: Result) -> dict[str, Any]:
-        return {"cells": list(outcome.cells)}
-
     def verdict(self, outcome: Result, events: Sequence[Event]) -> str:
         return outcome.verdict
 
-    def cells(self, outcome: Result) -> str:
-        return "  ".join(f"{cell:14}" for cell in outcome.cells)
+    def cells(self, outcome: Result) -> Sequence[str]:
+        return outcome.cells
 
     def expectation(self, act: Act) -> str:
         return "something goes wrong" if act.harms else "all is well"
-
-    def draw_act(self, measured: Event, events: Sequence[Event], *, narrow: bool = False, alone: bool = False) -> str:
-        """Return the picture of an act from its events; `alone`: as an SVG file of its own."""
-        name, title = f"act-{measured.act}" + ("-narrow" if narrow else ""), f"Act {measured.act}: {measured.text}"
-        width = 0 if alone else WIDTH
-        return picture(events, self.LANES, name=name, title=title, width=width, kinds=KINDS, narrow=narrow, alone=alone)
-
-    def write_report(self, path: Path | None, introduction: str, events: Sequence[Event]) -> Path:
-        """Write the page there, or into a new temporary directory, and return its path."""
-        return write_page(path, f"{self.NAME}.html", self.report(introduction, events))
-
-    def report(self, introduction: str, events: Sequence[Event]) -> str:
-        """Return the page, made from the recorded events alone."""
-        measured = [event for event in events if event.kind == "measured"]
-        rows = [[f"Act {event.act}", event.text, *event.data["cells"]] for event in measured]
-        table = Table(["Act", "", *self.HEAD], rows, [event.data["good"] for event in measured])
-        sections = [self._section(event, [other for other in events if other.act == event.act]) for event in measured]
-        return page(self.TITLE, introduction, table, sections)
-
-    def _section(self, measured: Event, events: Sequence[Event]) -> Section:
-        data = measured.data
-        wide, narrow = self.draw_act(measured, events), self.draw_act(measured, events, narrow=True)
-        notes = [note for note in (data["why"], legend(events), *reasons(events, "tried")) if note]
-        title = f"Act {measured.act}: {measured.text}"
-        return Section(
-            f"act-{measured.act}", title, data["setting"], wide, narrow, data["verdict"], data["good"], notes
-        )
 
     def set_up(self, stack: ExitStack, screen: Screen, recorder: Recorder, options: Options) -> Scene:
         """Start the actors and the servers; the stack removes all of it again."""
@@ -248,7 +206,7 @@ class Tale(Story[Result]):
         settings: dict[str, dict[str, Any]] = {}
 
         def hire(name: str) -> WorkerProcess:
-            worker = WorkerProcess(name, "examples.stage.actor", self._module)
+            worker = WorkerProcess(name, "examples.stage.actor", self.module)
             stack.callback(worker.close)
             if settings:
                 worker.send(**settings[name])
@@ -276,8 +234,7 @@ class Tale(Story[Result]):
             ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items()) + f"; {choice.title}.", "2"
         )
         coordinator = stack.enter_context(choice.open(address))
-        # Other programs may use this Redis: take names of our own, under one hash tag.
-        prefix = f"{{fencing-demo}}:{secrets.token_hex(4)}:" if URL_VARIABLE in os.environ else ""
+        prefix = names_of_our_own()
         return Scene(
             self, database, address, hire, workers, coordinator, guard, recorder, screen, options=options, prefix=prefix
         )
@@ -288,7 +245,4 @@ FAILURES = (FencingError, SQLAlchemyError, redis.RedisError, psycopg.Error)
 
 def perform(tale: Tale, arguments: Sequence[str] | None = None) -> int:
     """Return 0: each act had the expected result. 1: one had not, or failed. 130, 143: interrupted."""
-    demo = Demo(
-        tale._module, tale.ABOUT, tale, tale.set_up, tale.write_report, tale.draw_act, FAILURES, tale.COORDINATORS
-    )
-    return run(demo, arguments)
+    return run(Demo(tale.module, tale.ABOUT, tale, tale.set_up, FAILURES, tale.COORDINATORS), arguments)

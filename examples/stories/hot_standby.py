@@ -24,10 +24,7 @@ def process(actor: Actor, resource: str, act: str, guarded: bool) -> None:
             actor.show("takes", f"takes order {number}", source="data", number_of_order=number)
             actor.wait()
             shipment = "INSERT INTO shipped VALUES (%s, %s, %s)", [act, number, actor.name]
-            if guarded:
-                actor.guard.write(lease, *shipment)
-            else:
-                actor.connection.execute(*shipment)
+            actor.write(lease if guarded else None, *shipment)
             actor.show("shipped", f"ships order {number}", target="data")
 
 
@@ -37,7 +34,6 @@ class HotStandby(Tale):
     ABOUT = __doc__ or ""
     LANES = (Lane("A", "PROCESSOR", 1), Lane("lock", "LOCK"), Lane("B", "STANDBY", 2), Lane("data", "SHIPPED ORDERS"))
     HEAD = ("Orders", "Shipments")
-    COLUMNS = "orders          shipments"
     TABLES = "CREATE TABLE shipped (act text, number integer, processor text)"
     ACTS = (
         Act("1", "only a lock", "plain", fenced=False, resumes_early=False, harms=True),
@@ -45,7 +41,7 @@ class HotStandby(Tale):
     )
     SETTINGS = {
         "1": "The processor A has the lock, and the standby B waits for it. A is stopped in the middle of an order.",
-        "2": "Who takes the lock also claims in the database. A is stopped at the same moment.",
+        "2": "A process that takes the lock also claims in the database. A is stopped at the same moment.",
     }
     WHY = {
         "1": "A asks before each order whether it still has the lock. But it was stopped after it had asked, and when "

@@ -1,124 +1,110 @@
-"""Show how one server that restarts without its data makes Redlock grant a lock twice, and what prevents that."""
+"""Show four ways in which Redlock by the book makes two holders or a wrong number, and what prevents the damage."""
 
-import secrets
 import sys
+from collections.abc import Sequence
 from contextlib import ExitStack
 
-import redis
-
-from examples.drawing.events import Event, Lane
-from examples.servers import RedisServer, start_redis
-from examples.stage.actor import Actor
-from examples.stage.coordinators import CHOICES
+from examples.drawing.events import Event
 from examples.stage.director import Act
-from examples.stage.tale import Result, Scene, Tale, perform
-from fencing import CoordinatorUnavailable
+from examples.stage.tale import Result, Scene, perform
+from examples.stories.five_servers import ALL, FiveServers
+from examples.stories.redlock_locks import by_the_book, with_this_library
+from examples.stories.redlock_texts import PATIENT_TTL, RedlockTexts
 
-PATIENT_TTL = 30.0
-"""Seconds. No lock expires during an act."""
-
-
-def by_the_book(actor: Actor, key: str, address: str) -> None:
-    """Take a lock at a majority, as the description of Redlock says, and work."""
-    token, granted = secrets.token_hex(16), 0
-    for url in address.split(","):
-        try:
-            client = redis.Redis.from_url(url, socket_timeout=0.5, retry=None)
-            granted += bool(client.set(key, token, nx=True, px=int(PATIENT_TTL * 1000)))
-        except redis.RedisError:
-            pass  # a server that is down counts as a refusal
-    work(actor, granted >= 3, f"granted by {granted} of 5")
+OVERWRITTEN, REFUSED, ALONE = "overwritten", "late write refused", "one holder"
 
 
-def with_this_library(actor: Actor, key: str, address: str) -> None:
-    """Try once to take a lock of this library, and work."""
-    coordinator = CHOICES["redlock"].open(address, ttl=PATIENT_TTL, owner=actor.name)
-    try:
-        lease = coordinator.lock(key).try_acquire()
-    except CoordinatorUnavailable:  # it says how long the servers that restarted wait
-        lease = None
-    work(actor, lease is not None, "granted" if lease else "no majority: 3, 4, 5 wait")
-
-
-def work(actor: Actor, granted: bool, text: str) -> None:
-    if granted:
-        actor.show("got", text, source="nodes")
-        actor.wait()
-    else:
-        actor.show("missed", text, source="nodes")
-
-
-class Redlock(Tale):
-    NAME = "redlock"
-    TITLE = "One of five servers restarts without its data"
+class Redlock(RedlockTexts):
     ABOUT = __doc__ or ""
-    LANES = (Lane("A", "A", 1), Lane("nodes", "FIVE REDIS SERVERS"), Lane("B", "B", 2))
-    HEAD = ("At work at once", "Result")
-    COLUMNS = "at work at once  result"
-    TABLES = "SELECT 1"
+    TABLES = "CREATE TABLE result (act text PRIMARY KEY, writer text, number bigint)"
     COORDINATORS = ("redlock",)
-    ACTS = (
-        Act("1", "Redlock by the book", "book", fenced=False, resumes_early=False, harms=True),
-        Act("2", "Redlock of this library", "library", fenced=False, resumes_early=False, harms=False),
+    EXPECTED = (
+        dict.fromkeys(("1a", "2a", "3a", "4a"), OVERWRITTEN)
+        | dict.fromkeys(("1b", "3b", "4b"), REFUSED)
+        | {"2b": ALONE}
     )
-    SETTINGS = {
-        "1": "Servers 4 and 5 are down when A takes the lock, so servers 1, 2 and 3 grant it. Then 4 and 5 come back, "
-        "and 3 restarts without its data.",
-        "2": "The same. But a server that has restarted grants nothing for as long as a lock may live.",
-    }
-    WHY = {
-        "1": "Servers 3, 4 and 5 are a majority that knows nothing of A's lock. Nobody was paused, no clock was wrong.",
-        "2": "B got no majority. A pause can still make two holders, as in `make demo`: so keep the guard, here too.",
-    }
-
-    def introduction(self, ttl: float) -> list[str]:
-        return [
-            "A and B want a lock that counts if three of five independent Redis servers grant it.",
-            f"The lock lives {PATIENT_TTL:g} s, longer than an act lasts.",
-        ]
 
     def start_coordinator(self, stack: ExitStack, choice: str) -> str:
-        self.servers: dict[str, list[RedisServer]] = {}
-        for act in self.ACTS:  # an act leaves servers that wait
-            self.servers[act.key] = [stack.enter_context(start_redis(own=True, local=True)) for _ in range(5)]
-        address = self._address(self.ACTS[-1])
-        with CHOICES[choice].open(address) as coordinator:
-            coordinator.initialise()  # type: ignore[attr-defined]
-        return address
-
-    def _address(self, act: Act) -> str:
-        return ",".join(server.url for server in self.servers[act.key])
+        return ",".join(f"redis://127.0.0.1:{port}" for port in ALL)  # nothing: each act has servers of its own
 
     def play(self, scene: Scene, act: Act) -> Result:
-        third, *last = self.servers[act.key][2:]
-        for server in last:
-            server.kill()
-        scene.recorder.add("nodes", "killed", "4 and 5 are down")
-        granted = [self._take(scene, act, "A")]
-        for server in last:
-            server.restart()
-        scene.recorder.add("nodes", "found", "4 and 5 are back")
-        third.kill()
-        third.restart(keep_data=False)
-        scene.recorder.add("nodes", "killed", "3 restarts, empty")
-        granted.append(self._take(scene, act, "B"))
-        for name, bar in zip("AB", granted, strict=True):
-            if bar:
-                scene.recorder.close(bar, "still at work")
-                scene.finish(name)
-        count = sum(bar is not None for bar in granted)
-        verdict = f"{count} processes were at work at once." if count > 1 else "Only A was at work. B was refused."
-        cell = "two holders" if count > 1 else "one holder"
-        return Result(act, count == 1, verdict, [str(count), cell], complete=granted[0] is not None)
+        scene.query("INSERT INTO result VALUES (%s, '', 0)", act.key)
+        self.got = dict[str, int]()
+        """The number that each has got. By the book, in the first acts: 0."""
+        self.at_work = dict[str, Event]()
+        self.pause: Event | None = None
+        with ExitStack() as stack:
+            servers = FiveServers(stack, scene, clocks=act.key[0] == "3")
+            if act.key[0] in "14":
+                self._pause(scene, act, servers)
+            elif act.key[0] == "2":
+                self._enter(scene, act, servers, "A", (1, 2, 3))
+                servers.restart_empty(3)
+                self._enter(scene, act, servers, "B", ALL)
+            else:
+                self._enter(scene, act, servers, "A", (1, 2, 3, 4))
+                servers.jump(3, 4)
+                self._enter(scene, act, servers, "B", ALL)
+            for name in "BA":
+                self._write(scene, act, name)
+        return self._measure(scene, act)
 
-    def _take(self, scene: Scene, act: Act, name: str) -> Event | None:
-        """Let an actor try to take the lock; return what it does then, if it got it."""
+    def _pause(self, scene: Scene, act: Act, servers: FiveServers) -> None:
+        """Let A be paused at its work, until B has the lock."""
+        one, many, others = ((1,), (1, 2, 3), (3, 4, 5)) if act.key[0] == "4" else ((), ALL, ALL)
+        if one:
+            self._enter(scene, act, servers, "B", one)
+        self._enter(scene, act, servers, "A", many)
+        self.pause = scene.pause("A")
+        servers.wait_for_expiry(scene.resource)
+        self._enter(scene, act, servers, "B", others)
+
+    def _enter(self, scene: Scene, act: Act, servers: FiveServers, name: str, reached: Sequence[int]) -> None:
+        """Let an actor try to take the lock at the servers that it reaches."""
+        servers.reach(reached, name)
         function = by_the_book if act.how == "book" else with_this_library
-        scene.start(name, function, key=scene.resource, address=self._address(act))
-        if scene.until(name, "got", "missed") == "got":
-            return scene.recorder.open(name, "at-work", "is AT WORK")
+        ttl = scene.ttl if act.key[0] in "14" else PATIENT_TTL
+        request = {"key": scene.resource, "address": servers.address, "act": act.key, "numbered": act.key[0] == "4"}
+        scene.start(name, function, ttl=ttl, **request)
+        if scene.until(name, "got", "missed") == "missed":
+            scene.until(name, "done")
+            return
+        self.got[name] = scene.last["is_"]
+        self.at_work[name] = scene.recorder.open(name, "at-work", "is AT WORK")
+        if act.fenced:
+            scene.data("claimed", f"claimed: {name}", source=name)
+
+    def _write(self, scene: Scene, act: Act, name: str) -> None:
+        """Let an actor that is at work write."""
+        if name not in self.at_work:
+            return
+        if name == "A" and self.pause:
+            scene.resume(name, self.pause)
+        scene.go_on(name)
+        kind = scene.until(name, "wrote", "refused")
+        scene.recorder.close(
+            self.at_work[name], "stops" if kind == "refused" else "has done its work", at=scene.last["at"]
+        )
+        if kind == "wrote" and name == "A" and "B" in self.at_work:
+            scene.data("damaged", "A's", flag="B's RESULT IS LOST")
+        elif kind == "wrote":
+            scene.data("written", f"{name}'s")
         scene.until(name, "done")
-        return None
+
+    def _measure(self, scene: Scene, act: Act) -> Result:
+        [[writer]] = scene.query("SELECT writer FROM result WHERE act = %s", act.key)
+        if "B" not in self.got:
+            cell, verdict = ALONE, "Only A was at work. B was refused."
+        elif writer == "A":
+            cell, verdict = OVERWRITTEN, "A and B were at work at once. A's late write replaced B's result."
+        else:
+            cell, verdict = REFUSED, "A and B were at work at once. The database refused A's late write."
+        numbers = [self.got[name] for name in "AB" if name in self.got]
+        complete = cell == self.EXPECTED[act.key] and bool(scene.refused) == (cell == REFUSED)
+        if act.key[0] == "4":
+            verdict = f"A's number was {numbers[0]}, B's {numbers[-1]}. {verdict}"
+            complete = complete and (numbers[0] == numbers[-1]) == act.harms and sorted(numbers) == numbers
+        return Result(act, cell != OVERWRITTEN, verdict, [str(len(numbers)), cell], scene.refused, complete)
 
 
 STORY = Redlock()

@@ -49,10 +49,7 @@ def execute(actor: Actor, resource: str, order: str, port: int, guarded: bool, r
             price = int(reply.read())
         actor.show("priced", f"gets {price}", source="prices")
         booking = "INSERT INTO bookings VALUES (%s, %s, %s)", [order, actor.name, price]
-        if guarded:
-            actor.guard.write(lease, *booking)
-        else:
-            actor.connection.execute(*booking)
+        actor.write(lease if guarded else None, *booking)
         actor.show("booked", f"books {price}", target="data")
 
 
@@ -69,7 +66,6 @@ class SlowWork(Tale):
         Lane("data", "BOOKINGS"),
     )
     HEAD = ("Orders", "Booked")
-    COLUMNS = "orders          booked"
     TABLES = "CREATE TABLE bookings (act text, centre text, price integer)"
     ACTS = (
         Act("1", "a lock that is not renewed", "plain", fenced=False, resumes_early=False, harms=True),

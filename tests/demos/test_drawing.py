@@ -200,6 +200,23 @@ def assert_self_contained(root: ElementTree.Element) -> None:
         assert "@import" not in (element.text or "")
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("--quiet: #59636e", "--quiet: #b0b0b0", "faint"),
+        ("--quiet: #9aa4b0", "--quiet: #3a3a3a", "faint"),  # in the dark
+        ("</h1>", '</h1><img src="http://127.0.0.1:1/x.png"/>', "request"),
+    ],
+)
+def test_the_browser_notices(before: str, after: str, problem: str, tmp_path: Path) -> None:
+    require_browser()
+    markup = page_with(pair(EVENTS, "one"))
+    assert before in markup
+    rendered = render(markup.replace(before, after, 1), tmp_path)
+    assert problem in {kind for _, kind, *_ in rendered.problems} | {"request" for line in rendered.console}
+
+
 def test_nothing_covers_anything_else(tmp_path: Path) -> None:
     """In a browser, with texts of all widths, as wide as can be and as narrow as can be."""
     require_browser()
@@ -212,7 +229,9 @@ def test_nothing_covers_anything_else(tmp_path: Path) -> None:
             for kind, text in (("found", "MMMM WWWW @@@@ %%%%"), ("refused", "数え上げる番号が古い"), ("x", "x" * 70))
         )
     ]
-    bars = [Event("q", "held", "twice", at, at + 1.5, "ends", lasting=True) for at in (1.05, 1.55, 2.05)]
+    bars = [
+        Event(name, "held", "twice", at, at + 1.5, "ends", lasting=True) for name in "pq" for at in (1.05, 1.55, 2.05)
+    ]
     pictures = [
         pair(events, f"number-{number}", width)
         for number, (events, width) in enumerate([(EVENTS, 0), (EVENTS, 1100), ([*wide, *bars], 0)])

@@ -6,9 +6,7 @@ from xml.etree import ElementTree
 import pytest
 
 from examples.drawing.events import Event
-from examples.failover.__main__ import PAPER
 from examples.failover.story import STORY
-from examples.gc_pause.report import report
 from examples.servers import PostgresServer, RedisServer
 from tests.support.browser import browser, render
 from tests.support.demos import run_demo
@@ -38,7 +36,7 @@ def test_the_two_acts(any_redis: RedisServer, postgres_server: PostgresServer, t
 
     recorded = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
     drawn = run.drawn.read_text(encoding="utf-8")
-    assert drawn == report(" ".join(STORY.introduction(1.5)), recorded, paper=PAPER)
+    assert drawn == STORY.report(" ".join(STORY.introduction(1.5)), recorded)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
     pictures = [picture for picture in root.iter(SVG) if picture.get("class") == "timeline"]
     assert len(pictures) == 2

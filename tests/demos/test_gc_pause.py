@@ -12,7 +12,6 @@ import pytest
 from examples.drawing.events import Event, Lane
 from examples.drawing.terminal import Look, draw
 from examples.gc_pause.director import Outcome
-from examples.gc_pause.report import report, write_report
 from examples.gc_pause.story import STORY
 from examples.servers import PostgresServer, RedisServer
 from tests.support import wait_until
@@ -62,7 +61,7 @@ def check_page(run: Run, directory: Path) -> None:
     """The pictures: from the recorded events and nothing else, and legible."""
     events = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
     drawn = run.drawn.read_text(encoding="utf-8")
-    assert drawn == report(" ".join(STORY.introduction(1.5)), events)
+    assert drawn == STORY.report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
     pictures = [
         picture for picture in root.iter("{http://www.w3.org/2000/svg}svg") if picture.get("class") == "timeline"
@@ -149,7 +148,7 @@ def test_the_expected_result_is_compared_with_the_measured_one(
 
 def test_the_drawing_goes_to_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    paths = [write_report(None, "", []) for _ in range(2)]
+    paths = [STORY.write_report(None, "", []) for _ in range(2)]
     assert len(set(paths)) == 2
     for path in paths:
         assert path.name == "gc-pause.html"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from examples.servers import RedisServer
+from tests.support.browser import browser, render
 from tests.support.demos import run_demo
 
 DEMO = "examples.http_service"
@@ -32,5 +33,9 @@ def test_the_acts(any_redis: RedisServer, tmp_path: Path) -> None:
         assert of_b[:4] == ["acquired", "read", "sending", "wrote"]
         [b_wrote] = [event for event in events if (event["lane"], event["kind"]) == ("B", "wrote")]
         assert b_wrote["start"] < pause["end"]
-    assert "A late write to a service" in run.drawn.read_text("utf-8")
+    drawn = run.drawn.read_text("utf-8")
+    assert "A late write to a service" in drawn
+    if browser() is not None:
+        rendered = render(drawn, tmp_path)
+        assert (rendered.problems, rendered.console) == ([], [])
     assert run.output.endswith(f"\nPictures, for a browser: {run.drawn}\n")

@@ -12,7 +12,6 @@ import pytest
 
 from examples.drawing.events import Event
 from examples.object_upload.director import Outcome
-from examples.object_upload.report import report
 from examples.object_upload.story import STORY
 from examples.object_upload.uploads import Seen
 from examples.servers import RedisServer, S3Server
@@ -66,7 +65,7 @@ def check_page(run: Run, directory: Path) -> None:
     """The pictures: from the recorded events and nothing else, and legible."""
     events = [Event(**{key: value for key, value in event.items() if key != "wall"}) for event in run.events]
     drawn = run.drawn.read_text(encoding="utf-8")
-    assert drawn == report(" ".join(STORY.introduction(1.5)), events)
+    assert drawn == STORY.report(" ".join(STORY.introduction(1.5)), events)
     root = ElementTree.fromstring(drawn.removeprefix("<!DOCTYPE html>"))
     pictures = [
         picture for picture in root.iter("{http://www.w3.org/2000/svg}svg") if picture.get("class") == "timeline"

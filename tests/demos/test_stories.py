@@ -5,7 +5,11 @@ from __future__ import annotations
 import importlib
 import random
 import re
+import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -13,9 +17,11 @@ import pytest
 from examples.__main__ import find_demos, play
 from examples.drawing.events import Event
 from examples.drawing.index import Entry, index
-from examples.servers import PostgresServer, RedisServer, find_faketime
+from examples.servers import MissingTool, PostgresServer, RedisServer, S3Server, find_faketime
+from examples.stage.coordinators import CHOICES
 from examples.stage.director import Act
-from examples.stage.tale import Result, Tale
+from examples.stage.run import Demo, run
+from examples.stage.tale import Result, Tale, perform
 from tests.support.browser import browser, render, require_browser
 from tests.support.demos import ROOT, run_demo
 from tests.support.fixtures import missing
@@ -27,11 +33,16 @@ HARMS = {
     "network_delay": {"1": "56"},
     "slow_work": {"1": "2"},
     "hot_standby": {"1": "5"},
-    "clock_jump": {"1": "57"},
-    "redlock": {"1": "two holders"},
+    "clock_jump": {"1": "56"},
+    "redlock": dict.fromkeys(("1a", "2a", "3a", "4a"), "overwritten"),
 }
 """By act in which something goes wrong: the last cell of its line."""
 STORIES = [module.rpartition(".")[2] for module in find_demos() if ".stories." in module]
+
+
+def require_tools(module: str) -> None:
+    if module.endswith(("clock_jump", "redlock")) and find_faketime() is None:
+        missing("faketime", "found no libfaketime (Debian and Ubuntu: apt-get install faketime)")
 
 
 def story(name: str) -> Tale:
@@ -44,18 +55,17 @@ def story(name: str) -> Tale:
 )
 def test_a_story(name: str, any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
     # The fixtures only say that there are servers: it starts its own.
-    if name == "clock_jump" and find_faketime() is None:
-        missing("faketime", "found no libfaketime (Debian and Ubuntu: apt-get install faketime)")
-    run = run_demo(f"examples.stories.{name}", tmp_path, "--ttl", "0.8")
-    assert run.status == 0, run.output
-    assert run.seconds < 60
-    assert run.environment.processes() == []
+    require_tools(name)
+    played = run_demo(f"examples.stories.{name}", tmp_path, "--ttl", "0.8")
+    assert played.status == 0, played.output
+    assert played.seconds < 60
+    assert played.environment.processes() == []
     tale = story(name)
-    measured = [event["data"] for event in run.events if event["kind"] == "measured"]
-    acts = [event["act"] for event in run.events if event["kind"] == "measured"]
+    measured = [event["data"] for event in played.events if event["kind"] == "measured"]
+    acts = [event["act"] for event in played.events if event["kind"] == "measured"]
     assert acts == [act.key for act in tale.ACTS]
     assert {act: data["cells"][-1] for act, data in zip(acts, measured, strict=True) if not data["good"]} == HARMS[name]
-    check_page(tale, run.events, run.drawn.read_text("utf-8"), tmp_path)
+    check_page(tale, played.events, played.drawn.read_text("utf-8"), tmp_path)
 
 
 def check_page(tale: Tale, events: list[dict[str, object]], drawn: str, directory: Path) -> None:
@@ -71,15 +81,92 @@ def check_page(tale: Tale, events: list[dict[str, object]], drawn: str, director
         assert min(rendered.smallest.values()) > 8
 
 
+# By demo: an act in which all should be well, and the act whose functions it is played with.
+BROKEN = {
+    "examples.gc_pause": ("3a", "1"),
+    "examples.object_upload": ("3a", "1"),
+    "examples.http_service": ("2", "1"),
+    "examples.failover": ("2", "1"),
+    "examples.stories.wrong_locks": ("8", "4"),
+    "examples.stories.redlock": ("1b", "1a"),
+}
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("coordinator", ["sql", "sqlite"])
-@pytest.mark.parametrize("module", ["examples.gc_pause", "examples.stories.network_delay"])
+@pytest.mark.parametrize("module", find_demos())
+def test_a_demo_fails_if_the_outcome_is_another(
+    module: str, any_redis: RedisServer, postgres_server: PostgresServer, s3_server: S3Server, tmp_path: Path
+) -> None:
+    """What should protect the data is taken away, and all else is played as always."""
+    require_tools(module)
+    safe, harmful = BROKEN.get(module, ("2", "1"))
+    played = run_demo("tests.support.broken_demo", tmp_path, BROKEN_DEMO=f"{module} {safe} {harmful}")
+    assert played.status == 1, played.output
+    assert f"Act {safe} did NOT have the expected result" in played.output
+    assert played.environment.processes() == []
+
+
+@pytest.mark.thorough
+def test_all_demos_and_their_index(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
+    """One of them, for the time it takes: the others are played above."""
+    command = [sys.executable, "-m", "examples", "--only", "hot_standby", "--html", str(tmp_path), "--seed", "7"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = (tmp_path / "index.html").read_text("utf-8")
+    assert 'href="hot-standby.html"' in made
+    assert (tmp_path / "hot-standby.html").exists()
+    assert "✗ Order 2 was shipped twice." in made
+    assert "✓ 4 orders, each shipped once." in made
+    if browser() is not None:
+        rendered = render(made.replace("smallest, problems", "smallest: 0, problems"), tmp_path)
+        assert (rendered.problems, rendered.console) == ([], [])
+
+
+def test_a_coordinator_that_a_demo_does_not_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        perform(story("wrong_locks"), ["--coordinator", "sqlite"])
+    assert "argument --coordinator: invalid choice: 'sqlite'" in capsys.readouterr().err
+
+
+def test_a_coordinator_whose_package_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sqlalchemy", None)  # as if it were missing
+    with ExitStack() as stack, pytest.raises(MissingTool, match="locks in SQLite need the Python package sqlalchemy"):
+        CHOICES["sqlite"].start(stack)
+
+
+def test_an_act_without_its_tool_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Director:
+        def play(self, act: Act) -> Result:
+            if act.key == "2":
+                raise MissingTool("no sextant here: harbours have it")
+            return Result(act, not act.harms, "It is so.", ["1", "2"])
+
+    demo = Demo("examples.none", "", story("hot_standby"), lambda *_: cast("Any", Director()), ())
+    assert run(demo, ["--html", str(tmp_path / "page.html")]) == 1
+    assert "Act 2 was left out: no sextant here: harbours have it." in capsys.readouterr().out
+    assert run(demo, ["--html", str(tmp_path / "page.html"), "--act", "1"]) == 0
+    assert "It is so." in (tmp_path / "page.html").read_text("utf-8")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("module", "coordinator"),
+    [
+        *(("examples.gc_pause", coordinator) for coordinator in CHOICES if coordinator != "redis"),
+        *(("examples.stories.network_delay", coordinator) for coordinator in ("cluster", "postgresql")),
+        *(("examples.stories.hot_standby", coordinator) for coordinator in ("redlock", "sqlite")),
+        ("examples.stories.slow_work", "sentinel"),
+        ("examples.object_upload", "sqlite"),
+        ("examples.http_service", "sqlite"),
+    ],
+)
 def test_on_another_coordinator(
     module: str, coordinator: str, any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
-    run = run_demo(module, tmp_path, "--ttl", "0.8", "--coordinator", coordinator, "--seed", "7")
-    assert run.status == 0, run.output
-    assert run.environment.processes() == []
+    only = ("--act", "3") if module == "examples.gc_pause" else ()
+    played = run_demo(module, tmp_path, "--ttl", "0.8", "--coordinator", coordinator, "--seed", "7", *only)
+    assert played.status == 0, played.output
+    assert played.environment.processes() == []
 
 
 def test_each_story_has_its_target_and_its_line_in_the_readme() -> None:

@@ -1,0 +1,63 @@
+"""Five independent Redis servers of a story: each behind a proxy, so that it can be out of reach."""
+
+from collections.abc import Collection
+from contextlib import ExitStack
+
+from examples.servers import FakeClock, start_redis
+from examples.servers.proxy import Proxy
+from examples.stage.coordinators import CHOICES
+from examples.stage.tale import Scene
+
+ALL = (1, 2, 3, 4, 5)
+JUMP = 3600
+"""Seconds, of a clock."""
+
+
+class FiveServers:
+    """They start at once, and `stack` removes them. `clocks`: their clocks can jump."""
+
+    def __init__(self, stack: ExitStack, scene: Scene, *, clocks: bool) -> None:
+        self._scene = scene
+        self._clocks = {number: stack.enter_context(FakeClock()) for number in ALL if clocks}
+        self._servers = {}
+        for number in ALL:
+            environment = self._clocks[number].environment if clocks else None
+            version = "8" if clocks else None  # Debian's Redis 7 hangs with a clock of ours
+            server = start_redis(own=True, local=True, version=version, environment=environment)
+            self._servers[number] = stack.enter_context(server)
+        self._proxies = {n: stack.enter_context(Proxy(server.host, server.port)) for n, server in self._servers.items()}
+        self.address = ",".join(self._proxies[number].url(server.url) for number, server in self._servers.items())
+        with CHOICES["redlock"].open(self.address) as coordinator:
+            coordinator.initialise()  # type: ignore[attr-defined]
+
+    def reach(self, numbers: Collection[int], name: str) -> None:
+        """Let only these be reached, from now on."""
+        for number, proxy in self._proxies.items():
+            proxy.restore() if number in numbers else proxy.refuse()
+        missing = [str(number) for number in ALL if number not in numbers]
+        self._note(f"{name} cannot reach {', '.join(missing)}" if missing else f"{name} reaches all")
+
+    def restart_empty(self, number: int) -> None:
+        """Restart one without its data."""
+        self._servers[number].kill()
+        self._servers[number].restart(keep_data=False)
+        self._note(f"{number} restarts, empty", "killed")
+
+    def jump(self, *numbers: int) -> None:
+        """Set the clocks of some forward, until they say so."""
+        for number in numbers:
+            with self._servers[number].client() as client:
+                before = client.time()[0]
+                self._clocks[number].set(JUMP)
+                self._scene.passes(lambda before=before, client=client: client.time()[0] > before + JUMP / 2)  # type: ignore[misc]
+        self._note(f"clocks of {' and '.join(map(str, numbers))} jump {JUMP} s", "jumped")
+
+    def wait_for_expiry(self, key: str) -> None:
+        """Wait until no server has the lock."""
+        for server in self._servers.values():
+            with server.client() as client:
+                self._scene.passes(lambda client=client: not client.exists(key))  # type: ignore[misc]
+        self._note("the lock has expired")
+
+    def _note(self, text: str, kind: str = "found") -> None:
+        self._scene.recorder.add("nodes", kind, text)

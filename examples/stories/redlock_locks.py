@@ -1,0 +1,77 @@
+"""Redlock by the book, and this library's. Compare yours.
+
+`actor` belongs to the demo: it shows what happens, and waits where a pause can happen as well.
+"""
+
+import redis
+
+from examples.stage.actor import Actor
+from examples.stage.coordinators import CHOICES
+from examples.stage.reports import report
+from examples.stories.hand_made import Right
+from fencing import CoordinatorUnavailable, StaleFence
+
+WRITE = "UPDATE result SET writer = %s, number = %s WHERE act = %s AND number <= %s"
+
+
+def by_the_book(actor: Actor, key: str, address: str, act: str, ttl: float, numbered: bool) -> None:
+    """Take the lock at a majority, as the description of Redlock says, work, and write.
+
+    `numbered`: the highest count of the servers that granted it goes with the write, and the row refuses a lower one.
+    """
+    locks, counts = [], []
+    for url in address.split(","):
+        client = redis.Redis.from_url(url, socket_timeout=0.5, retry=None)
+        lock = Right(client, key, ttl, step=lambda: None)
+        try:
+            if lock.acquire():
+                counts.append(int(client.incr(f"{key}:number")))
+                locks.append(lock)
+        except redis.RedisError:
+            pass  # a server that is down counts as a refusal
+    if len(locks) < 3:
+        for lock in locks:
+            lock.release()
+        actor.show("missed", f"granted by {len(locks)} of 5", source="nodes")
+        return
+    number = max(counts) if numbered else 0
+    actor.show(
+        "got", f"gets number {number}" if numbered else f"granted by {len(locks)} of 5", source="nodes", is_=number
+    )
+    actor.wait()
+    if actor.connection.execute(WRITE, [actor.name, number, act, number]).rowcount:
+        actor.show("wrote", "writes", target="data")
+    else:
+        report("refused", reason=f"the row has a higher number than {number}", newest=None)
+
+
+def with_this_library(actor: Actor, key: str, address: str, act: str, ttl: float, numbered: bool) -> None:
+    """Try once to take a lock of this library, which claims in the database; work, and write through the guard.
+
+    `numbered`: the numbers come from the counts alone, and not from clocks as well. The claim comes afterwards.
+    Within the acquire, it would replace a number that repeats, so one could not see whether the servers prevent it.
+    """
+    options = {
+        "ttl": ttl,
+        "owner": actor.name,
+        "clock_floor": not numbered,
+        "guards": [] if numbered else [actor.guard],
+    }
+    coordinator = CHOICES["redlock"].open(address, **options)
+    try:
+        lease = coordinator.lock(key).try_acquire()
+        if lease and numbered:
+            actor.guard.claim(lease.fence)
+    except (CoordinatorUnavailable, StaleFence):  # its text says which servers wait; or: the number repeats
+        lease = None
+    if lease is None:
+        actor.show("missed", "granted by no majority", source="nodes")
+        return
+    number = lease.fence.number
+    actor.show("got", f"gets number {number}" if numbered else "granted by a majority", source="nodes", is_=number)
+    actor.wait()
+    try:
+        actor.guard.write(lease, WRITE, [actor.name, number, act, number])
+        actor.show("wrote", "writes", target="data")
+    except StaleFence as late:
+        report("refused", reason=str(late), newest=None)
