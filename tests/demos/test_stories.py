@@ -50,9 +50,8 @@ def story(name: str) -> Tale:
     return found
 
 
-@pytest.mark.parametrize(
-    "name", [name if name == "hot_standby" else pytest.param(name, marks=pytest.mark.thorough) for name in STORIES]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", STORIES)
 def test_a_story(name: str, any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
     # The fixtures only say that there are servers: it starts its own.
     require_tools(name)
@@ -216,6 +215,7 @@ def test_a_demo_that_fails_is_named_in_the_index(tmp_path: Path, capsys: pytest.
     assert "did not come out as it should" in index("All", "It begins.", [entry])
 
 
+@pytest.mark.thorough
 def test_the_index_fits_on_all_widths(tmp_path: Path) -> None:
     require_browser()
     entries = [
