@@ -13,24 +13,17 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
-from fencing.kernel.effects import Plan, Sleep
-from fencing.kernel.errors import (
-    CoordinatorUnavailable,
-    GuardUnavailable,
-    OutcomeUnknown,
-    StaleFence,
-    StaleRead,
-    UnclaimedFence,
-)
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
-from fencing.kernel.retry import LEAST_SECONDS, Backoff, NoReply, retry
-from fencing.redis.calls import Call, call_without_token
+from fencing.redis.calls import call_without_token
 from fencing.redis.keys import slot_of
 from fencing.redis.scripts import Script
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.continuity import Acknowledged, Continuity, check, new_id
 from storage_guards.redis.commands import READS, WRITES, check_keys, encode, mark_key, packed_command
-from storage_guards.redis.replies import State, check_policy, decoded, error_of, failed_command, state_of
+from storage_guards.redis.replies import State, check_policy, decoded, failed_command, state_of
+from storage_guards.redis.requests import Requests
 from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, checked_script
 from storage_guards.sending import Sending
 
@@ -39,8 +32,6 @@ POLICY_SECONDS = 60.0
 
 MOST_UNSETTLED = 1000
 """How many writes with an unknown outcome a guard remembers. The oldest are forgotten."""
-
-_BACKOFF = Backoff(0.02, 0.5)
 
 Holder = Fence | HasFence
 _Request = tuple[Script, list[bytes], list[Any]]
@@ -54,15 +45,14 @@ class RedisBase:
 
     def __init__(self, client: Any, *, timeout: float, cluster: bool, address: str) -> None:
         self._timeout = check_timeout(timeout)
-        self._cluster, self._address = cluster, address
-        pool = getattr(client, "connection_pool", client)
-        self._continuity = Continuity(pool)
-        self._decode = bool(getattr(pool, "connection_kwargs", None) and pool.connection_kwargs.get("decode_responses"))
+        self._cluster, self._requests = cluster, Requests(address)
+        self._continuity = Continuity(getattr(client, "connection_pool", client))
+        self._decode = bool(client.get_encoder().decode_responses)
         self._policy_until = 0.0
         self._unsettled: dict[str, None] = {}  # ids of writes, the oldest first
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self._address}, timeout {self._timeout:g} s>"
+        return f"<{type(self).__name__} on {self._requests.address}, timeout {self._timeout:g} s>"
 
     # Claims and marks
 
@@ -101,16 +91,15 @@ class RedisBase:
             state = state_of(fence.resource, reply[2])
             raise StaleFence(fence=fence, mark=None if state is None else state.mark)
         if asks:
-            check_policy(reply[1], self._address)
+            check_policy(reply[1], self._requests.address)
             self._policy_until = time.monotonic() + POLICY_SECONDS
         return {fence: self._present(fence, found) for fence, found in zip(fences, reply[2:], strict=True)}
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         check_resource(resource)
         deadline = time.monotonic() + self._timeout
-        reply = yield from self._plan_call(
-            call_without_token(READ_MARKS, (mark_key(resource),), ()), resource, deadline
-        )
+        call = call_without_token(READ_MARKS, (mark_key(resource),), ())
+        reply = yield from self._requests.plan_repeated(call, resource, deadline)
         state = state_of(resource, reply[0])
         return None if state is None else state.mark
 
@@ -186,7 +175,7 @@ class RedisBase:
         )
         call = call_without_token(script, names, (*args, *parts))
         try:
-            reply = yield from self._plan_once(call, first.resource, deadline, unknown, sending)
+            reply = yield from self._requests.plan_once(call, first.resource, deadline, unknown, sending)
         except BaseException:
             if sending.unknown is not None:
                 self._note_unsettled(id_)
@@ -269,7 +258,7 @@ class RedisBase:
             arguments += (fence.number, fence.token, newest[fence])
         arguments += parts
         call = call_without_token(READ, names, tuple(arguments))
-        reply = yield from self._plan_call(call, fences[0].resource, time.monotonic() + self._timeout)
+        reply = yield from self._requests.plan_repeated(call, fences[0].resource, time.monotonic() + self._timeout)
         if reply[0] == b"changed":
             fence = fences[reply[1]]
             self._present(fence, reply[2])
@@ -301,53 +290,8 @@ class RedisBase:
     def _plan_ask(self, script: Script, fences: list[Fence], args: Sequence[str | int], deadline: float) -> Plan[Any]:
         """Run a script that may be repeated, on the marks."""
         keys = tuple(mark_key(fence.resource) for fence in fences)
-        return (yield from self._plan_call(call_without_token(script, keys, tuple(args)), fences[0].resource, deadline))
-
-    def _plan_call(self, call: Call, resource: str, deadline: float) -> Plan[Any]:
-        """Perform a call that may be repeated. An attempt has half of the time, so that a lost reply is one of two."""
-        seconds = max(deadline - time.monotonic(), LEAST_SECONDS)
-
-        def give_up(failed: NoReply) -> GuardUnavailable:
-            return self._unavailable(failed, resource, "a claim may have happened")
-
-        try:
-            answer = yield from retry(
-                lambda timeout, _: call._replace(timeout=timeout),
-                clock=time.monotonic,
-                attempt_seconds=max(seconds / 2, LEAST_SECONDS),
-                deadline=deadline,
-                backoff=_BACKOFF,
-                give_up=give_up,
-            )
-        except CoordinatorUnavailable as refused:
-            raise error_of(refused, resource) from refused
-        return answer.value
-
-    def _plan_once(
-        self, call: Call, resource: str, deadline: float, unknown: OutcomeUnknown, sending: Sending
-    ) -> Plan[Any]:
-        """Perform a call that writes. It is not repeated once it may have run."""
-        failures = 0
-        while True:
-            sending.unknown = unknown
-            try:
-                return (yield call._replace(timeout=max(deadline - time.monotonic(), LEAST_SECONDS)))
-            except NoReply as failed:
-                if failed.may_have_run:
-                    raise unknown from failed.cause
-                sending.unknown = None
-                if time.monotonic() >= deadline:
-                    raise self._unavailable(failed, resource, "nothing was written") from failed.cause
-            except CoordinatorUnavailable as refused:
-                sending.unknown = None
-                raise error_of(refused, resource) from refused
-            failures += 1
-            yield Sleep(min(_BACKOFF.pause(failures), max(deadline - time.monotonic(), 0)))
-
-    def _unavailable(self, failed: NoReply, resource: str, done: str) -> GuardUnavailable:
-        return GuardUnavailable(
-            f"Redis at {self._address} gave no answer in time ({failed}); {done}; retry", resource=resource
-        )
+        call = call_without_token(script, keys, tuple(args))
+        return (yield from self._requests.plan_repeated(call, fences[0].resource, deadline))
 
 
 class Written(NamedTuple):

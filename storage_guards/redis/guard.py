@@ -13,8 +13,8 @@ from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.redis.base import RedisBase
+from storage_guards.redis.clients import CLUSTERS, check_client, connections_of
 from storage_guards.redis.commands import Argument, Command
-from storage_guards.redis.nodes import CLUSTERS, check_client, connections_of
 from storage_guards.redis.transaction import Block
 from storage_guards.sending import Sending
 
