@@ -1,7 +1,9 @@
 """The plans of both Redis guards. Sync and async perform the same ones.
 
 A write is one script. It is accepted if the mark is the fence's own, and its newest write id is the expected one. So of
-two writes that expect the same state one is refused, also if one of them arrives late.
+two writes that expect the same state one is refused, also if one of them arrives late. It also names the history of its
+server (the replication id), and is accepted in that one only. So it is known where a write may land whose reply was
+lost.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class RedisBase:
         self._continuity = Continuity(getattr(client, "connection_pool", client))
         self._decode = bool(client.get_encoder().decode_responses)
         self._policy_until = 0.0
+        self._histories: dict[int, str] = {}  # of the server of each slot, as it was found last
         self._unsettled: dict[str, None] = {}  # ids of writes, the oldest first
 
     def __repr__(self) -> str:
@@ -77,8 +80,11 @@ class RedisBase:
         """Return the fences that one script can claim; outside a Cluster that is all of them."""
         groups: dict[int, list[Fence]] = {}
         for fence in fences:
-            groups.setdefault(slot_of(fence.resource.encode()) if self._cluster else 0, []).append(fence)
+            groups.setdefault(self._slot(fence), []).append(fence)
         return list(groups.values())
+
+    def _slot(self, fence: Fence) -> int:
+        return slot_of(fence.resource.encode()) if self._cluster else 0
 
     def _plan_claim_group(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
         asks = time.monotonic() >= self._policy_until or self._cluster
@@ -93,20 +99,25 @@ class RedisBase:
         if asks:
             check_policy(reply[1], self._requests.address)
             self._policy_until = time.monotonic() + POLICY_SECONDS
-        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[2:], strict=True)}
+        self._note_history(fences[0], reply[2])
+        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[3:], strict=True)}
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         check_resource(resource)
         deadline = time.monotonic() + self._timeout
         call = call_without_token(READ_MARKS, (mark_key(resource),), ())
         reply = yield from self._requests.plan_repeated(call, resource, deadline)
-        state = state_of(resource, reply[0])
+        state = state_of(resource, reply[1])
         return None if state is None else state.mark
 
     def _plan_states(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
         """Read the marks, which must be the fences' own."""
-        reply = yield from self._plan_ask(READ_MARKS, fences, [], deadline)
-        return {fence: self._present(fence, found) for fence, found in zip(fences, reply, strict=True)}
+        history, *marks = yield from self._plan_ask(READ_MARKS, fences, [], deadline)
+        self._note_history(fences[0], history)
+        return {fence: self._present(fence, found) for fence, found in zip(fences, marks, strict=True)}
+
+    def _note_history(self, fence: Fence, history: bytes) -> None:
+        self._histories[self._slot(fence)] = history.decode("ascii")
 
     @staticmethod
     def _present(fence: Fence, found: list[Any]) -> State:
@@ -126,7 +137,7 @@ class RedisBase:
             yield from self._plan_claim(holders, deadline - time.monotonic())
         last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
         newest = {fence: known.write_id for fence, known in last.items() if known is not None}
-        if len(newest) < len(fences):
+        if len(newest) < len(fences) or self._slot(fences[0]) not in self._histories:
             states = yield from self._plan_states(fences, deadline)
             newest = {fence: state.writes[0] for fence, state in states.items()}
         while True:
@@ -163,23 +174,8 @@ class RedisBase:
         sending: Sending,
     ) -> Plan[Written | tuple[Fence, State]]:
         """Send a write once. Return its replies, or the fence whose mark is in another state, and that state."""
-        script, keys, parts = request
         id_ = new_id()
-        args: list[Any] = [len(fences), id_]
-        for fence in fences:
-            args += (fence.number, fence.token, newest[fence])
-        names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
-        first, known = fences[0], last[fences[0]]
-        unknown = OutcomeUnknown(
-            fence=first, seq=1 + (known.seq if known else 0), recent_writes=f"{id_} {newest[first]}"
-        )
-        call = call_without_token(script, names, (*args, *parts))
-        try:
-            reply = yield from self._requests.plan_once(call, first.resource, deadline, unknown, sending)
-        except BaseException:
-            if sending.unknown is not None:
-                self._note_unsettled(id_)
-            raise
+        reply = yield from self._plan_ask_to_write(fences, newest, last, request, id_, deadline, sending)
         if reply[0] == b"changed":
             sending.unknown = None
             fence = fences[reply[1]]
@@ -196,6 +192,45 @@ class RedisBase:
             raise failed_command(reply[2], reply[3])
         value = reply[2] if len(reply) > 2 else None
         return Written(decoded(value) if self._decode else value)
+
+    def _plan_ask_to_write(
+        self,
+        fences: list[Fence],
+        newest: dict[Fence, str],
+        last: dict[Fence, Acknowledged | None],
+        request: _Request,
+        id_: str,
+        deadline: float,
+        sending: Sending,
+    ) -> Plan[Any]:
+        """Send a write, and again if the server has another history than the write names: then it was not done."""
+        script, keys, parts = request
+        first, known = fences[0], last[fences[0]]
+        states: list[str | int] = []
+        for fence in fences:
+            states += (fence.number, fence.token, newest[fence])
+        names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
+        slot = self._slot(first)
+        while True:
+            history = self._histories[slot]
+            writes = f"{id_} {newest[first]} {history}"
+            unknown = OutcomeUnknown(fence=first, seq=1 + (known.seq if known else 0), recent_writes=writes)
+            call = call_without_token(script, names, (len(fences), id_, history, *states, *parts))
+            try:
+                reply = yield from self._requests.plan_once(call, first.resource, deadline, unknown, sending)
+            except BaseException:
+                if sending.unknown is not None:
+                    self._note_unsettled(id_)
+                raise
+            if reply[0] != b"elsewhere":
+                return reply
+            sending.unknown = None
+            self._note_history(first, reply[1])
+            if time.monotonic() >= deadline:
+                raise GuardUnavailable(
+                    f"another Redis answers than before; nothing was written to {first.resource!r}; retry",
+                    resource=first.resource,
+                )
 
     def _note_unsettled(self, id_: str) -> None:
         """Note a write of which it is unknown whether it has happened."""
@@ -271,14 +306,15 @@ class RedisBase:
 
     def _plan_landed(self, error: OutcomeUnknown, timeout: float | None) -> Plan[bool | None]:
         fence, writes = check_unknown(error).fence, error.recent_writes.split()
-        if len(writes) != 2:
+        if len(writes) < 2:
             return None
+        write, expected, history = (*writes, "")[:3]
         deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
-        args: list[str | int] = [fence.number, fence.token, *writes, new_id()]
+        args: list[str | int] = [fence.number, fence.token, write, expected, history, new_id()]
         reply = yield from self._plan_ask(SETTLE, [fence], args, deadline)
         landed = {b"landed": True, b"never": False}.get(reply[0])
         if landed is not None:
-            self._settle(writes[:1])
+            self._settle([write])
         return landed
 
     # Requests

@@ -1,4 +1,4 @@
-"""The guard on a small Redis Cluster of two primaries: slots that move, a node that is silent, a slot that nobody has."""
+"""The guard on a small Redis Cluster: slots that move, a node that is silent, a slot that no node has."""
 
 from __future__ import annotations
 

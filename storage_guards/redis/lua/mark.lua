@@ -21,3 +21,10 @@ local function count_write(key, mark, id)
   redis.call('HINCRBY', key, 'seq', 1)
   return redis.call('HGET', key, 'seq')
 end
+
+-- Returns the id of this server's history of writes, and that of the one it continues. A server that is promoted, or that starts
+-- again, begins a new history. Empty: it does not tell.
+local function histories()
+  local info = redis.call('INFO', 'replication')
+  return string.match(info, 'master_replid:(%x+)') or '', string.match(info, 'master_replid2:(%x+)') or ''
+end
