@@ -203,8 +203,8 @@ class RedisGuard(RedisBase):
             timeout: seconds to wait, at most the guard's own.
 
         Returns:
-            None: it can no longer be known, because 16 later writes came, or the mark was lost, or another Redis
-            answers that does not continue the history of the one that was written to. Read the data under a lease.
+            None: it can no longer be known. 16 later writes came, or the mark was lost, or another Redis answers, such
+            as a former primary. Read the data under a lease.
 
         Raises:
             TypeError: ``error`` is no OutcomeUnknown. Pass the error that a write raised.
