@@ -35,6 +35,8 @@ POLICY_SECONDS = 60.0
 MOST_UNSETTLED = 1000
 """How many writes with an unknown outcome a guard remembers. The oldest are forgotten."""
 
+_OWN_WRITE = "this guard object wrote to it meanwhile: inside a block, write with the transaction, not with the guard"
+
 Holder = Fence | HasFence
 _Request = tuple[Script, list[bytes], list[Any]]
 
@@ -161,7 +163,7 @@ class RedisBase:
         last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
         changed = yield from self._plan_send(holders, fences, newest, last, request, deadline, sending)
         if not isinstance(changed, Written):
-            raise StaleRead(resource=changed[0].resource)
+            raise self._stale_block(*changed)
 
     def _plan_send(
         self,
@@ -296,11 +298,16 @@ class RedisBase:
         reply = yield from self._requests.plan_repeated(call, fences[0].resource, time.monotonic() + self._timeout)
         if reply[0] == b"changed":
             fence = fences[reply[1]]
-            self._present(fence, reply[2])
-            raise StaleRead(resource=fence.resource)
+            raise self._stale_block(fence, self._present(fence, reply[2]))
         if isinstance(reply[1], RedisError):
             raise reply[1]
         return decoded(reply[1]) if self._decode else reply[1]
+
+    def _stale_block(self, fence: Fence, state: State) -> StaleRead:
+        """Return the error of a block whose mark has another state than at its begin."""
+        last = self._continuity.last(fence, fence)
+        is_own = last is not None and last.write_id == state.writes[0]
+        return StaleRead(resource=fence.resource, hint=_OWN_WRITE if is_own else None)
 
     # Outcomes
 
