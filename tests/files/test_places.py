@@ -76,7 +76,7 @@ def test_a_fork_while_another_thread_opens_a_folder(tmp_path: Path, monkeypatch:
                 found += os.readlink(f"/proc/self/fd/{fd}") == str(place(tmp_path.resolve()))
         return found
 
-    monkeypatch.setattr(io.os, "open", slow_open)
+    monkeypatch.setattr(os, "open", slow_open)
     thread = threading.Thread(target=guard.claim, args=(NEWER,))
     thread.start()
     assert opened.wait(10)
@@ -156,7 +156,7 @@ def test_publications_at_once_disturb_no_other(tmp_path: Path, monkeypatch: pyte
             others[0].start()
             others[0].join(0.2)
 
-    monkeypatch.setattr(io.os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "mkdir", mkdir)
     assert (guard.publish(MINE, {"a": b"mine"}) / "a").read_bytes() == b"mine"
     others[0].join()
     assert sorted((path / "a").read_bytes() for path in place(tmp_path).glob("folder-*")) == [b"mine", b"other"]

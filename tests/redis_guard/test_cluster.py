@@ -130,13 +130,14 @@ def test_the_search_for_a_primary_is_part_of_the_time_out(side: Side, cluster: R
 def test_a_slot_that_no_node_has(side: Side, cluster: RedisCluster) -> None:
     guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=0.3)
     side.call(guard.claim, MINE)
-    primary = cluster.primary_of_slot(SLOT)
-    for server in cluster.servers:
-        server.client().execute_command("CLUSTER", "DELSLOTS", SLOT)
+    owner: Any = cluster.primary_of_slot(SLOT).client()
+    admins: list[Any] = [server.client() for server in cluster.servers]
+    for admin in admins:
+        admin.execute_command("CLUSTER", "DELSLOTS", SLOT)
     try:
         assert "not served" in str(side.expect(GuardUnavailable, guard.claim, NEWER))
     finally:
-        primary.client().execute_command("CLUSTER", "ADDSLOTS", SLOT)
+        owner.execute_command("CLUSTER", "ADDSLOTS", SLOT)
         cluster.wait_until_ready()
 
 
