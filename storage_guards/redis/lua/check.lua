@@ -13,8 +13,8 @@ for i = 1, count do
   end
   checked[i] = mark
 end
-local history = histories()
-if history ~= ARGV[3] then return {'elsewhere', history} end
+local here = history()
+if here ~= ARGV[3] then return {'elsewhere', here} end
 for i = 1, count do seqs[i] = count_write(KEYS[i], checked[i], ARGV[2]) end
 
 local function text_of(failure)

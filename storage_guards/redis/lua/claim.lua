@@ -18,4 +18,4 @@ for i, key in ipairs(KEYS) do
     redis.call('HSET', key, 'number', number, 'token', token, 'seq', '0', 'writes', marks[i][4])
   end
 end
-return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', (histories()), unpack(marks)}
+return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', history(), unpack(marks)}

@@ -8,8 +8,7 @@
 local mark, found = mark_at(KEYS[1]), {}
 for id in string.gmatch(mark[4] or '', '%S+') do found[id] = true end
 if found[ARGV[3]] then return {'landed'} end
-local history, continued = histories()
-if ARGV[5] == '' or (ARGV[5] ~= history and ARGV[5] ~= continued) then return {'unknown'} end
+if ARGV[5] == '' or (ARGV[5] ~= history() and ARGV[5] ~= history('master_replid2')) then return {'unknown'} end
 if not found[ARGV[4]] then return {'unknown'} end
 if newest_of(mark) == ARGV[4] and mark[1] == ARGV[1] and mark[2] == ARGV[2] then count_write(KEYS[1], mark, ARGV[6]) end
 return {'never'}
