@@ -141,7 +141,9 @@ class RedisBase:
         newest = {fence: known.write_id for fence, known in last.items() if known is not None}
         if len(newest) < len(fences) or self._slot(fences[0]) not in self._histories:
             states = yield from self._plan_states(fences, deadline)
-            newest = {fence: state.writes[0] for fence, state in states.items()}
+            newest = {
+                fence: state.writes[0] for fence, state in states.items()
+            } | newest  # what was acknowledged counts
         while True:
             changed = yield from self._plan_send(holders, fences, newest, last, request, deadline, sending)
             if isinstance(changed, Written):

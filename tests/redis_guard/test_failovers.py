@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from fencing import (
     OutcomeUnknown,
     UnclaimedFence,
 )
+from storage_guards import AsyncRedisGuard, RedisGuard
 from storage_guards.redis.scripts import WRITE
 from tests.support.fixtures import ProxyFactory, RedisFactory
 from tests.support.redis_guards import guard_of
@@ -21,6 +23,13 @@ MINE = Fence("orders:42", 5, "a" * 22)
 NEWER = Fence("orders:42", 6, "b" * 22)
 OTHER = Fence("orders:43", 5, "c" * 22)
 SET_1, SET_2 = ("SET", "total", 1), ("SET", "total", 2)
+
+
+@dataclass(eq=False)
+class Holder:
+    """What guards need of a lease."""
+
+    fence: Fence
 
 
 class Pair:
@@ -63,6 +72,22 @@ def test_a_failover_to_a_replica_that_lags(side: Side, fresh_redis: RedisFactory
     side.call(guard.claim, NEWER)
     side.call(guard.write, NEWER, ("INCRBY", "total", 10))
     assert pair.second.get("total") == b"11"
+
+
+def test_another_guard_knows_what_was_acknowledged_to_a_lease(
+    side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory
+) -> None:
+    """Its own first write under the lease is refused, if Redis has lost a write of the first guard."""
+    pair = Pair(side, fresh_redis, proxy)
+    client = side.client(pair.url)
+    first, second = ((AsyncRedisGuard if side.asynchronous else RedisGuard)(client) for _ in range(2))
+    holder = Holder(MINE)
+    side.call(first.write, holder, SET_1, claim=True)
+    pair.promote()
+    side.call(first.write, holder, SET_2)
+    pair.lead_to(1, side, first)
+    assert side.expect(UnclaimedFence, second.write, holder, ("SET", "total", 3)).acknowledged == 2
+    assert pair.second.get("total") == b"1"
 
 
 @pytest.mark.parametrize("landed", [True, False])
