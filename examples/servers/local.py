@@ -85,14 +85,16 @@ class ExternalHost:
         pass
 
 
-def free_port() -> int:
-    """A port nobody listens on now. Below the usual ephemeral range, so that no outgoing connection takes it
-    while a server restarts; whoever starts a server on it still has to cope with having lost it."""
+def free_port(second: int = 0) -> int:
+    """A port nobody listens on now, nor on the one that is `second` above it. Below the usual ephemeral range, so that
+    no outgoing connection takes it while a server restarts; whoever starts a server on it still has to cope with having
+    lost it."""
     for _ in range(100):
-        port = random.randrange(15_000, 32_000)
-        with socket.socket() as probe:
+        port = random.randrange(15_000, 32_000 - second)
+        with socket.socket() as probe, socket.socket() as other:
             try:
                 probe.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + second if second else 0))
             except OSError:
                 continue
             return port
@@ -171,7 +173,7 @@ class LocalProcess:
 
     `command` makes the command line for a port and must keep to `directory`. `ready` says, from the process's
     own files (the port alone could be answered by a stranger), whether it serves. `clashed` says from its log
-    whether it lost its port to somebody else.
+    whether it lost its port to somebody else. `second_port`: how far above its port another one is that it needs.
     """
 
     def __init__(
@@ -186,6 +188,7 @@ class LocalProcess:
         kill_signal: signal.Signals = signal.SIGKILL,
         user: int | None = None,
         environment: Mapping[str, str] | None = None,
+        second_port: int = 0,
     ) -> None:
         self._command = command
         self._directory = directory
@@ -202,7 +205,7 @@ class LocalProcess:
         self.port = 0
         try:
             for _ in range(5):
-                self.port = free_port()
+                self.port = free_port(second_port)
                 if self._start():
                     return
             raise ServerError("lost five free ports in a row to somebody else", self.log)

@@ -138,6 +138,7 @@ def _start_binary(binary: RedisBinary, extra_args: Sequence[str], environment: M
         ready=lambda process: "Ready to accept connections" in process.log,
         clashed=lambda log: "Address already in use" in log,
         environment={**os.environ, **environment} if environment else None,
+        second_port=10_000 if "--cluster-enabled" in extra_args else 0,  # the bus of a Cluster
     )
     arguments = list(extra_args)
     scheme = scheme_of(arguments)

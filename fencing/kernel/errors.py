@@ -171,13 +171,16 @@ class StaleRead(FencingError):
     Attributes:
         resource: the resource that the data belongs to.
         key: the key of the object in the storage; None: the error is not about one object.
+        hint: what the program should do otherwise, where that is known; part of the message.
     """
 
-    def __init__(self, *, resource: str, key: str | None = None) -> None:
+    def __init__(self, *, resource: str, key: str | None = None, hint: str | None = None) -> None:
         self.resource = resource
         self.key = key
+        self.hint = hint
         subject = f"{key!r} of {resource!r}" if key else f"{resource!r}"
-        super().__init__(f"{subject} has been replaced since it was read; read it again")
+        more = f"; {hint}" if hint else ""
+        super().__init__(f"{subject} has been replaced since it was read; read it again{more}")
 
 
 class UnclaimedFence(FencingError):

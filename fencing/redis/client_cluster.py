@@ -19,7 +19,15 @@ from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by
 from fencing.redis.client import IDLE_SECONDS, Connections
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
-from fencing.redis.topology import QUESTION_SECONDS, Address, Failure, Topology, cause_of, explain_question
+from fencing.redis.topology import (
+    QUESTION_SECONDS,
+    Address,
+    Failure,
+    Topology,
+    cause_of,
+    explain_question,
+    time_left,
+)
 
 
 class NodeConnections(Connections):
@@ -182,6 +190,7 @@ class ClusterConnections:
         address = topology.owners[slot]
         if address is None or topology.is_stale:
             address = self.primary_of(slot, call.timeout)
+            call, started = call._replace(timeout=time_left(started, call.timeout)), time.monotonic()
         asking, redirects = False, 0
         while True:
             try:
@@ -190,10 +199,7 @@ class ClusterConnections:
             except (NoReply, CoordinatorUnavailable) as failure:
                 address, asking = topology.follow(failure, slot, address, redirects)
             redirects += 1
-            left = started + call.timeout - time.monotonic()
-            if left <= 0:
-                raise NoReply(TimeoutError("the time was up after a redirection"), may_have_run=False)
-            call, started = call._replace(timeout=left), time.monotonic()
+            call, started = call._replace(timeout=time_left(started, call.timeout)), time.monotonic()
 
     def _run_all(self, effect: Calls) -> list[Any]:
         """Run calls on all their nodes at once. The nodes that failed lately come last, and have less time."""

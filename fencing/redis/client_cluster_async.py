@@ -17,7 +17,15 @@ from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client_async import AsyncConnections
 from fencing.redis.connection_factory import ConnectionFactory
-from fencing.redis.topology import QUESTION_SECONDS, Address, Failure, Topology, cause_of, explain_question
+from fencing.redis.topology import (
+    QUESTION_SECONDS,
+    Address,
+    Failure,
+    Topology,
+    cause_of,
+    explain_question,
+    time_left,
+)
 
 CALLS_AT_ONCE = 100
 """How many of several calls are under way at one node. The node's other calls come in between."""
@@ -91,6 +99,7 @@ class AsyncClusterConnections:
         address = topology.owners[slot]
         if address is None or topology.is_stale:
             address = await self.primary_of(slot, call.timeout)
+            call, started = call._replace(timeout=time_left(started, call.timeout)), time.monotonic()
         asking, redirects = False, 0
         while True:
             try:
@@ -99,10 +108,7 @@ class AsyncClusterConnections:
             except (NoReply, CoordinatorUnavailable) as failure:
                 address, asking = topology.follow(failure, slot, address, redirects)
             redirects += 1
-            left = started + call.timeout - time.monotonic()
-            if left <= 0:
-                raise NoReply(TimeoutError("the time was up after a redirection"), may_have_run=False)
-            call, started = call._replace(timeout=left), time.monotonic()
+            call, started = call._replace(timeout=time_left(started, call.timeout)), time.monotonic()
 
     async def _run_all(self, effect: Calls) -> list[Any]:
         """Run calls on all their nodes at once."""

@@ -198,6 +198,18 @@ def cause_of(failure: Failure) -> BaseException | None:
     return failure.cause if isinstance(failure, NoReply) else failure.__cause__
 
 
+def time_left(started: float, seconds: float) -> float:
+    """Return the seconds that a call has left, after its primary was looked for.
+
+    Raises:
+        NoReply: it has none. Nothing was sent.
+    """
+    left = started + seconds - time.monotonic()
+    if left <= 0:
+        raise NoReply(TimeoutError("the time was up before the slot's primary was found"), may_have_run=False)
+    return left
+
+
 def explain_question(failure: Failure, node: Address) -> Failure:
     """Return the error to raise where a node did not tell the topology."""
     text = str(cause_of(failure) or failure)

@@ -109,8 +109,8 @@ class FileBase:
                 if before is None or not before.mark.is_of(fence):
                     base = before or Content(fence, 0, (new_id(),))
                     content = replace(base, fence=fence, seq=marks[fence].seq)
-                    yield Do(io.prepare, (place, content), fence.resource)
-                    yield Do(_replace, (place, before is None), fence.resource)
+                    yield Do(io.prepare, (place, content, before is None), fence.resource)
+                    yield Do(io.replace_pointer, (place,), fence.resource)
                     before = content
                 self._continuity.remember(of_fence[fence], fence, before.seq, before.writes[0])
         finally:
@@ -119,21 +119,27 @@ class FileBase:
     def _plan_place(self, fence: Fence, deadline: float, opened: list[io.Opened]) -> Plan[io.Place]:
         """Lock the folder of a resource. Whoever asks closes what is opened, also after an error."""
         path, failures = io.path_of(self._folder, fence.resource), 0
+        place: io.Place | None = None
         while True:
-            place: io.Place = yield Do(io.open_place, (path,), fence.resource)
-            opened.append(place)
-            while not place.try_lock():
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise GuardUnavailable(
-                        f"another process kept the files of {fence.resource!r} locked; nothing was written; retry",
-                        resource=fence.resource,
-                    )
-                failures += 1
-                yield Sleep(min(_BACKOFF.pause(failures), left))
-            if place.is_current():
+            if place is None:
+                place = yield Do(io.open_place, (path,), fence.resource)
+                opened.append(place)
+            if not do(Do(place.try_lock, (), fence.resource)):  # never waits, so it needs no thread
+                found = (
+                    "stayed locked, by another process or by a block of this one (there, assign to the block's data)"
+                )
+            elif place.is_current():
                 return place
-            place.close()
+            else:
+                place.close()
+                place, found = None, "were replaced again and again"
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise GuardUnavailable(
+                    f"the files of {fence.resource!r} {found}; nothing was written; retry", resource=fence.resource
+                )
+            failures += 1
+            yield Sleep(min(_BACKOFF.pause(failures), left))
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         return _mark_of((yield from self._plan_load(resource)))
@@ -173,9 +179,9 @@ class FileBase:
         """Store what the transaction has. From the rename on, nobody but the disk knows the outcome."""
         content, place = transaction._content(), transaction._place
         resource = content.fence.resource
-        yield Do(io.prepare, (place, content), resource)
+        yield Do(io.prepare, (place, content, transaction._found is None), resource)
         sending.unknown = content.unknown()
-        yield Do(_replace, (place, transaction._found is None), resource)
+        yield Do(io.replace_pointer, (place,), resource)
         self._continuity.remember(holder, content.fence, content.seq, content.writes[0])
         return content
 
@@ -190,16 +196,12 @@ class FileBase:
             deque(map(CLOSE, opened), 0)  # one call of C
 
     def _plan_publish(self, holder: Holder, bodies: Mapping[str, io.Body], claim: bool, sending: Sending) -> Plan[Path]:
-        fence, name = as_fence(holder), f"{io.PREFIX}{new_id().replace('/', '-')}"
-        checked = _check_bodies(bodies)
-        path = io.path_of(self._folder, fence.resource)
-        mark = yield from self._plan_mark(fence.resource)
-        admit_write(admit_claim(mark, fence) if claim else mark, fence)  # refused before anything is copied
-        made: io.Place = yield Do(io.open_place, (path,), fence.resource)
-        made.close()
+        fence, checked = as_fence(holder), _check_bodies(bodies)
         opened: list[io.Opened] = []
         try:
-            built: io.Place = yield Do(io.build, (path, name, checked, opened), fence.resource)
+            built = yield from self._plan_folder(holder, claim, opened)
+            name = built.path.name
+            yield Do(io.build, (built, checked), fence.resource)
             transaction = yield from self._plan_open(holder, claim, opened)
             if not built.is_current():
                 raise GuardUnavailable("the new folder was removed meanwhile; retry", resource=fence.resource)
@@ -210,9 +212,22 @@ class FileBase:
             yield Do(os.fsync, (transaction._place.fd,), fence.resource)  # the folder's name, before the pointer
             yield from self._plan_store(holder, transaction, sending)
             yield Do(io.remove_unused, (transaction._place.inside, folders), fence.resource)
-            return path / name
+            return built.path
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
+
+    def _plan_folder(self, holder: Holder, claim: bool, opened: list[io.Opened]) -> Plan[io.Place]:
+        """Make the folder of a publication, and lock it. The resource is locked meanwhile, and the fence is checked."""
+        fence, name = as_fence(holder), f"{io.PREFIX}{new_id().replace('/', '-')}"
+        deadline = time.monotonic() + wait_seconds([holder], self._timeout)
+        locked: list[io.Opened] = []
+        try:
+            place = yield from self._plan_place(fence, deadline, locked)
+            mark = _mark_of((yield Do(io.load, (place.inside,), fence.resource)))
+            admit_write(admit_claim(mark, fence) if claim else mark, fence)  # refused before anything is copied
+            return (yield Do(io.new_folder, (place, name, opened), fence.resource))  # type: ignore[no-any-return]
+        finally:
+            deque(map(CLOSE, locked), 0)  # one call of C
 
     def _plan_landed(self, error: OutcomeUnknown, timeout: float | None) -> Plan[bool | None]:
         """Find out under the lock: so the write is over. What has landed is also on the disk when this returns."""
@@ -226,18 +241,10 @@ class FileBase:
             found = yield Do(io.load, (place.inside,), unknown.fence.resource)
             landed = verdict(unknown, found)
             if landed:
-                yield Do(_sync, (place,), unknown.fence.resource)
+                yield Do(os.fsync, (place.fd,), unknown.fence.resource)
             return landed
         finally:
             deque(map(CLOSE, opened), 0)  # one call of C
-
-
-def _replace(place: io.Place, is_first: bool) -> None:
-    io.replace_pointer(place, is_first=is_first)
-
-
-def _sync(place: io.Place) -> None:
-    io.sync_folder(place, is_first=True)
 
 
 def _mark_of(found: Content | None) -> Mark | None:

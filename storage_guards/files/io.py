@@ -17,13 +17,16 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
+from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.process import after_fork
 from storage_guards.files.content import Content, decode
 
@@ -35,7 +38,8 @@ except ImportError:  # on Windows, where no folder is accepted
 CURRENT, NEW, PREFIX = "current", "new", "folder-"
 CHUNK = 2**20
 
-_REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_FOREIGN = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EXDEV)
 
 Body = bytes | Path
 
@@ -43,24 +47,39 @@ Body = bytes | Path
 class Opened:
     """An open file or folder, which the collector closes if an interruption has lost it.
 
-    A signal handler may raise after any call. Here, opening and remembering are one call of C, and so are forgetting
-    and closing. So no descriptor is lost with its lock, and none is closed twice. A forked child closes its copy: it
-    would keep the lock.
+    A signal handler may raise after any call. Here, opening and remembering are one call of C, and so are forgetting,
+    unlocking and closing. So no descriptor is lost with its lock, and none is closed twice.
+
+    A lock belongs to all copies of a descriptor. So it is unlocked before the closing: a copy may live in a forked
+    child. The child closes its copies, too, because the parent may be killed before it unlocks.
 
     Attributes:
-        close: closes it, if it is open. One call of C: no signal handler runs between its caller and its end.
+        close: unlocks and closes it, if it is open. One call of C: no signal handler runs before its end.
     """
 
     def __init__(self, path: Path, flags: int) -> None:
         self.path = path
         self._fds: list[int] = []
-        self.close: Callable[[], object] = partial(deque, map(os.close, iter(self._fds)), 0)
+        self._locked: list[int] = []
+        self._to_unlock = iter(self._locked)
+        unlocking = map(fcntl.flock, self._to_unlock, repeat(fcntl.LOCK_UN))
+        self.close: Callable[[], object] = partial(deque, chain(unlocking, map(os.close, iter(self._fds))), 0)
         _all_opened.add(self)
         self._fds.extend(map(os.open, (path,), (flags,), (0o666,)))
 
     @property
     def fd(self) -> int:
         return self._fds[0]
+
+    @property
+    def is_opening(self) -> bool:
+        """Whether another thread was just opening it when this process was forked. Then its descriptor is unknown."""
+        return not self._fds
+
+    def close_copy(self) -> None:
+        """Close a forked child's copy. The parent keeps the lock, which an unlocking here would end."""
+        deque(self._to_unlock, 0)
+        self.close()
 
     def __del__(self) -> None:
         if close := vars(self).get("close"):  # absent if the making was interrupted at once
@@ -71,18 +90,25 @@ _all_opened: weakref.WeakSet[Opened] = weakref.WeakSet()
 
 
 def _close_in_child() -> None:
+    unknown = set()
     for opened in list(_all_opened):
-        opened.close()
+        if opened.is_opening and isinstance(opened, Place):
+            unknown.add(str(opened.path))
+        opened.close_copy()
+    for fd in os.listdir("/proc/self/fd") if unknown else ():
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{fd}") in unknown:
+                os.close(int(fd))
 
 
 after_fork(_close_in_child)
 
 
 class Place(Opened):
-    """The folder of one resource, opened, to lock it and to fsync it."""
+    """The folder of one resource, opened, to lock it and to fsync it. It is no link."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, os.O_RDONLY | os.O_DIRECTORY)
+        super().__init__(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
     @property
     def inside(self) -> Path:
@@ -96,6 +122,8 @@ class Place(Opened):
 
     def try_lock(self) -> bool:
         """Lock the folder if it is free. Never waits."""
+        if not self._locked:
+            self._locked.append(self.fd)  # first: an interruption must not lose it
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
@@ -105,9 +133,14 @@ class Place(Opened):
     def is_current(self) -> bool:
         """Return whether the folder still has its name: it may have been removed, and made again."""
         try:
-            return os.path.samestat(os.fstat(self.fd), os.stat(self.path))
-        except FileNotFoundError:
+            return os.path.samestat(os.fstat(self.fd), os.lstat(self.path))
+        except OSError:
             return False
+
+    def check_file_system(self) -> None:
+        """Raise OSError if the folder is on another file system than the guard's: that one was not checked."""
+        if os.fstat(self.fd).st_dev != os.stat(self.path.parent).st_dev:
+            raise OSError(errno.EXDEV, "the folder is on another file system than the guard's", str(self.path))
 
 
 def path_of(folder: Path, resource: str) -> Path:
@@ -118,13 +151,13 @@ def path_of(folder: Path, resource: str) -> Path:
 def open_place(path: Path) -> Place:
     """Open the folder of a resource; make it if there is none."""
     try:
-        return Place(path)
+        place = Place(path)
     except FileNotFoundError:
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        except FileExistsError:
-            pass
-        return Place(path)
+        place = Place(path)
+    place.check_file_system()
+    return place
 
 
 def load(path: Path) -> Content | None:
@@ -142,25 +175,29 @@ def load(path: Path) -> Content | None:
     return decode(b"".join(parts), path / CURRENT)
 
 
-def prepare(place: Place, content: Content) -> None:
-    """Write the next pointer file, and wait until the disk has it. Nothing has changed for readers."""
+def prepare(place: Place, content: Content, is_first: bool) -> None:
+    """Write the next pointer file, and wait until the disk has it. Nothing has changed for readers.
+
+    Before the first pointer, the disk has the folder's own name. So it has that of each folder with a pointer, also if
+    a process was killed in between.
+    """
     place.check_current()
-    write_file(place.inside / NEW, content.encode())
+    next_file = place.inside / NEW
+    try:
+        write_file(next_file, content.encode())
+    except FileExistsError:  # a process that was killed has left it; it may be a link to another file
+        os.unlink(next_file)
+        write_file(next_file, content.encode())
+    if is_first:
+        fsync_path(place.path.parent)
 
 
-def replace_pointer(place: Place, *, is_first: bool) -> None:
+def replace_pointer(place: Place) -> None:
     """Make the next pointer file the current one, and wait until the disk has the change."""
     place.check_current()
     os.replace(place.inside / NEW, place.inside / CURRENT)
-    sync_folder(place, is_first=is_first)
-    place.check_current()
-
-
-def sync_folder(place: Place, *, is_first: bool) -> None:
-    """Wait until the disk has the names in the folder; of the first pointer, also the folder's own name."""
     os.fsync(place.fd)
-    if is_first:
-        fsync_path(place.path.parent)
+    place.check_current()
 
 
 def fsync_path(path: Path) -> None:
@@ -173,21 +210,38 @@ def fsync_path(path: Path) -> None:
 
 
 def write_file(path: Path, body: Body) -> None:
-    """Write a file, and wait until the disk has its bytes."""
-    file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW)
+    """Write a new file, and wait until the disk has its bytes.
+
+    Raises:
+        FileExistsError: there is one of that name. It is left as it is.
+        ValueError: the file to copy cannot be read.
+    """
+    file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
     try:
-        if isinstance(body, bytes):
-            _write_all(file.fd, body)
-        else:
-            source = Opened(body, os.O_RDONLY)
-            try:
-                while part := os.read(source.fd, CHUNK):
-                    _write_all(file.fd, part)
-            finally:
-                source.close()  # one call of C
+        for part in (body,) if isinstance(body, bytes) else _parts_of(body):
+            _write_all(file.fd, part)
         os.fsync(file.fd)
     finally:
         file.close()  # one call of C
+
+
+def _parts_of(source: Path) -> Iterator[bytes]:
+    """Read a file that the caller wants to publish."""
+    try:
+        file = Opened(source, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would block for ever
+        try:
+            if not stat.S_ISREG(os.fstat(file.fd).st_mode):
+                raise OSError(errno.EINVAL, "this is no regular file", str(source))
+            while part := os.read(file.fd, CHUNK):
+                yield part
+        finally:
+            file.close()  # one call of C
+    except OSError as error:
+        raise_interruption(error)
+        raise ValueError(
+            f"a file to publish cannot be copied: {error}; nothing was written; pass the path of a file that this user "
+            f"can read"
+        ) from error
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -196,17 +250,25 @@ def _write_all(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def build(path: Path, name: str, bodies: Mapping[str, Body], opened: list[Opened]) -> Place:
-    """Write the files of a publication into a new folder. It stays locked, so that nobody removes it as unused."""
-    os.mkdir(path / name)
-    made = Place(path / name)
+def new_folder(place: Place, name: str, opened: list[Opened]) -> Place:
+    """Make the folder of a publication, and lock it: so nobody removes it as unused while it is built.
+
+    The resource's folder must be locked: a publication that ends removes the folders that nobody has locked.
+    """
+    path = place.path / name
+    os.mkdir(path)
+    made = Place(path)
     opened.append(made)
     if not made.try_lock() or not made.is_current():
-        raise GuardUnavailable("the new folder was removed by another publication; retry")
-    for file, body in bodies.items():
-        write_file(made.path / file, body)
-    os.fsync(made.fd)
+        raise OSError(errno.ESTALE, "the new folder was removed at once, as by a restore", str(path))
     return made
+
+
+def build(made: Place, bodies: Mapping[str, Body]) -> None:
+    """Write the files of a publication into its folder, and wait until the disk has them."""
+    for file, body in bodies.items():
+        write_file(made.inside / file, body)
+    os.fsync(made.fd)
 
 
 def remove_unused(path: Path, used: tuple[str, ...]) -> None:
@@ -225,8 +287,13 @@ def remove_unused(path: Path, used: tuple[str, ...]) -> None:
 
 def error_of(error: OSError, resource: str) -> GuardUnavailable | GuardNotEnforceable:
     """Return the guard's error for one of the operating system's, before anything was changed."""
-    if error.errno in _REFUSED:
+    if error.errno in _FORBIDDEN:
         return GuardNotEnforceable(
             f"the guard may not use its folder: {error}; nothing was written; give this user a folder that it can write"
+        )
+    if error.errno in _FOREIGN:
+        return GuardNotEnforceable(
+            f"the guard's folder is gone, or something foreign is in it: {error}; nothing was written; remove links "
+            f"and mounts from it, or restore it from its backup"
         )
     return GuardUnavailable(f"the disk refused: {error}; nothing was written; retry", resource=resource)

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from fencing.kernel.effects import run_async
+from fencing.kernel.effects import finish, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
 from storage_guards.http.claims import SAFE_METHODS, ClaimAll, ReadMark, check_gate, check_path, plan_answer
@@ -38,7 +38,8 @@ class FencingMiddleware:
     With ``gate=True`` it checks all fences of a request, and holds their marks locked until the handler has ended: for
     handlers whose effects are elsewhere, where no transaction can check. Then no newer holder can claim in between.
     That is right **while this process lives**. If it dies, the marks are free, and a call that it has already sent may
-    still arrive. Requests without a fence get 428, except GET and other safe ones, which pass unchecked. The answer is
+    still arrive. A request that is cancelled waits for its handler, which is not cancelled: an effect that it has begun
+    would go on. Requests without a fence get 428, except GET and other safe ones, which pass unchecked. The answer is
     sent after the marks were released, so its body is in memory. The handler must not use the guard for the same
     resource: it would wait for itself. See docs/guards/http.md.
 
@@ -116,8 +117,11 @@ class FencingMiddleware:
         if not scope[SCOPE_KEY]:
             raise FenceRequired
         async with self._guard.begin(*scope[SCOPE_KEY]):
-            await self._app(scope, receive, hold_back)
+            await finish(self._handle(scope, receive, hold_back))  # its effect must not go on when the marks are free
         return messages
+
+    async def _handle(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
 
     async def _perform(self, effect: ClaimAll | ReadMark) -> Any:
         call = self._guard.claim if isinstance(effect, ClaimAll) else self._guard.mark

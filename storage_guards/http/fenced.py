@@ -11,19 +11,31 @@ from weakref import WeakKeyDictionary
 import httpx2
 
 from fencing.kernel.admission import sorted_fences
+from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.http.header import HEADER, fences, header_of
 from storage_guards.http.problems import error_of
 
 Holders = tuple[Fence | HasFence, ...]
 
+_ORIGIN = "fencing.origin"
+"""The extension of a request that has the origin to which the caller sent it: scheme, host and port."""
+
 
 class _Hooks:
     """The event hooks of one client. They stay, and do nothing outside :func:`fenced`."""
 
     def add_header(self, request: httpx2.Request) -> None:
-        if holders := self._holders():
-            request.headers.setdefault(HEADER, header_of(*holders))
+        if not (holders := self._holders()):
+            return
+        origin = request.extensions.setdefault(_ORIGIN, request.url.origin)  # a redirection keeps the extensions
+        if origin != request.url.origin:
+            shown = request.url.copy_with(username=None, password=None, query=None, fragment=None)
+            raise GuardNotEnforceable(
+                f"the service redirects to another one, {shown}, which must not get the fence; nothing was sent there; "
+                f"send the request to the right address"
+            )
+        request.headers.setdefault(HEADER, header_of(*holders))
 
     def raise_refusal(self, response: httpx2.Response) -> None:
         if response.status_code == 412 and self._holders():
@@ -71,6 +83,7 @@ def fenced(client: httpx2.Client | httpx2.AsyncClient, *holders: Fence | HasFenc
         StaleFence: the service refused a request, because a newer fence was claimed. Stop.
         UnclaimedFence: this fence was not claimed at the service. Pass ``guards=[HTTPGuard(…)]`` to the lock.
         LeaseLost: a request was sent after the lease was released. Acquire again.
+        GuardNotEnforceable: the client follows redirections, and the service redirects to another one. Correct the URL.
     """
     if not isinstance(client, (httpx2.Client, httpx2.AsyncClient)):
         raise TypeError(f"a client of httpx2 is needed, not {type(client).__name__}")

@@ -1,7 +1,9 @@
 """The plans of both Redis guards. Sync and async perform the same ones.
 
 A write is one script. It is accepted if the mark is the fence's own, and its newest write id is the expected one. So of
-two writes that expect the same state one is refused, also if one of them arrives late.
+two writes that expect the same state one is refused, also if one of them arrives late. It also names the history of its
+server (the replication id), and is accepted in that one only. So it is known where a write may land whose reply was
+lost.
 """
 
 from __future__ import annotations
@@ -13,24 +15,17 @@ from typing import Any, NamedTuple
 from redis.exceptions import RedisError
 
 from fencing.kernel.admission import admit_claim, admit_write, as_fence, sorted_fences
-from fencing.kernel.effects import Plan, Sleep
-from fencing.kernel.errors import (
-    CoordinatorUnavailable,
-    GuardUnavailable,
-    OutcomeUnknown,
-    StaleFence,
-    StaleRead,
-    UnclaimedFence,
-)
+from fencing.kernel.effects import Plan
+from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from fencing.kernel.fence import Fence, HasFence, Mark, check_resource
-from fencing.kernel.retry import LEAST_SECONDS, Backoff, NoReply, retry
-from fencing.redis.calls import Call, call_without_token
+from fencing.redis.calls import call_without_token
 from fencing.redis.keys import slot_of
 from fencing.redis.scripts import Script
 from storage_guards.bounds import check_timeout, check_unknown, wait_seconds
 from storage_guards.continuity import Acknowledged, Continuity, check, new_id
 from storage_guards.redis.commands import READS, WRITES, check_keys, encode, mark_key, packed_command
-from storage_guards.redis.replies import State, check_policy, decoded, error_of, failed_command, state_of
+from storage_guards.redis.replies import State, check_policy, decoded, failed_command, state_of
+from storage_guards.redis.requests import Requests
 from storage_guards.redis.scripts import CLAIM, READ, READ_MARKS, SETTLE, WRITE, checked_script
 from storage_guards.sending import Sending
 
@@ -40,7 +35,7 @@ POLICY_SECONDS = 60.0
 MOST_UNSETTLED = 1000
 """How many writes with an unknown outcome a guard remembers. The oldest are forgotten."""
 
-_BACKOFF = Backoff(0.02, 0.5)
+_OWN_WRITE = "this guard object wrote to it meanwhile: inside a block, write with the transaction, not with the guard"
 
 Holder = Fence | HasFence
 _Request = tuple[Script, list[bytes], list[Any]]
@@ -54,15 +49,15 @@ class RedisBase:
 
     def __init__(self, client: Any, *, timeout: float, cluster: bool, address: str) -> None:
         self._timeout = check_timeout(timeout)
-        self._cluster, self._address = cluster, address
-        pool = getattr(client, "connection_pool", client)
-        self._continuity = Continuity(pool)
-        self._decode = bool(getattr(pool, "connection_kwargs", None) and pool.connection_kwargs.get("decode_responses"))
+        self._cluster, self._requests = cluster, Requests(address)
+        self._continuity = Continuity(getattr(client, "connection_pool", client))
+        self._decode = bool(client.get_encoder().decode_responses)
         self._policy_until = 0.0
+        self._histories: dict[int, str] = {}  # of the server of each slot, as it was found last
         self._unsettled: dict[str, None] = {}  # ids of writes, the oldest first
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} on {self._address}, timeout {self._timeout:g} s>"
+        return f"<{type(self).__name__} on {self._requests.address}, timeout {self._timeout:g} s>"
 
     # Claims and marks
 
@@ -87,8 +82,11 @@ class RedisBase:
         """Return the fences that one script can claim; outside a Cluster that is all of them."""
         groups: dict[int, list[Fence]] = {}
         for fence in fences:
-            groups.setdefault(slot_of(fence.resource.encode()) if self._cluster else 0, []).append(fence)
+            groups.setdefault(self._slot(fence), []).append(fence)
         return list(groups.values())
+
+    def _slot(self, fence: Fence) -> int:
+        return slot_of(fence.resource.encode()) if self._cluster else 0
 
     def _plan_claim_group(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
         asks = time.monotonic() >= self._policy_until or self._cluster
@@ -101,23 +99,27 @@ class RedisBase:
             state = state_of(fence.resource, reply[2])
             raise StaleFence(fence=fence, mark=None if state is None else state.mark)
         if asks:
-            check_policy(reply[1], self._address)
+            check_policy(reply[1], self._requests.address)
             self._policy_until = time.monotonic() + POLICY_SECONDS
-        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[2:], strict=True)}
+        self._note_history(fences[0], reply[2])
+        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[3:], strict=True)}
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         check_resource(resource)
         deadline = time.monotonic() + self._timeout
-        reply = yield from self._plan_call(
-            call_without_token(READ_MARKS, (mark_key(resource),), ()), resource, deadline
-        )
-        state = state_of(resource, reply[0])
+        call = call_without_token(READ_MARKS, (mark_key(resource),), ())
+        reply = yield from self._requests.plan_repeated(call, resource, deadline)
+        state = state_of(resource, reply[1])
         return None if state is None else state.mark
 
     def _plan_states(self, fences: list[Fence], deadline: float) -> Plan[dict[Fence, State]]:
         """Read the marks, which must be the fences' own."""
-        reply = yield from self._plan_ask(READ_MARKS, fences, [], deadline)
-        return {fence: self._present(fence, found) for fence, found in zip(fences, reply, strict=True)}
+        history, *marks = yield from self._plan_ask(READ_MARKS, fences, [], deadline)
+        self._note_history(fences[0], history)
+        return {fence: self._present(fence, found) for fence, found in zip(fences, marks, strict=True)}
+
+    def _note_history(self, fence: Fence, history: bytes) -> None:
+        self._histories[self._slot(fence)] = history.decode("ascii")
 
     @staticmethod
     def _present(fence: Fence, found: list[Any]) -> State:
@@ -137,9 +139,11 @@ class RedisBase:
             yield from self._plan_claim(holders, deadline - time.monotonic())
         last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
         newest = {fence: known.write_id for fence, known in last.items() if known is not None}
-        if len(newest) < len(fences):
+        if len(newest) < len(fences) or self._slot(fences[0]) not in self._histories:
             states = yield from self._plan_states(fences, deadline)
-            newest = {fence: state.writes[0] for fence, state in states.items()}
+            newest = {
+                fence: state.writes[0] for fence, state in states.items()
+            } | newest  # what was acknowledged counts
         while True:
             changed = yield from self._plan_send(holders, fences, newest, last, request, deadline, sending)
             if isinstance(changed, Written):
@@ -161,7 +165,7 @@ class RedisBase:
         last = {fence: self._continuity.last(holder, fence) for fence, holder in self._pairs(holders)}
         changed = yield from self._plan_send(holders, fences, newest, last, request, deadline, sending)
         if not isinstance(changed, Written):
-            raise StaleRead(resource=changed[0].resource)
+            raise self._stale_block(*changed)
 
     def _plan_send(
         self,
@@ -174,23 +178,8 @@ class RedisBase:
         sending: Sending,
     ) -> Plan[Written | tuple[Fence, State]]:
         """Send a write once. Return its replies, or the fence whose mark is in another state, and that state."""
-        script, keys, parts = request
         id_ = new_id()
-        args: list[Any] = [len(fences), id_]
-        for fence in fences:
-            args += (fence.number, fence.token, newest[fence])
-        names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
-        first, known = fences[0], last[fences[0]]
-        unknown = OutcomeUnknown(
-            fence=first, seq=1 + (known.seq if known else 0), recent_writes=f"{id_} {newest[first]}"
-        )
-        call = call_without_token(script, names, (*args, *parts))
-        try:
-            reply = yield from self._plan_once(call, first.resource, deadline, unknown, sending)
-        except BaseException:
-            if sending.unknown is not None:
-                self._note_unsettled(id_)
-            raise
+        reply = yield from self._plan_ask_to_write(fences, newest, last, request, id_, deadline, sending)
         if reply[0] == b"changed":
             sending.unknown = None
             fence = fences[reply[1]]
@@ -207,6 +196,45 @@ class RedisBase:
             raise failed_command(reply[2], reply[3])
         value = reply[2] if len(reply) > 2 else None
         return Written(decoded(value) if self._decode else value)
+
+    def _plan_ask_to_write(
+        self,
+        fences: list[Fence],
+        newest: dict[Fence, str],
+        last: dict[Fence, Acknowledged | None],
+        request: _Request,
+        id_: str,
+        deadline: float,
+        sending: Sending,
+    ) -> Plan[Any]:
+        """Send a write, and again if the server has another history than the write names: then it was not done."""
+        script, keys, parts = request
+        first, known = fences[0], last[fences[0]]
+        states: list[str | int] = []
+        for fence in fences:
+            states += (fence.number, fence.token, newest[fence])
+        names: tuple[Any, ...] = (*(mark_key(fence.resource) for fence in fences), *keys)
+        slot = self._slot(first)
+        while True:
+            history = self._histories[slot]
+            writes = f"{id_} {newest[first]} {history}"
+            unknown = OutcomeUnknown(fence=first, seq=1 + (known.seq if known else 0), recent_writes=writes)
+            call = call_without_token(script, names, (len(fences), id_, history, *states, *parts))
+            try:
+                reply = yield from self._requests.plan_once(call, first.resource, deadline, unknown, sending)
+            except BaseException:
+                if sending.unknown is not None:
+                    self._note_unsettled(id_)
+                raise
+            if reply[0] != b"elsewhere":
+                return reply
+            sending.unknown = None
+            self._note_history(first, reply[1])
+            if time.monotonic() >= deadline:
+                raise GuardUnavailable(
+                    f"another Redis answers than before; nothing was written to {first.resource!r}; retry",
+                    resource=first.resource,
+                )
 
     def _note_unsettled(self, id_: str) -> None:
         """Note a write of which it is unknown whether it has happened."""
@@ -269,27 +297,33 @@ class RedisBase:
             arguments += (fence.number, fence.token, newest[fence])
         arguments += parts
         call = call_without_token(READ, names, tuple(arguments))
-        reply = yield from self._plan_call(call, fences[0].resource, time.monotonic() + self._timeout)
+        reply = yield from self._requests.plan_repeated(call, fences[0].resource, time.monotonic() + self._timeout)
         if reply[0] == b"changed":
             fence = fences[reply[1]]
-            self._present(fence, reply[2])
-            raise StaleRead(resource=fence.resource)
+            raise self._stale_block(fence, self._present(fence, reply[2]))
         if isinstance(reply[1], RedisError):
             raise reply[1]
         return decoded(reply[1]) if self._decode else reply[1]
+
+    def _stale_block(self, fence: Fence, state: State) -> StaleRead:
+        """Return the error of a block whose mark has another state than at its begin."""
+        last = self._continuity.last(fence, fence)
+        is_own = last is not None and last.write_id == state.writes[0]
+        return StaleRead(resource=fence.resource, hint=_OWN_WRITE if is_own else None)
 
     # Outcomes
 
     def _plan_landed(self, error: OutcomeUnknown, timeout: float | None) -> Plan[bool | None]:
         fence, writes = check_unknown(error).fence, error.recent_writes.split()
-        if len(writes) != 2:
+        if len(writes) < 2:
             return None
+        write, expected, history = (*writes, "")[:3]
         deadline = time.monotonic() + wait_seconds((), self._timeout, timeout)
-        args: list[str | int] = [fence.number, fence.token, *writes, new_id()]
+        args: list[str | int] = [fence.number, fence.token, write, expected, history, new_id()]
         reply = yield from self._plan_ask(SETTLE, [fence], args, deadline)
         landed = {b"landed": True, b"never": False}.get(reply[0])
         if landed is not None:
-            self._settle(writes[:1])
+            self._settle([write])
         return landed
 
     # Requests
@@ -301,53 +335,8 @@ class RedisBase:
     def _plan_ask(self, script: Script, fences: list[Fence], args: Sequence[str | int], deadline: float) -> Plan[Any]:
         """Run a script that may be repeated, on the marks."""
         keys = tuple(mark_key(fence.resource) for fence in fences)
-        return (yield from self._plan_call(call_without_token(script, keys, tuple(args)), fences[0].resource, deadline))
-
-    def _plan_call(self, call: Call, resource: str, deadline: float) -> Plan[Any]:
-        """Perform a call that may be repeated. An attempt has half of the time, so that a lost reply is one of two."""
-        seconds = max(deadline - time.monotonic(), LEAST_SECONDS)
-
-        def give_up(failed: NoReply) -> GuardUnavailable:
-            return self._unavailable(failed, resource, "a claim may have happened")
-
-        try:
-            answer = yield from retry(
-                lambda timeout, _: call._replace(timeout=timeout),
-                clock=time.monotonic,
-                attempt_seconds=max(seconds / 2, LEAST_SECONDS),
-                deadline=deadline,
-                backoff=_BACKOFF,
-                give_up=give_up,
-            )
-        except CoordinatorUnavailable as refused:
-            raise error_of(refused, resource) from refused
-        return answer.value
-
-    def _plan_once(
-        self, call: Call, resource: str, deadline: float, unknown: OutcomeUnknown, sending: Sending
-    ) -> Plan[Any]:
-        """Perform a call that writes. It is not repeated once it may have run."""
-        failures = 0
-        while True:
-            sending.unknown = unknown
-            try:
-                return (yield call._replace(timeout=max(deadline - time.monotonic(), LEAST_SECONDS)))
-            except NoReply as failed:
-                if failed.may_have_run:
-                    raise unknown from failed.cause
-                sending.unknown = None
-                if time.monotonic() >= deadline:
-                    raise self._unavailable(failed, resource, "nothing was written") from failed.cause
-            except CoordinatorUnavailable as refused:
-                sending.unknown = None
-                raise error_of(refused, resource) from refused
-            failures += 1
-            yield Sleep(min(_BACKOFF.pause(failures), max(deadline - time.monotonic(), 0)))
-
-    def _unavailable(self, failed: NoReply, resource: str, done: str) -> GuardUnavailable:
-        return GuardUnavailable(
-            f"Redis at {self._address} gave no answer in time ({failed}); {done}; retry", resource=resource
-        )
+        call = call_without_token(script, keys, tuple(args))
+        return (yield from self._requests.plan_repeated(call, fences[0].resource, deadline))
 
 
 class Written(NamedTuple):

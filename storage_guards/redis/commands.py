@@ -93,6 +93,12 @@ def encode(argument: object) -> bytes:
     )
 
 
+def check_parts(command: Sequence[object], example: str) -> None:
+    """Refuse a call of a transaction that has the whole command as a tuple, as the guard's ``write`` takes them."""
+    if not command or isinstance(command[0], (tuple, list)):
+        raise TypeError(f"in a transaction, pass the parts of one command, such as {example}; call it for each command")
+
+
 def packed_command(command: object, table: dict[str, Any]) -> tuple[list[bytes], list[bytes]]:
     """Return the parts of a command, and its keys.
 

@@ -13,8 +13,8 @@ from fencing.kernel.effects import Plan, run_async
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.redis.base import RedisBase
+from storage_guards.redis.clients import CLUSTERS, check_client, connections_of
 from storage_guards.redis.commands import Argument, Command
-from storage_guards.redis.nodes import CLUSTERS, check_client, connections_of
 from storage_guards.redis.transaction import Block
 from storage_guards.sending import Sending
 
@@ -203,8 +203,8 @@ class AsyncRedisGuard(RedisBase):
             timeout: seconds to wait, at most the guard's own.
 
         Returns:
-            None: it can no longer be known, because 16 later writes came or the mark was lost. Read the data under a
-            lease.
+            None: it can no longer be known. 16 later writes came, or the mark was lost, or another Redis answers, such
+            as a former primary. Read the data under a lease.
 
         Raises:
             TypeError: ``error`` is no OutcomeUnknown. Pass the error that a write raised.

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from redis.exceptions import ResponseError
+from redis.exceptions import AskError, ResponseError
 
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, GuardNotEnforceable, GuardUnavailable
 from fencing.kernel.fence import Mark
 from storage_guards.redis.commands import mark_key
+
+_NOT_PERMITTED = re.compile("no permission|permissions to|can't (run this command|access at least one)", re.IGNORECASE)
+"""The texts of an ACL's refusal, of a command or of a key, outside a script and inside one."""
 
 
 class State(NamedTuple):
@@ -55,21 +58,26 @@ def check_policy(info: bytes, address: str) -> None:
 def error_of(refused: CoordinatorUnavailable, resource: str) -> FencingError | ValueError:
     """Return the guard's error for a server that refused to run a script. Nothing was done."""
     text = str(refused)
-    if "OOM" in text or "READONLY" in text:
+    if "OOM" in text:
         return GuardUnavailable(
-            f"Redis refuses writes now: it is out of memory, or no primary; nothing was written; retry later ({text})",
+            f"Redis is out of memory; nothing was written; free memory or raise its maxmemory, then retry ({text})",
             resource=resource,
+        )
+    if "READONLY" in text:
+        return GuardUnavailable(
+            f"Redis is no primary now; nothing was written; retry when the failover is over ({text})", resource=resource
+        )
+    if _NOT_PERMITTED.search(text):
+        return GuardNotEnforceable(
+            f"this user of Redis may not do that; nothing was written; give it the permissions of "
+            f"docs/guards/redis.md: EVAL, EVALSHA, HMGET, HSET, HINCRBY, HGET and INFO, its own commands, and the keys "
+            f"fencing:* and those of the data ({text})"
         )
     if "ompiling script" in text:
         return ValueError(f"Redis cannot compile the Lua; nothing was written: {text}")
-    if moved(text):
+    if isinstance(refused.__cause__, AskError):
         return GuardNotEnforceable(f"this server is a node of a Cluster: pass a RedisCluster client ({text})")
     return GuardNotEnforceable(text)
-
-
-def moved(text: str) -> bool:
-    """Return whether a Cluster's node sends the caller elsewhere."""
-    return "MOVED " in text or "ASK " in text
 
 
 def failed_command(which: int, error: bytes) -> ResponseError:

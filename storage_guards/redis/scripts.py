@@ -14,7 +14,7 @@ local function body(KEYS, ARGV)
 %s
 end
 
-local own_keys, own_args, at = {}, {}, 3 * count + 3
+local own_keys, own_args, at = {}, {}, 3 * count + 4
 for i = count + 1, #KEYS do own_keys[i - count] = KEYS[i] end
 for i = at, #ARGV do own_args[i - at + 1] = ARGV[i] end
 local succeeded, reply = pcall(body, own_keys, own_args)

@@ -6,7 +6,7 @@ from typing import Any
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
-from storage_guards.redis.commands import Argument, Command
+from storage_guards.redis.commands import Argument, Command, check_parts
 
 
 class Block:
@@ -28,6 +28,7 @@ class Block:
             RuntimeError: the block has ended.
         """
         self._check_open()
+        check_parts(command, "write('SET', key, value)")
         self._guard._request_of(self.fences, [command])
         self.commands.append(command)
 
@@ -37,6 +38,7 @@ class Block:
 
     def _plan_read(self, command: Command) -> Plan[Any]:
         self._check_open()
+        check_parts(command, "read('GET', key)")
         return self._guard._plan_read(self._newest, command)  # type: ignore[no-any-return]
 
     def _check_open(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fencing import Fence, LeaseLost, MemoryCoordinator, StaleFence, UnclaimedFence
+from fencing import Fence, GuardNotEnforceable, LeaseLost, MemoryCoordinator, StaleFence, UnclaimedFence
 from storage_guards import fenced
 from storage_guards.http import HEADER, header_of
 from tests.support.http_servers import HTTPSide, Service
@@ -82,6 +82,27 @@ def test_only_the_requests_of_the_block_carry_the_fence(side: HTTPSide) -> None:
         other.send()
     one.send()
     assert (one.sent, other.sent) == ([None, None], [header_of(inner), None])
+
+
+@pytest.mark.parametrize(
+    ("location", "is_followed"),
+    [("/other", True), ("http://else.where/", False), ("https://service/", False), ("http://service:81/", False)],
+)
+def test_a_redirection_to_another_service_gets_no_fence(side: HTTPSide, location: str, is_followed: bool) -> None:
+    mine, sent = new_fence(), []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        sent.append((str(request.url), request.headers.get(HEADER)))
+        return httpx2.Response(307, headers={"Location": location}) if len(sent) == 1 else httpx2.Response(200)
+
+    client = side.client(transport=httpx2.MockTransport(answer), follow_redirects=True)
+    with fenced(client, mine):
+        if is_followed:
+            assert side.call(client.put, "http://service/", content=b"1").status_code == 200
+        else:
+            refused = side.expect(GuardNotEnforceable, client.put, "http://service/", content=b"1")
+            assert "redirects to another one" in str(refused)
+    assert [fence for _, fence in sent] == [header_of(mine)] * (1 + is_followed)
 
 
 def test_nesting_and_headers_of_the_callers_own() -> None:

@@ -132,6 +132,45 @@ def test_a_handler_that_fails_frees_the_marks(service: Service) -> None:
     service.claim(NEWER)
 
 
+def test_a_cancelled_request_keeps_the_marks_until_its_handler_has_ended() -> None:
+    """What the handler has begun goes on after a cancellation: here a thread."""
+    guard = AsyncMemoryGuard(timeout=0.05)
+    begun, end = threading.Event(), threading.Event()
+    effects: list[str] = []
+
+    def effect() -> None:
+        begun.set()
+        end.wait(10)
+        effects.append("done")
+
+    async def app(_: Any, __: Any, send: Any) -> None:
+        await asyncio.to_thread(effect)
+        await send({"type": "http.response.start", "status": 204, "headers": []})
+
+    async def send(message: Any) -> None:
+        effects.append(message["type"])
+
+    async def main() -> None:
+        await guard.claim(MINE)
+        headers = [(b"fencing-token", header_of(MINE).encode())]
+        scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": headers}
+        request = asyncio.ensure_future(FencingMiddleware(app, guard, gate=True)(scope, None, send))  # type: ignore[arg-type]
+        await asyncio.to_thread(begun.wait, 10)
+        try:
+            for _ in range(2):  # also if it is cancelled again
+                request.cancel()
+                with pytest.raises(GuardUnavailable):
+                    await guard.claim(NEWER)
+        finally:
+            end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        assert effects == ["done"], "nobody is there to be answered"
+        await guard.claim(NEWER)
+
+    asyncio.run(main())
+
+
 def test_an_answer_counts_only_if_the_lock_held(postgres_url: str) -> None:
     """The database ends the session while the handler runs: a newer holder may have claimed, so it is no success."""
     engine, other = create_engine(postgres_url), create_engine(postgres_url, poolclass=NullPool)

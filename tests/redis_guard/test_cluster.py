@@ -1,20 +1,23 @@
-"""The guard on a small Redis Cluster: one node with all slots, and two nodes between which a slot moves."""
+"""The guard on a small Redis Cluster: slots that move, a node that is silent, a slot that no node has."""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 import redis.asyncio
 
-from examples.servers import RedisServer, ServerError, start_redis
-from fencing import Fence, GuardNotEnforceable, StaleFence
+from examples.servers import RedisCluster, RedisServer
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
 from fencing.redis.keys import slot_of, tag_of
 from storage_guards import AsyncRedisGuard, RedisGuard
 from storage_guards.testing import GuardContract
 from tests.support import wait_until
+from tests.support.fixtures import RedisClusters
 from tests.support.redis_guards import guard_of, in_block
 from tests.support.sides import Side
 
@@ -22,36 +25,32 @@ from tests.support.sides import Side
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 MINE, OTHER = Fence("orders:42", 5, "a" * 22), Fence("orders:43", 5, "c" * 22)
+NEWER = Fence("orders:42", 6, "b" * 22)
+SLOT = slot_of(b"orders:42")
 KEY = f"{{{tag_of('orders:42')}}}total"
-ENABLED = ("--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf")
-
-
-def node() -> RedisServer:
-    try:
-        return start_redis(extra_args=ENABLED, own=True)
-    except ServerError as error:
-        if error.log:
-            raise
-        pytest.skip(f"redis: {error}")
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[RedisServer]:
-    with node() as server:
-        client: Any = server.client()
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        wait_until(lambda: client.cluster("INFO")["cluster_state"] == "ok")
-        yield server
+def small_cluster() -> Iterator[RedisCluster]:
+    with ExitStack() as stack:
+        # A frozen node stays a member, and a slot that nobody has does not stop the others.
+        options = ("--cluster-require-full-coverage", "no")
+        yield RedisClusters.start(stack, primaries=2, replicas=0, node_timeout_ms=30_000, extra_args=options)
 
 
 @pytest.fixture
-def empty_cluster(cluster: RedisServer) -> RedisServer:
-    cluster.client().flushall()
-    return cluster
+def cluster(small_cluster: RedisCluster) -> RedisCluster:
+    small_cluster.flush()
+    return small_cluster
 
 
-def test_keys_in_other_slots_are_refused(side: Side, empty_cluster: RedisServer) -> None:
-    guard = guard_of(side, empty_cluster.url, cluster=True)
+def other_primary(cluster: RedisCluster) -> RedisServer:
+    mine = cluster.primary_of_slot(SLOT)
+    return next(server for server in cluster.servers if server is not mine)
+
+
+def test_keys_in_other_slots_are_refused(side: Side, cluster: RedisCluster) -> None:
+    guard = guard_of(side, cluster.servers[0].url, cluster=True)
     side.call(guard.write, MINE, ("SET", KEY, 1), claim=True)
     refused = side.expect(ValueError, guard.write, MINE, ("SET", KEY, 2), ("SET", "total", 2))
     assert f"'{{{tag_of('orders:42')}}}'" in str(refused)
@@ -60,51 +59,93 @@ def test_keys_in_other_slots_are_refused(side: Side, empty_cluster: RedisServer)
     assert side.call(guard.mark, "orders:43").number == 5
     with pytest.raises(ValueError, match="one slot"):
         in_block(side, guard, MINE, OTHER, work=lambda *_: None)
-    with redis.RedisCluster.from_url(empty_cluster.url) as direct:
+    with redis.RedisCluster.from_url(cluster.servers[0].url) as direct:
         assert direct.get(KEY) == b"1"
         assert direct.get("total") is None
 
 
-def test_a_plain_client_of_a_node(side: Side, empty_cluster: RedisServer) -> None:
-    """It works as long as the node has the slots; keys of several slots are refused by the node."""
-    guard = guard_of(side, empty_cluster.url)
+def test_a_plain_client_of_a_node(side: Side, cluster: RedisCluster) -> None:
+    """It works as long as the node has the slots; keys of other slots are refused by the node."""
+    guard = guard_of(side, cluster.primary_of_slot(SLOT).url)
     side.call(guard.claim, MINE)
     side.expect(GuardNotEnforceable, guard.write, MINE, ("SET", "total", 1))
     side.call(guard.write, MINE, ("SET", KEY, 1))
+    elsewhere = guard_of(side, other_primary(cluster).url)
+    assert "pass a redis.RedisCluster" in str(side.expect(GuardNotEnforceable, elsewhere.claim, NEWER))
 
 
-@pytest.mark.thorough
-def test_a_slot_that_moves_takes_mark_and_data_along(side: Side) -> None:
-    with node() as first, node() as second:
-        a: Any = first.client()
-        b: Any = second.client()
-        port = b.connection_pool.connection_kwargs["port"]
-        a.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        b.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
-        a.execute_command("CLUSTER", "MEET", "127.0.0.1", port)
-        for client in (a, b):
-            wait_until(lambda client=client: client.cluster("INFO")["cluster_known_nodes"] == "2")  # type: ignore[misc]
-            wait_until(lambda client=client: client.cluster("INFO")["cluster_state"] == "ok")  # type: ignore[misc]
-        guard = guard_of(side, first.url, cluster=True)
-        side.call(guard.write, MINE, ("SET", KEY, 1), claim=True)
-        slot, of_a, of_b = slot_of(b"orders:42"), a.cluster("MYID").decode(), b.cluster("MYID").decode()
-        b.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", of_a)
-        a.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", of_b)
-        for key in a.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-            a.execute_command("MIGRATE", "127.0.0.1", port, key, 0, 5000)
-        for client in (b, a):
-            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", of_b)
-        side.call(guard.write, MINE, ("INCR", KEY))
-        assert b.get(KEY) == b"2"
-        side.call(guard.claim, Fence("orders:42", 6, "b" * 22))
-        side.expect(StaleFence, guard.write, MINE, ("INCR", KEY))
+def test_a_slot_that_moves_takes_mark_and_data_along(side: Side, cluster: RedisCluster) -> None:
+    """While it moves, a key that has moved is found by ASK. So the guard works before, during and after the move."""
+    guard = guard_of(side, cluster.servers[0].url, cluster=True)
+    side.call(guard.write, MINE, ("SET", KEY, 1), claim=True)
+    source, target = cluster.primary_of_slot(SLOT), other_primary(cluster)
+    asked = []
+
+    def between() -> None:
+        if not source.client().dbsize():  # all keys have moved, the slot has not: the source answers ASK
+            asked.append(side.call(guard.write, MINE, ("INCR", KEY)))
+            side.call(guard.claim, NEWER)
+
+    cluster.move_slot(SLOT, target, between=between)
+    assert asked == [[2]]
+    side.call(guard.write, NEWER, ("INCR", KEY))
+    side.expect(StaleFence, guard.write, MINE, ("INCR", KEY))
+    direct: Any = target.client()
+    assert direct.get(KEY) == b"3"
+
+
+def test_no_wait_is_longer_than_the_time_out(side: Side, cluster: RedisCluster) -> None:
+    """Also where the client itself would wait for ever: its socket_timeout is None."""
+    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=0.3, socket_timeout=None)
+    side.call(guard.claim, MINE)
+    silent = cluster.primary_of_slot(SLOT)
+    silent.freeze()
+    try:
+        started = time.monotonic()
+        side.expect(GuardUnavailable, guard.claim, NEWER)
+        side.expect(GuardUnavailable, guard.mark, "orders:42")
+        assert time.monotonic() - started < 2 * 0.3 + 1
+    finally:
+        silent.thaw()
+    side.call(guard_of(side, cluster.servers[0].url, cluster=True).claim, NEWER)
+
+
+def test_the_search_for_a_primary_is_part_of_the_time_out(side: Side, cluster: RedisCluster) -> None:
+    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=1.0)
+    side.call(guard.write, MINE, ("SET", KEY, 1), claim=True)
+    wait_until(lambda: time.monotonic() - guard._connections.topology._asked_at > 1)  # so that it asks again
+    guard._connections.topology.is_stale = True
+    for server in cluster.servers:
+        server.freeze()
+    try:
+        started = time.monotonic()
+        side.expect(GuardUnavailable, guard.write, MINE, ("SET", KEY, 2))
+        assert time.monotonic() - started < 1.7, "a second was for the search, and no other came after it"
+    finally:
+        for server in cluster.servers:
+            server.thaw()
+    assert cluster.client().get(KEY) == b"1"
+
+
+def test_a_slot_that_no_node_has(side: Side, cluster: RedisCluster) -> None:
+    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=0.3)
+    side.call(guard.claim, MINE)
+    owner: Any = cluster.primary_of_slot(SLOT).client()
+    admins: list[Any] = [server.client() for server in cluster.servers]
+    for admin in admins:
+        admin.execute_command("CLUSTER", "DELSLOTS", SLOT)
+    try:
+        assert "not served" in str(side.expect(GuardUnavailable, guard.claim, NEWER))
+    finally:
+        owner.execute_command("CLUSTER", "ADDSLOTS", SLOT)
+        cluster.wait_until_ready()
 
 
 @pytest.mark.thorough
 class TestClusterGuard(GuardContract):
     @pytest.fixture(autouse=True)
-    def _server(self, empty_cluster: RedisServer) -> None:
-        self.url = empty_cluster.url
+    def _server(self, cluster: RedisCluster) -> None:
+        self.url = cluster.servers[0].url
         self.direct: Any = redis.RedisCluster.from_url(self.url)
 
     @staticmethod

@@ -12,7 +12,6 @@ import redis
 from examples.servers import RedisServer
 from fencing import (
     Fence,
-    GuardNotEnforceable,
     GuardUnavailable,
     OutcomeUnknown,
     StaleFence,
@@ -23,7 +22,7 @@ from fencing.redis.keys import slot_of, tag_of
 from storage_guards import AsyncRedisGuard, RedisGuard
 from storage_guards.redis.commands import mark_key
 from storage_guards.redis.scripts import CLAIM, WRITE
-from tests.support.fixtures import ProxyFactory, RedisFactory
+from tests.support.fixtures import ProxyFactory
 from tests.support.redis_guards import guard_of, in_block
 from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
@@ -238,7 +237,7 @@ def test_a_task_that_is_cancelled_during_a_write(any_redis: RedisServer, proxy: 
 
     async def main() -> None:
         guard = AsyncRedisGuard(redis.asyncio.Redis.from_url(through.url(any_redis.url)))
-        await guard.claim(MINE)
+        await guard.write(MINE, SET_2, claim=True)  # so that the server knows the script
         held = through.hold_reply_when(lambda request: asks_for(WRITE, request))
         task = asyncio.create_task(guard.write(MINE, SET_1))
         await asyncio.to_thread(held.wait, 10)
@@ -264,90 +263,6 @@ def test_a_server_that_is_silent_or_away(side: Side, any_redis: RedisServer, pro
     side.expect(GuardUnavailable, guard.mark, "orders:42")
     assert time.monotonic() - started < 10
     through.restore()
-
-
-# Servers that cannot keep the promise
-
-
-@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "volatile-lru", "noeviction"])
-def test_the_policy_of_eviction(side: Side, own_redis: RedisServer, policy: str) -> None:
-    client = own_redis.client()
-    client.config_set("maxmemory-policy", policy)
-    guard = guard_of(side, own_redis.url)
-    if policy.startswith("allkeys"):
-        assert policy in str(side.expect(GuardNotEnforceable, guard.claim, MINE))
-    else:
-        side.call(guard.claim, MINE)
-
-
-def test_a_server_without_memory_writes_nothing(side: Side, own_redis: RedisServer) -> None:
-    client = own_redis.client()
-    guard = guard_of(side, own_redis.url)
-    side.call(guard.claim, MINE)
-    client.config_set("maxmemory", 1)
-    try:
-        side.expect(GuardUnavailable, guard.write, MINE, SET_1)
-    finally:
-        client.config_set("maxmemory", 0)
-    assert client.get("total") is None
-    side.call(guard.write, MINE, SET_1)
-
-
-def test_other_data_under_the_key_of_the_mark(side: Side, any_redis: RedisServer) -> None:
-    client, guard = any_redis.client(), guard_of(side, any_redis.url)
-    client.set(mark_key("orders:42"), "x")
-    side.expect(GuardNotEnforceable, guard.claim, MINE)
-    client.delete(mark_key("orders:42"))
-    client.hset(mark_key("orders:42"), "number", "5")
-    assert "damaged" in str(side.expect(GuardNotEnforceable, guard.write, MINE, SET_1))
-
-
-def test_a_user_that_may_not_write(side: Side, own_redis: RedisServer) -> None:
-    own_redis.client().acl_setuser("reader", enabled=True, nopass=True, keys=["*"], commands=["+@read"])
-    guard = guard_of(side, own_redis.url, username="reader", password="")
-    assert "permission" in str(side.expect(GuardNotEnforceable, guard.claim, MINE))
-    assert own_redis.client().exists(mark_key("orders:42")) == 0
-
-
-def test_clients_of_the_wrong_kind(any_redis: RedisServer) -> None:
-    for guard, client, hint in (
-        (RedisGuard, redis.asyncio.Redis(), "AsyncRedisGuard"),
-        (AsyncRedisGuard, redis.Redis(), "RedisGuard"),
-        (RedisGuard, any_redis.url, "from_url"),
-        (RedisGuard, any_redis.client().pipeline(), "Pipeline"),
-    ):
-        with pytest.raises(TypeError, match=hint):
-            guard(client)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="timeout"):
-        RedisGuard(any_redis.client(), timeout=0)
-
-
-# A failover loses marks and data together
-
-
-def test_a_failover_to_a_replica_that_lags(side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory) -> None:
-    """The promoted replica lacks an acknowledged write. Its holder is refused; the next one goes on from there."""
-    primary, replica = fresh_redis(), fresh_redis()
-    to_primary = proxy(primary)
-    first, second = primary.client(), replica.client()
-    first.config_set("repl-diskless-sync-delay", 0)
-    second.replicaof("127.0.0.1", primary.client().connection_pool.connection_kwargs["port"])
-    side.wait_until(lambda: second.info("replication")["master_link_status"] == "up")
-    guard = guard_of(side, to_primary.url(primary.url))
-    side.call(guard.write, MINE, SET_1, claim=True)
-    assert first.wait(1, 5000) == 1
-    second.replicaof("NO", "ONE")  # promoted; the old primary does not know it yet
-    side.call(guard.write, MINE, SET_2)
-    to_primary._target = ("127.0.0.1", second.connection_pool.connection_kwargs["port"])
-    to_primary.cut()
-    assert side.call(guard.mark, "orders:42").seq == 1, "on a new connection, to the replica"
-    lost = side.expect(UnclaimedFence, guard.write, MINE, ("SET", "total", 3))
-    assert lost.acknowledged == 2
-    side.expect(UnclaimedFence, guard.claim, MINE)
-    assert second.get("total") == b"1", "mark and data have gone back together"
-    side.call(guard.claim, NEWER)
-    side.call(guard.write, NEWER, ("INCRBY", "total", 10))
-    assert second.get("total") == b"11"
 
 
 @pytest.mark.parametrize("change", ["newer claim", "lost mark", "write"])
@@ -380,3 +295,36 @@ def test_a_lost_write_that_lands_after_a_read_is_no_state_to_write_over(
     side.expect(StaleRead, guard.write, MINE, SET_2)
     assert value(any_redis) == b"1"
     side.call(guard.write, MINE, SET_2)  # it has been told
+
+
+def test_a_write_of_the_guard_inside_its_own_block(side: Side, any_redis: RedisServer) -> None:
+    """The block is refused, and told that it was its own doing."""
+    guard = guard_of(side, any_redis.url)
+    direct = RedisGuard(any_redis.client())
+    side.call(guard.claim, MINE)
+    for writer, is_own in ((direct, False), (guard, True)):
+        if side.asynchronous and is_own:
+            continue  # the sync guard shows it: the text is made by a plan
+
+        def work(transaction: Any, _: Any, writer: Any = writer) -> None:
+            transaction.write("SET", "total", 2)
+            writer.write(MINE, SET_1)
+
+        with pytest.raises(StaleRead) as refused:
+            in_block(side, guard, MINE, work=work)
+        assert ("write with the transaction" in str(refused.value)) is is_own
+    assert value(any_redis) == b"1"
+
+
+def test_a_transaction_takes_the_parts_of_a_command(side: Side, any_redis: RedisServer) -> None:
+    guard = guard_of(side, any_redis.url)
+    side.call(guard.claim, MINE)
+
+    def work(transaction: Any, _: Any) -> None:
+        for command in ((SET_1,), ([SET_1],), ()):
+            with pytest.raises(TypeError, match=r"such as write\('SET', key, value\)"):
+                transaction.write(*command)
+        transaction.write(*SET_2)
+
+    in_block(side, guard, MINE, work=work)
+    assert value(any_redis) == b"2"

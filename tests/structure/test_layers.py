@@ -39,6 +39,9 @@ REDIS_CLIENT = (
     "fencing.redis.sentinel",
 )
 SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
+REDIS_CONNECTIONS = tuple(
+    f"fencing.redis.{name}" for name in ("client", "client_async", "client_cluster", "client_cluster_async")
+)
 REDIS_THREADS = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.client")
 REDIS_ASYNCIO = (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.client_async")
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.timer")
@@ -126,7 +129,8 @@ ROOMS = {
     ),
     "storage_guards.psycopg": Room((KERNEL, "fencing.sql.errors", *SHARED, "storage_guards.sql"), ("psycopg",)),
     "storage_guards.objects": Room((KERNEL, *SHARED), ("obstore",)),
-    "storage_guards.redis": Room((*REDIS_THREADS, *REDIS_ASYNCIO, *SHARED), ("redis",)),
+    "storage_guards.redis": Room((*REDIS_CLIENT, *SHARED), ("redis",)),
+    "storage_guards.redis.clients": Room(REDIS_CONNECTIONS, ("redis",)),  # no second client of a Cluster
     "storage_guards.files": Room((KERNEL, *SHARED)),
     "storage_guards.http": Room((KERNEL,)),
     **dict.fromkeys(HTTP_CLIENT, Room((KERNEL, "storage_guards.bounds", "storage_guards.http"), ("httpx2",))),

@@ -1,7 +1,7 @@
 -- Raises the marks to the fences: all or none. A claim of the mark's own fence changes nothing.
 -- KEYS: the marks
 -- ARGV: 1 '1': return INFO memory too; 2 an id for marks that are made; then of each mark: number, token
--- Returns: {'ok', INFO memory or '', mark 1, mark 2 …}, or {'stale', which (from 0), mark}
+-- Returns: {'ok', INFO memory or '', the server's history, mark 1, mark 2 …}, or {'stale', which (from 0), mark}
 
 local marks = {}
 for i, key in ipairs(KEYS) do
@@ -18,4 +18,4 @@ for i, key in ipairs(KEYS) do
     redis.call('HSET', key, 'number', number, 'token', token, 'seq', '0', 'writes', marks[i][4])
   end
 end
-return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', unpack(marks)}
+return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', history(), unpack(marks)}

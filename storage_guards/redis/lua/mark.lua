@@ -21,3 +21,9 @@ local function count_write(key, mark, id)
   redis.call('HINCRBY', key, 'seq', 1)
   return redis.call('HGET', key, 'seq')
 end
+
+-- Returns the id of this server's history of writes; with 'master_replid2' that of the one that it continues. A server that is
+-- promoted, or that starts again, begins a new history. Empty: it does not tell.
+local function history(which)
+  return string.match(redis.call('INFO', 'replication'), (which or 'master_replid') .. ':(%x+)') or ''
+end

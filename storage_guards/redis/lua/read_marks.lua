@@ -1,7 +1,7 @@
 -- Returns the marks.
 -- KEYS: the marks
--- Returns: {mark 1, mark 2 …}
+-- Returns: {the server's history, mark 1, mark 2 …}
 
-local marks = {}
-for i, key in ipairs(KEYS) do marks[i] = mark_at(key) end
-return marks
+local found = {history()}
+for i, key in ipairs(KEYS) do found[i + 1] = mark_at(key) end
+return found

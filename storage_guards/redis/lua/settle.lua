@@ -1,11 +1,14 @@
 -- Finds out whether a write whose reply was lost has landed. Where it still may, gives the mark a new state: then it cannot.
+-- "Never" is said only in the history that the write names, or in the one that continues it: a former primary knows nothing of
+-- what its successor has accepted.
 -- KEYS: the mark
--- ARGV: 1 number, 2 token, 3 the write's id, 4 the newest id that it expected, 5 a new id
+-- ARGV: 1 number, 2 token, 3 the write's id, 4 the newest id that it expected, 5 the history that it names, 6 a new id
 -- Returns: {'landed'}, {'never'} or {'unknown'}
 
 local mark, found = mark_at(KEYS[1]), {}
 for id in string.gmatch(mark[4] or '', '%S+') do found[id] = true end
 if found[ARGV[3]] then return {'landed'} end
+if ARGV[5] == '' or (ARGV[5] ~= history() and ARGV[5] ~= history('master_replid2')) then return {'unknown'} end
 if not found[ARGV[4]] then return {'unknown'} end
-if newest_of(mark) == ARGV[4] and mark[1] == ARGV[1] and mark[2] == ARGV[2] then count_write(KEYS[1], mark, ARGV[5]) end
+if newest_of(mark) == ARGV[4] and mark[1] == ARGV[1] and mark[2] == ARGV[2] then count_write(KEYS[1], mark, ARGV[6]) end
 return {'never'}

@@ -2,7 +2,7 @@
 -- KEYS, ARGV: as check.lua; ARGV then has each command: how many parts, the parts
 -- Returns: {'ok', seqs, {replies}}, or {'failed', seqs, which (from 1), error}
 
-local replies, at = {}, 3 * count + 3
+local replies, at = {}, 3 * count + 4
 while ARGV[at] do
   local last = at + tonumber(ARGV[at])
   local reply = redis.pcall(unpack(ARGV, at + 1, last))

@@ -1,0 +1,46 @@
+"""The clients that a Redis guard takes, and the connections of its own to the same servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from fencing.redis.client import Connections
+from fencing.redis.client_async import AsyncConnections
+from fencing.redis.client_cluster import ClusterConnections
+from fencing.redis.client_cluster_async import AsyncClusterConnections
+
+CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
+_PIPELINES = (
+    redis.client.Pipeline,
+    redis.asyncio.client.Pipeline,
+    redis.cluster.ClusterPipeline,
+    redis.asyncio.cluster.ClusterPipeline,
+)
+
+
+def check_client(client: object, *, asynchronous: bool) -> None:
+    """Raise TypeError if ``client`` is no client of redis-py of the wanted kind."""
+    wanted = (redis.asyncio.Redis, redis.asyncio.RedisCluster) if asynchronous else (redis.Redis, redis.RedisCluster)
+    if isinstance(client, wanted) and not isinstance(client, _PIPELINES):
+        return
+    guard, name = ("AsyncRedisGuard", "redis.asyncio.Redis") if asynchronous else ("RedisGuard", "redis.Redis")
+    hint = ""
+    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+        hint = "; for asyncio use AsyncRedisGuard"
+    elif isinstance(client, (redis.Redis, redis.RedisCluster)):
+        hint = "; for threads use RedisGuard"
+    elif isinstance(client, str):
+        hint = "; write redis.Redis.from_url(...)"
+    raise TypeError(f"{guard} takes a {name} or RedisCluster, not {type(client).__name__}{hint}")
+
+
+def connections_of(client: Any) -> Any:
+    """Return the connections of a guard over this client. They are those that coordinators use, but its own."""
+    if isinstance(client, redis.asyncio.RedisCluster):
+        return AsyncClusterConnections(client)
+    if isinstance(client, redis.RedisCluster):
+        return ClusterConnections(client)
+    return (AsyncConnections if isinstance(client, redis.asyncio.Redis) else Connections)(client)
