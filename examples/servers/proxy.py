@@ -16,11 +16,14 @@ Predicate = Callable[[bytes], bool]
 class Loss:
     """A loss that was asked for. `fired`: how often it has happened, counted before the client can notice."""
 
-    def __init__(self, predicate: Predicate, what: Literal["request", "reply", "silence", "hold"], times: int) -> None:
+    def __init__(
+        self, predicate: Predicate, what: Literal["request", "reply", "silence", "hold", "stall"], times: int
+    ) -> None:
         self._predicate = predicate
         self._what = what
         self._times = times
         self._happened = threading.Condition()
+        self._released = asyncio.Event()
         self.fired = 0
 
     def wait(self, timeout: float, *, times: int = 1) -> bool:
@@ -92,6 +95,11 @@ class Proxy:
         """Hold the next request that matches, and be silent from then: at `restore` it goes on to the server, late."""
         return self._add(Loss(predicate, "hold", 1))
 
+    def stall_connection_when(self, predicate: Predicate) -> Loss:
+        """Hold the next request that matches, and all that its connection sends after it, until `restore`. Other
+        connections pass, so what they send later arrives earlier."""
+        return self._add(Loss(predicate, "stall", 1))
+
     def silence(self) -> None:
         """Accept connections and bytes but pass nothing on, either way; at `restore` they arrive, late."""
         self._do(self._flowing.clear)
@@ -113,6 +121,8 @@ class Proxy:
         """Everything passes again; losses that have not happened yet are called off."""
 
         def restore() -> None:
+            for loss in self._losses:
+                loss._released.set()
             self._losses.clear()
             self._refusing = False
             self._flowing.set()
@@ -238,6 +248,9 @@ class _Connection:
                     self._flowing.clear()
                     loss._fire()
                     await self._flowing.wait()
+                elif loss._what == "stall":
+                    loss._fire()
+                    await loss._released.wait()
                 elif loss._what == "request":
                     self._lose(loss)
                     return

@@ -2,148 +2,40 @@
 
 A ``Bundle`` has one connection to each node. A call uses one bundle, so the connections are bounded as those of one
 Redis are. A reply that came too late is dropped before the next one: replies come in order.
+
+All requests of a token go over one bundle while it owes replies. So a release never overtakes its acquire at a slow
+node, which would leave the lock there until its ttl ends; and a release of an earlier attempt never comes after a later
+attempt.
 """
 
 from __future__ import annotations
 
-import math
-import select
-import selectors
-import ssl
 import time
 import weakref
-from collections.abc import Hashable
 from typing import Any
 
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from fencing.kernel import process
-from fencing.kernel.errors import CoordinatorUnavailable
-from fencing.kernel.interruptions import interruption_in, raise_interruption
-from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.redis import quirks
-from fencing.redis.calls import Call
+from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
+from fencing.redis.calls import Call, release_call
 from fencing.redis.client import MAX_CONNECTIONS, Connections
-from fencing.redis.connection import READ_BYTES, LazyConnection
-from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
-from fencing.redis.resp import INCOMPLETE
-from fencing.redlock.calls import Fanout, bytes_for
-from fencing.redlock.decisions import check_answered, vote
-from fencing.redlock.nodes import INFO, LOADS, Nodes
-
-STALLED_SECONDS = 1.0
-"""A connection whose oldest reply is missing for so long is closed: its network path may be gone."""
+from fencing.redis.connection import LazyConnection
+from fencing.redis.connection_factory import map_error
+from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
+from fencing.redlock.calls import Fanout
+from fencing.redlock.decisions import check_answered
+from fencing.redlock.exchange import Bundle, Exchange
+from fencing.redlock.nodes import Nodes
+from fencing.redlock.scripts import REMINT
 
 LEAST_WAIT_SECONDS = 1.0
 """How long a thread waits for a bundle at least: the time-out of a node would be too short for that."""
 
-WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-
-class NodeConnection(LazyConnection):
-    """A connection to one node, and the replies that it still owes."""
-
-    __slots__ = ("expected", "member", "since", "sock")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sock: Any = None
-        self.member = b""
-        self.expected: list[tuple[Call, bool] | None] = []  # in order; None: the reply is dropped; True: it is awaited
-        self.since = 0.0  # when the oldest reply that is dropped was given up
-
-    def greet(self, connection: Any, seconds: float) -> Any:
-        """Connect, and return the reply to the first question."""
-        self.expected = []
-        self.open(connection, seconds)
-        deadline = time.monotonic() + seconds
-        reply = self.ask(INFO, deadline)
-        for load in LOADS:
-            self.ask(load, deadline)
-        self.sock = quirks.socket_of(connection)
-        if self.sock is None:
-            raise CoordinatorUnavailable("this version of redis-py hides its sockets; install one that was tested")
-        self.sock.settimeout(0)
-        return reply
-
-    def send(self, data: bytes) -> None:
-        """Write all of it. A socket whose buffer is full has a server that does not read."""
-        sent = self.sock.send(data)
-        if sent != len(data):
-            raise RedisError("the server does not read")
-
-    def receive(self) -> list[Any]:
-        """Return the replies that have arrived."""
-        replies: list[Any] = []
-        while True:
-            try:
-                data = self.sock.recv(READ_BYTES)
-            except WOULD_BLOCK:
-                return replies
-            if not data:
-                raise RedisError("Connection closed by server.")
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not INCOMPLETE:
-                replies.append(reply)
-            if len(data) < READ_BYTES and not isinstance(self.sock, ssl.SSLSocket):
-                return replies
-
-
-class Poll:
-    """A wait for several sockets: poll() where there is one. It has no state in the kernel, so a fork does no harm."""
-
-    def __init__(self) -> None:
-        self._poll: Any = getattr(select, "poll", lambda: None)()
-        self._indices: dict[int, int] = {}
-        self._selector = selectors.SelectSelector() if self._poll is None else None
-
-    def register(self, sock: Any, index: int) -> None:
-        """Wait for this socket, too."""
-        self._indices[sock.fileno()] = index
-        if self._selector is not None:
-            self._selector.register(sock, selectors.EVENT_READ)
-        else:
-            self._poll.register(sock, select.POLLIN)
-
-    def unregister(self, sock: Any) -> None:
-        """Wait for this socket no longer."""
-        self._indices.pop(sock.fileno(), None)
-        (self._selector or self._poll).unregister(sock)
-
-    def select(self, seconds: float) -> list[int]:
-        """Return the indices of the sockets that can be read, after at most this many seconds."""
-        if self._selector is not None:
-            return [self._indices[key.fd] for key, _ in self._selector.select(seconds)]
-        return [self._indices[number] for number, _ in self._poll.poll(math.ceil(seconds * 1000))]
-
-
-class Bundle:
-    """One connection to each node."""
-
-    def __init__(self, count: int) -> None:
-        self.nodes = [NodeConnection() for _ in range(count)]
-        self._poll = Poll()
-        self.select = self._poll.select
-
-    def register(self, index: int) -> None:
-        """Note that a connection was opened."""
-        self._poll.register(self.nodes[index].sock, index)
-
-    def close(self) -> None:
-        """Close all connections."""
-        for index in range(len(self.nodes)):
-            self.close_node(index)
-
-    def close_node(self, index: int) -> None:
-        """Close the connection to one node."""
-        node = self.nodes[index]
-        if node.sock is not None:
-            try:
-                self._poll.unregister(node.sock)
-            except (KeyError, ValueError, OSError):
-                pass  # it was closed before
-        node.sock = None
-        node.close()
+MOST_TOKENS = 4096
+"""For how many tokens it is known which bundle owes replies. For older ones a release may overtake its acquire."""
 
 
 class FanoutConnections(Connections):
@@ -156,21 +48,46 @@ class FanoutConnections(Connections):
         self._reset()
         process.after_fork(self._reset)
 
-    def _new_connection(self) -> Any:
-        with self._lock:
-            self._made = [made for made in self._made if made() is not None]
-            if len(self._made) >= MAX_CONNECTIONS:
-                return None
-            bundle: Any = Bundle(self.nodes.count)
-            self._made.append(weakref.ref(bundle))
-            return bundle
+    def _reset(self) -> None:
+        super()._reset()
+        self._owing: dict[str, weakref.ref[Bundle]] = {}  # token: the bundle that owes replies to its requests
 
-    def _wait_for_connection(self, seconds: float) -> LazyConnection:
-        return super()._wait_for_connection(max(seconds, LEAST_WAIT_SECONDS))
+    def perform(self, fanout: Fanout) -> list[Any]:  # type: ignore[override]
+        """Send the call to nodes, and return their replies.
 
-    def _exchange(self, connection: Any, call: Any, started: float) -> Any:
-        bundle: Bundle = connection
-        exchange = _Exchange(self.nodes, bundle, call)
+        Raises:
+            NoReply: too few usable replies; another attempt may succeed.
+            CoordinatorUnavailable: nodes refused; another attempt would not help.
+            RuntimeError: the coordinator is closed. Make a new one.
+        """
+        call = fanout.call
+        if self.closed and call.form.script is not RELEASE:  # a block may end after the closing
+            raise RuntimeError("this coordinator was closed; make a new one")
+        found = self._owing.get(_first_token(call)) if self._owing else None
+        wanted = found() if found is not None else None
+        bundle: Any = None
+        try:
+            if wanted is not None:
+                bundle = self._wait_for_bundle(wanted, fanout.timeout)
+            else:
+                try:
+                    bundle = self._free.pop()
+                except IndexError:
+                    bundle = self._wait_for_connection(fanout.timeout)
+            replies = self._exchange_all(bundle, fanout)
+        except (RedisError, OSError) as error:
+            raise_interruption(error)
+            raise map_error(error, self.address) from error
+        finally:
+            if bundle is not None:
+                self._take_back(bundle)
+        if call.form.script is RELEASE_SEVERAL:
+            self._release_behind(fanout, bundle)
+        check_answered(replies, fanout.least)
+        return replies
+
+    def _exchange_all(self, bundle: Bundle, fanout: Fanout) -> list[Any]:
+        exchange = Exchange(self.nodes, bundle, fanout)
         try:
             exchange.send()
             exchange.wait()
@@ -178,161 +95,76 @@ class FanoutConnections(Connections):
         except BaseException:
             exchange.abandon()
             raise
-        check_answered(exchange.replies, call.least)
+        token = fanout.call.token
+        if token is not None:
+            if bundle.owes:
+                self._owing[token] = bundle.reference
+                if len(self._owing) > MOST_TOKENS:
+                    self._forget_oldest()
+            else:
+                self._owing.pop(token, None)
         return exchange.replies
 
-
-class _Exchange:
-    """One fan-out over one bundle."""
-
-    def __init__(self, nodes: Nodes, bundle: Bundle, fanout: Fanout) -> None:
-        self.nodes, self.bundle, self.fanout = nodes, bundle, fanout
-        self.call = fanout.call
-        self.deadline = 0.0
-        self.replies: list[Any] = [None] * nodes.count
-        self.waiting: set[int] = set()
-        self.votes: dict[Hashable, int] = {}
-        self.decided = fanout.quorum <= 0
-
-    def send(self) -> None:
-        now = time.monotonic()
-        chosen = self.nodes.chosen(self.fanout, now)
-        nodes = self.bundle.nodes
-        data = self.call.packed
-        for index in sorted(self.fanout.nodes, key=lambda i: nodes[i].sock is None):  # opening takes time
-            node = nodes[index]
-            is_chosen = index in chosen
-            if not is_chosen and (node.sock is None or not self.fanout.is_for_anyone):
-                self.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
-                continue
-            try:
-                if is_chosen and (node.sock is None or self._is_stale(index, node, now)):
-                    self._open(index, node)
-                self.waiting.add(index)
-                node.expected.append((self.call, True))
-                node.send(data if self.fanout.is_for_anyone else data + node.member)
-            except CoordinatorUnavailable as error:
-                if self.nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
-                    raise
-                self._failed(index, error)
-            except (NoReply, RedisError, OSError) as error:
-                raise_interruption(error)
-                self._failed(index, error)
-        # Counted from here: new connections to some nodes must not use up the time of the others.
-        self.deadline = time.monotonic() + max(self.fanout.timeout, LEAST_SECONDS)
-
-    def _is_stale(self, index: int, node: NodeConnection, now: float) -> bool:
-        """Return whether a connection that was idle, or owes replies, is of no more use."""
-        if not node.expected and now - node.used < 1.0:
-            return False
-        self._read(index)
-        if node.sock is None:
-            return True
-        if node.expected and now - node.since > self.fanout.timeout:
-            self.nodes.health[index].failed(now)
-            return now - node.since > max(STALLED_SECONDS, self.fanout.timeout)
-        return False
-
-    def _open(self, index: int, node: NodeConnection) -> None:
-        self.bundle.close_node(index)
-        factory = self.nodes.factories[index]
-        seconds = factory.limit_seconds(self.fanout.timeout)
+    def _forget_oldest(self) -> None:
         try:
-            node.member = self.nodes.greeted(index, node.greet(factory.make(), seconds))
-        except (RedisError, OSError) as error:
-            raise_interruption(error)
-            raise map_connect_error(error, factory.address) from error
-        node.used = time.monotonic()
-        self.bundle.register(index)
+            self._owing.pop(next(iter(self._owing)), None)
+        except (RuntimeError, StopIteration):
+            pass  # another thread changes it; the next call tries again
 
-    def wait(self) -> None:
-        """Read replies until enough agree, all have replied, or the time is up."""
-        while self.waiting and not self.decided:
-            left = self.deadline - time.monotonic()
-            for index in self.bundle.select(left if left > 0 else 0.0):
-                self._read(index)
-            if left <= 0:
-                return
+    def _release_behind(self, fanout: Fanout, bundle: Bundle) -> None:
+        """Release locks once more, behind their requests, where another bundle owes replies to those."""
+        call = fanout.call
+        locks = call.keys[:: len(call.keys) // len(call.args)]
+        for lock, token in zip(locks, call.args, strict=True):
+            found = self._owing.get(str(token))
+            if found is not None and found() not in (None, bundle):
+                try:
+                    self.perform(Fanout(release_call(lock, str(token)), fanout.nodes, 0, 0, fanout.timeout))
+                except NoReply:
+                    pass  # the ttl frees it
 
-    def _read(self, index: int) -> None:
-        node = self.bundle.nodes[index]
-        try:
-            for reply in node.receive():
-                self._on_reply(index, node, reply)
-        except (RedisError, OSError) as error:
-            raise_interruption(error)
-            self._failed(index, error)
-
-    def _on_reply(self, index: int, node: NodeConnection, reply: Any) -> None:
-        if not node.expected:
-            raise not_of_a_script(reply)
-        expected = node.expected.pop(0)
-        node.used = time.monotonic()
-        self.nodes.note(index, reply)
-        if expected is None:
-            return
-        call, is_awaited = expected
-        if not is_awaited:
-            self.nodes.settled(index, call.token)
-        elif type(reply) is NoScriptError:
-            node.expected.append((call, True))
-            node.send(bytes_for(call, node.member, by_text=True))
+    def _take_back(self, connection: LazyConnection) -> None:
+        bundle: Any = connection
+        if not bundle.wanted or self.closed:
+            super()._take_back(connection)
         else:
-            self.waiting.discard(index)
-            if isinstance(reply, RedisError):
-                self.replies[index] = map_error(reply, self.nodes.factories[index].address)
-                return
-            if type(reply) not in call.form.script.replies:
-                raise not_of_a_script(reply)
-            self.replies[index] = reply
-            said = vote(reply)
-            self.votes[said] = votes = self.votes.get(said, 0) + 1
-            self.decided = self.decided or votes >= self.fanout.quorum
+            self._free.appendleft(connection)  # the last one that a call without a wish takes
+        for wake in list(bundle.wanted)[:1]:  # a thread first says that it waits, and then looks for its bundle
+            wake.set()
 
-    def _failed(self, index: int, error: Exception) -> None:
-        """Close the connection of a node after an error. What was sent may have run."""
-        self.nodes.health[index].failed(time.monotonic())
-        self.bundle.close_node(index)
-        if index in self.waiting:
-            self.waiting.discard(index)
-            error = error if isinstance(error, NoReply) else NoReply(error, may_have_run=True)
-        if isinstance(error, (NoReply, CoordinatorUnavailable)):
-            self.replies[index] = error
-        elif index in self.fanout.nodes and self.replies[index] is None:
-            self.replies[index] = NoReply(error, may_have_run=False)
+    def _new_connection(self) -> Any:
+        with self._lock:
+            self._made = [made for made in self._made if made() is not None]
+            if len(self._made) >= MAX_CONNECTIONS:
+                return None
+            bundle: Any = Bundle(self.nodes.count)
+            self._made.append(bundle.reference)
+            return bundle
 
-    def end(self) -> None:
-        """Give up the replies that are missing. If the time was up, send a release behind them."""
-        now = time.monotonic()
-        for index in list(self.waiting):
-            node = self.bundle.nodes[index]
-            self.waiting.discard(index)
-            node.since = now if None not in node.expected else node.since
-            node.expected = [None if each is not None and each[1] else each for each in node.expected]
-            if not self.decided:
-                self.replies[index] = NoReply(TimeoutError("no reply in time"), may_have_run=True)
-                self.nodes.health[index].failed(now)
-                self._release_behind(index, node)
+    def _wait_for_connection(self, seconds: float) -> LazyConnection:
+        return super()._wait_for_connection(max(seconds, LEAST_WAIT_SECONDS))
 
-    def _release_behind(self, index: int, node: NodeConnection) -> None:
-        undo = self.call.compensation
-        if undo is None or undo.token is None or node.sock is None:
-            return
-        self.nodes.doubt(index, undo.token)
+    def _wait_for_bundle(self, bundle: Bundle, seconds: float) -> Bundle:
+        """Wait for this very bundle."""
+        deadline, wake = time.monotonic() + max(seconds, LEAST_WAIT_SECONDS), Wake()
         try:
-            node.expected.append((undo, False))
-            node.send(bytes_for(undo, b"", by_text=True))
-        except (RedisError, OSError) as error:
-            raise_interruption(error)
-            self.bundle.close_node(index)
+            while True:
+                try:
+                    self._free.remove(bundle)  # type: ignore[arg-type]
+                    return bundle
+                except ValueError:
+                    pass  # another call uses it
+                if time.monotonic() > deadline:
+                    raise NoReply(TimeoutError("its connections were busy"), may_have_run=False)
+                if wake not in bundle.wanted:
+                    bundle.wanted.append(wake)
+                else:
+                    wake.wait(LOST_WAKE_SECONDS)
+        finally:
+            if wake in bundle.wanted:
+                bundle.wanted.remove(wake)
 
-    def abandon(self) -> None:
-        """Close the connections that an interruption left in between, each after a release."""
-        for index in list(self.waiting):
-            try:
-                self._release_behind(index, self.bundle.nodes[index])
-            except BaseException as error:  # noqa: BLE001 - the ttl frees the lock; the first interruption is raised
-                if interruption_in(error) is not None:
-                    continue
-        for index in list(self.waiting):
-            self.bundle.close_node(index)
+
+def _first_token(call: Call) -> str:
+    """Return the token that the lock is taken from, or for; empty: there is none."""
+    return str(call.form.args[-1]) if call.form.script is REMINT else call.token or ""

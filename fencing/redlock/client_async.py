@@ -19,7 +19,7 @@ from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
 from fencing.redis.scripts import RELEASE
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
-from fencing.redlock.nodes import INFO, LOADS, Nodes
+from fencing.redlock.nodes import INFO, LOADS, STALLED_SECONDS, Nodes
 
 
 class _Unsent(NamedTuple):
@@ -29,6 +29,16 @@ class _Unsent(NamedTuple):
     node: int
     call: Call
     deadline: float
+
+
+class _NodeRequest(Request):
+    """A request to one node. It may stay unanswered for longer than its time-out: others have decided."""
+
+    __slots__ = ()
+
+    @property
+    def stalls_at(self) -> float:
+        return max(self.deadline, self.sent + STALLED_SECONDS)
 
 
 class NodeConnection(LoopConnection):
@@ -69,7 +79,7 @@ class NodeConnection(LoopConnection):
     def _send_now(self, unsent: _Unsent) -> None:
         self.used = now = time.monotonic()
         future: Any = _Slot(unsent.collector, unsent.node)
-        self.send(Request(unsent.call, future, now, unsent.deadline))
+        self.send(_NodeRequest(unsent.call, future, now, unsent.deadline))
 
     async def _open(self) -> None:
         """Open the connection, and send what waits for it."""
@@ -109,7 +119,7 @@ class NodeConnection(LoopConnection):
         if undo is not None and undo.token is not None:
             self._nodes.doubt(self._index, undo.token)
             future: Any = _Settled(self._nodes, self._index, undo.token)
-            request = Request(undo, future, sent, deadline)
+            request = _NodeRequest(undo, future, sent, deadline)
             request.by_text = True
             self.send(request)
 

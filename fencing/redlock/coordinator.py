@@ -80,7 +80,7 @@ class RedlockCoordinator(RedlockPlans, Coordinator):
 
     def perform(self, effect: Fanout) -> Any:
         """Send one call to nodes, all at once."""
-        return self._connections.perform(effect)  # type: ignore[arg-type]
+        return self._connections.perform(effect)
 
     def close(self) -> None:
         """Release the locks that are still held, close the connections, and stop renewal. Idempotent.

@@ -15,18 +15,24 @@ from fencing.kernel.process import after_fork
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.quirks import sentinel_service
 from fencing.redis.resp import bulk, bulks
-from fencing.redis.scripts import RELEASE
+from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
 from fencing.redlock.calls import Fanout, member_words
-from fencing.redlock.scripts import ACQUIRE, RENEW
+from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT, RENEW
 
 logger = logging.getLogger("fencing")
 
 INFO = b"*1\r\n" + bulks(("INFO",))
 """The question that each new connection begins with, packed."""
 
-LOADS = tuple(b"*3\r\n" + bulks(("SCRIPT", "LOAD", script.text)) for script in (ACQUIRE, RENEW, RELEASE))
+LOADS = tuple(
+    b"*3\r\n" + bulks(("SCRIPT", "LOAD", script.text))
+    for script in (ACQUIRE, RENEW, RELEASE, RELEASE_SEVERAL, REMINT, FORCE_RELEASE)
+)
 """Each new connection loads these scripts. A node that is slower than the majority could not ask for their text: its
 reply is not waited for. An error reply, such as of a user who may not do that, is ignored."""
+
+STALLED_SECONDS = 1.0
+"""A connection whose oldest reply is missing for so long is closed: its network path may be gone."""
 
 FAILURES = 3
 """After so many failures in a row a node is skipped."""

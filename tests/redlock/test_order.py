@@ -1,0 +1,98 @@
+"""The requests of a token reach a node in order: no release overtakes its acquire, whatever connection is free."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from examples.servers import RedisServer
+from fencing.kernel.effects import run, run_async
+from fencing.redlock import client_async, exchange
+from tests.support.redlock import FreshNodes, RedlockNodes
+from tests.support.servers import Proxy
+from tests.support.sides import Side
+
+
+class SlowThird:
+    """Three nodes. The connection that takes ``r`` is slow at the third one."""
+
+    def __init__(self, side: Side, nodes: RedlockNodes, proxy: Proxy) -> None:
+        self.side, self.proxy = side, proxy
+        self.third: RedisServer = nodes.servers[2]
+        self.coordinator = nodes.coordinator(
+            side, [*(each.url for each in nodes.servers[:2]), proxy.url(self.third.url)]
+        )
+        side.call(side.call(self.coordinator.acquire, "before", timeout=10).release)  # all connections are open
+        with self.third.client() as client:
+            side.wait_until(lambda: client.get("fencing:1:highest") is not None)
+            self.highest = int(client.get("fencing:1:highest"))
+        self.stalled = proxy.stall_connection_when(lambda request: b"\r\nr\r\n" in request)
+
+    def take(self) -> Any:
+        lease = self.side.call(self.coordinator.acquire, "r", timeout=10)
+        assert self.stalled.wait(5)
+        return lease
+
+    @contextmanager
+    def connections_in_use(self) -> Iterator[None]:
+        """Let the calls of other threads use the connections over which the lock was taken."""
+        if self.side.asynchronous:  # all calls share one connection
+            yield
+            return
+        pool = self.coordinator._connections
+        bundle = pool._free.pop()
+        timer = threading.Timer(0.1, pool._take_back, [bundle])
+        try:
+            timer.start()
+            yield
+        finally:
+            timer.join()
+
+    def is_free_in_the_end(self) -> bool:
+        self.proxy.restore()
+        with self.third.client() as client:
+            self.side.wait_until(lambda: int(client.get("fencing:1:highest") or 0) > self.highest)
+            # What was sent behind the request is run with it, or soon after it.
+            self.side.wait_until(lambda: client.get("r") is None, seconds=5)
+        return True
+
+
+@pytest.fixture
+def slow_third(side: Side, fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowThird]:
+    for module in (exchange, client_async):  # no connection is given up, however busy the machine is
+        monkeypatch.setattr(module, "STALLED_SECONDS", 60.0)
+    nodes = fresh_nodes(longest_ttl=60.0)
+    with Proxy(nodes.servers[2].host, nodes.servers[2].port) as proxy:
+        yield SlowThird(side, nodes, proxy)
+        proxy.restore()
+
+
+def release(three: SlowThird, lease: Any) -> None:
+    assert three.side.call(lease.release) is True
+
+
+def adopt(three: SlowThird, lease: Any) -> None:
+    fence = three.side.call(lease.detach)
+    adopted = three.side.call(three.coordinator.adopt, fence)
+    assert three.side.call(adopted.release) is True
+
+
+@pytest.mark.parametrize("end", [release, adopt])
+def test_what_ends_a_lease_never_overtakes_its_acquire(slow_third: SlowThird, end: Callable[..., None]) -> None:
+    lease = slow_third.take()
+    with slow_third.connections_in_use():
+        end(slow_third, lease)
+    assert slow_third.is_free_in_the_end()
+
+
+def test_a_release_of_several_locks_is_repeated_behind_their_requests(side: Side, slow_third: SlowThird) -> None:
+    coordinator = slow_third.coordinator
+    fence = side.call(slow_third.take().detach)
+    plan = coordinator.plan_release_all([fence], coordinator.settings, deadline=coordinator.clock() + 10)
+    with slow_third.connections_in_use():
+        assert side.call(run_async if side.asynchronous else run, plan, coordinator.perform) == [True]
+    assert slow_third.is_free_in_the_end()
