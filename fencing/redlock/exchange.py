@@ -1,4 +1,4 @@
-"""One request to all nodes over a bundle of connections, for threads: write to all sockets, then wait for all of them."""
+"""One request to all nodes over a bundle of connections, for threads: write to all sockets, then wait for replies."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Bundle:
     @property
     def owes(self) -> bool:
         """Whether replies are missing."""
-        return any([node.expected for node in self.nodes])
+        return any(node.expected for node in self.nodes)
 
     def register(self, index: int) -> None:
         """Note that a connection was opened."""
