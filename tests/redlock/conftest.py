@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import pytest
 
-from examples.servers import RedisServer
+from examples.servers import OwnClock, RedisServer
 from tests.support.redlock import FreshNodes, RedlockNodes, start_node
 from tests.support.sides import Side
 
@@ -29,9 +29,16 @@ def fresh_nodes() -> Iterator[FreshNodes]:
     with ExitStack() as stack:
 
         def start(
-            count: int = 3, *, longest_ttl: float = 0.5, extra_args: tuple[str, ...] = (), admitted: bool = True
+            count: int = 3,
+            *,
+            longest_ttl: float = 0.5,
+            extra_args: tuple[str, ...] = (),
+            admitted: bool = True,
+            clocks: Sequence[OwnClock] = (),
         ) -> RedlockNodes:
-            servers: list[RedisServer] = [stack.enter_context(start_node(extra_args)) for _ in range(count)]
+            servers: list[RedisServer] = [
+                stack.enter_context(start_node(extra_args, clocks[i] if clocks else None)) for i in range(count)
+            ]
             nodes = RedlockNodes(servers, longest_ttl=longest_ttl)
             if admitted:
                 coordinator = nodes.coordinator(Side(False))

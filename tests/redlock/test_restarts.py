@@ -10,7 +10,7 @@ import pytest
 
 from fencing import CoordinatorUnavailable
 from fencing.redlock.calls import member_words
-from tests.support.redlock import FreshNodes, RedlockNodes
+from tests.support.redlock import FreshNodes, RedlockNodes, cut_off_the_end
 from tests.support.sides import Side
 
 LONGEST = 0.5
@@ -85,13 +85,6 @@ def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
     nodes.servers[1].kill()  # from now on it is needed
     numbers.append(pair(side, coordinator))
     assert [before, *numbers] == sorted({before, *numbers})
-
-
-def cut_off_the_end(server: Any) -> None:
-    """Remove the end of the file of all writes, as a crash of the machine does."""
-    [data] = server._host._data.glob("appendonlydir/*.incr.aof")
-    text = data.read_bytes()
-    data.write_bytes(text[: len(text) // 2])
 
 
 def test_without_a_wait_a_node_with_its_data_goes_on_at_once(side: Side, fresh_nodes: FreshNodes) -> None:

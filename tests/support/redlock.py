@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from examples.servers import RedisServer, find_redis_binaries, start_redis
+from examples.servers import OwnClock, RedisServer, find_redis_binaries, start_redis
 from fencing import AsyncRedlockCoordinator, RedlockCoordinator
 from tests.support.fixtures import missing
 from tests.support.sides import Side
@@ -16,7 +16,13 @@ NODE_TIMEOUT = 0.25
 
 class FreshNodes(Protocol):
     def __call__(
-        self, count: int = 3, *, longest_ttl: float = 0.5, extra_args: tuple[str, ...] = (), admitted: bool = True
+        self,
+        count: int = 3,
+        *,
+        longest_ttl: float = 0.5,
+        extra_args: tuple[str, ...] = (),
+        admitted: bool = True,
+        clocks: Sequence[OwnClock] = (),
     ) -> RedlockNodes: ...
 
 
@@ -39,8 +45,19 @@ class RedlockNodes:
         return made
 
 
-def start_node(extra_args: Sequence[str] = ()) -> RedisServer:
+def start_node(extra_args: Sequence[str] = (), clock: OwnClock | None = None) -> RedisServer:
     """Start a Redis that the test may freeze, kill and restart."""
     if not find_redis_binaries():
         missing("redis", "found no binary")
-    return start_redis(extra_args=extra_args, own=True, local=True)
+    if clock is None:
+        return start_redis(extra_args=extra_args, own=True, local=True)
+    # With libfaketime, Debian's Redis 7.0 hangs at its start.
+    return start_redis(extra_args=extra_args, own=True, version="8", environment=clock.environment)
+
+
+def cut_off_the_end(server: RedisServer) -> None:
+    """Remove the end of the file of all writes, as a crash of the machine does. The server does not run."""
+    data: Any = server._host
+    [file] = data._data.glob("appendonlydir/*.incr.aof")
+    text = file.read_bytes()
+    file.write_bytes(text[: len(text) // 2])

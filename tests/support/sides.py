@@ -46,8 +46,8 @@ class Side(Contract):
 class Account:
     """A balance in a real database, guarded and not, through a sync or an async guard."""
 
-    def __init__(self, side: Side, url: str) -> None:
-        self.side = side
+    def __init__(self, side: Side, url: str, *, make: bool = True) -> None:
+        self.side, self.url = side, url
         self.engine: Any
         self.guard: Any
         if side.asynchronous:
@@ -56,8 +56,12 @@ class Account:
         else:
             self.engine = create_engine(url)
             self.guard = SQLAlchemyGuard(self.engine)
-        side.call(self.guard.create_tables)
         self._direct = create_engine(url, isolation_level="AUTOCOMMIT")
+        if make:
+            self._make()
+
+    def _make(self) -> None:
+        self.side.call(self.guard.create_tables)
         self.sql("CREATE TABLE account (name VARCHAR(512) PRIMARY KEY, balance INTEGER NOT NULL)")
         self.sql("INSERT INTO account VALUES ('r', 0)")
 
