@@ -31,11 +31,16 @@ class Confirm(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The lock is not granted. ``waiting``: the first ms after which a node that came back may be admitted."""
+    """The lock is not granted.
+
+    ``waiting_ms``: the first ms after which a node that came back may be admitted; ``are_new``: all that replied have
+    no data at all.
+    """
 
     remaining_ms: int | None  # None: not known
     owner: str | None
     waiting_ms: int | None = None
+    are_new: bool = False
 
 
 class Ask(NamedTuple):
@@ -133,7 +138,8 @@ def decide_grant(replies: Replies, quorum: int, digest: str) -> Decision:
         return Ask(tuple(i for i, _ in taken))
     waiting = min((int(reply[1]) for _, reply in back), default=None)
     if not taken:
-        return Refused(None, None, waiting)
+        are_new = not numbers and bool(back) and all(reply[2] == b"0" for _, reply in back)
+        return Refused(None, None, waiting, are_new)
     return _refusal([reply for _, reply in taken if reply[3].decode() == strongest[0]], waiting)
 
 

@@ -99,7 +99,7 @@ class RedlockPlans(Backend):
             if decision.waiting_ms is None or decision.owner is not None or decision.remaining_ms is not None:
                 left = decision.remaining_ms
                 return Taken(BACKOFF.first if left is None else left / 1000, decision.owner)
-            yield from self._plan_wait_for_members(decision.waiting_ms / 1000, resource, deadline)
+            yield from self._plan_wait_for_members(decision, resource, deadline)
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
@@ -184,13 +184,18 @@ class RedlockPlans(Backend):
         replies: Replies = answer.value
         return replies
 
-    def _plan_wait_for_members(self, seconds: float, about: str, deadline: float) -> Plan[None]:
+    def _plan_wait_for_members(self, refused: Refused, about: str, deadline: float) -> Plan[None]:
         """Wait until a node may be admitted."""
-        now = self.clock()
-        if now + seconds >= deadline:
+        seconds = (refused.waiting_ms or 0) / 1000
+        if self.clock() + seconds >= deadline:
+            text = (
+                f"the nodes have no data, and were never admitted; if they are new servers, call initialise() once; "
+                f"otherwise the first one takes part in {seconds:.3g} s, and you retry then"
+                if refused.are_new
+                else f"nodes came back from a restart, and the next one takes part in {seconds:.3g} s; retry then"
+            )
             raise CoordinatorUnavailable(
-                f"no majority for {about!r}: nodes came back from a restart, and the next one takes part in "
-                f"{seconds:.3g} s; retry then",
+                f"no majority for {about!r}: {text}",
                 resource=about,
                 address=self.address,
             )

@@ -59,7 +59,7 @@ class Node(SimulatedRedis):
             if wait == b"0" or old[1] == run_id:
                 self.set(MEMBER, given)
                 return None
-        return b"back", self._ms_to_wait(run_id, longest)
+        return b"back", self._ms_to_wait(run_id, longest), self.get(HIGHEST) or b"0"
 
     def _raise_numbers(self, counter_key: str, number: int) -> None:
         if int(self.get(counter_key) or b"0") < number:

@@ -47,7 +47,10 @@ def test_split_votes_go_to_the_caller_with_most_nodes() -> None:
 
 
 def test_nodes_that_came_back_name_the_shortest_wait() -> None:
-    assert decide_grant([b"7", [b"back", 900], [b"back", 700]], 2, MINE) == Refused(None, None, 700)
+    assert decide_grant([b"7", [b"back", 900, b"0"], [b"back", 700, b"0"]], 2, MINE) == Refused(None, None, 700)
+    back = [[b"back", 900, b"0"], [b"back", 700, b"5"]]
+    assert decide_grant([LOST, *back], 2, MINE) == Refused(None, None, 700, are_new=False)
+    assert decide_grant([LOST, back[0], back[0]], 2, MINE) == Refused(None, None, 900, are_new=True)
 
 
 def test_each_lease_of_a_renewal_is_decided_by_itself() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
 from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencedLock, RedlockCoordinator
+from tests.support.fixtures import RedisFactory, make_certificate
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.sides import Side
 
@@ -124,3 +126,25 @@ def test_several_locks_are_held_together(side: Side, redlock_nodes: RedlockNodes
     assert names == ["a", "b", "c"]
     for name in names:
         assert side.call(coordinator.holder, name) is None
+
+
+def test_a_server_of_a_cluster_is_noticed_at_the_first_use(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(admitted=False, extra_args=("--cluster-enabled", "yes"))
+    error = side.expect(CoordinatorUnavailable, nodes.coordinator(side).acquire, "r", timeout=5)
+    assert "belongs to a Redis Cluster; each node must be a single server" in str(error)
+
+
+def test_nodes_behind_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
+    """The sockets are read and written without redis-py, also under TLS, which reads ahead."""
+    certificate = make_certificate(tmp_path)
+    port = ["--tls-port", "{port}", "--port", "0", "--tls-auth-clients", "no", "--tls-ca-cert-file", certificate]
+    files = ["--tls-cert-file", certificate, "--tls-key-file", str(tmp_path / "key.pem")]
+    servers = [fresh_redis(version="7", extra_args=[*port, *files]) for _ in range(3)]
+    nodes = RedlockNodes(servers, longest_ttl=10.0)
+    coordinator = nodes.coordinator(side, [f"{server.url}?ssl_ca_certs={certificate}" for server in servers])
+    side.call(coordinator.initialise)
+    for _ in range(3):
+        lease = side.call(coordinator.acquire, "r", timeout=10)
+        side.call(lease.renew)
+        assert side.call(coordinator.holder, "r").number == lease.fence.number
+        assert side.call(lease.release) is True

@@ -2,7 +2,7 @@
 -- restart is held any more; and its numbers must begin above the highest one of the members.
 -- ARGV: 1 seed: the number to exceed, 2 '1': admit it at once, but only a node that has never granted; the last argument is that
 --       of member.lua
--- Returns: {'member', number} | {'back', ms to wait} | {'setting', longest ttl in ms, restart wait} | {'used', number}
+-- Returns: {'member', number} | {'back', ms to wait, highest number} | {'setting', longest ttl in ms, restart wait} | {'used', number}
 
 local refused = refuse_stranger()
 local highest = redis.call('GET', HIGHEST) or '0'

@@ -31,7 +31,7 @@ local function refuse_stranger()
       return nil
     end
   end
-  return {'back', ms_to_wait(run_id, longest)}
+  return {'back', ms_to_wait(run_id, longest), redis.call('GET', HIGHEST) or '0'}
 end
 
 -- Raises the counter, and the highest number of this node, which is never lowered.

@@ -3,7 +3,7 @@
 -- KEYS: lock 1, holder record 1, counter 1, lock 2 … (at most 300 in all, so that one call is short)
 -- ARGV: 1 ttl in ms, 2 token of lock 1, 3 number of lock 1, 4 token of lock 2 …; the last argument is that of member.lua
 -- Returns: one character per lock: 'r' renewed; 'g' gone, or another one's; 'o': the record has a higher number
---        | {'back', ms to wait} | {'setting', longest ttl in ms, restart wait}
+--        | {'back', ms to wait, highest number} | {'setting', longest ttl in ms, restart wait}
 
 local refused = refuse_stranger()
 if refused then return refused end
