@@ -15,6 +15,7 @@
 #   make check                linter, formatter, types, layers
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
 #   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite"
+#   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"
 #   make explore              all interleavings of a small model          ARGS="--clients 3 --resets 1"
 #   make mutants              faults put into the code, and whether the tests find them
 #   make bench                speed, beside its targets, ten minutes      ARGS="all", ARGS="pair contended --quick"
@@ -28,7 +29,7 @@
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test thorough thorough-mysql stress torture explore mutants bench check wheel node clean help
+	test thorough thorough-mysql stress torture redlock explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -89,6 +90,9 @@ stress: .venv/.dev
 
 torture: .venv/.dev
 	@$(BIN)/python -m tests.torture $(ARGS)
+
+redlock: .venv/.dev
+	@$(BIN)/python -m tests.redlock $(ARGS)
 
 explore: .venv/.dev
 	@$(BIN)/python -m tests.explorer $(ARGS)
