@@ -42,6 +42,9 @@ from fencing.redlock.decisions import (
 )
 from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
 
+INITIALISE_SECONDS = 4.0
+"""How long all nodes together have to answer each request of ``initialise``, and a quarter of it for one attempt."""
+
 MOST_ASKS = 3
 """How often the caller that has most nodes asks the others again."""
 
@@ -165,7 +168,7 @@ class RedlockPlans(Backend):
 
     def plan_initialise(self) -> Plan[None]:
         """Admit all nodes at once. None of them may ever have granted a lock."""
-        deadline = self.clock() + self.settings.request_seconds
+        deadline = self.clock() + INITIALISE_SECONDS
         replies = yield from self._plan_all(highest_call(), deadline)
         if all(reply[0] == b"member" for reply in replies):
             return
@@ -179,7 +182,13 @@ class RedlockPlans(Backend):
 
     def _plan_all(self, call: Call, deadline: float) -> Plan[Replies]:
         answer = yield from self._plan_answer(
-            call, "all nodes", self.settings, deadline, quorum=self.nodes + 1, least=self.nodes
+            call,
+            "all nodes",
+            self.settings,
+            deadline,
+            quorum=self.nodes + 1,
+            least=self.nodes,
+            node_timeout=INITIALISE_SECONDS / 4,  # no majority can decide without the slowest
         )
         replies: Replies = answer.value
         return replies
@@ -208,10 +217,8 @@ class RedlockPlans(Backend):
     def _all(self) -> tuple[int, ...]:
         return tuple(range(self.nodes))
 
-    def _fanout(
-        self, call: Call, nodes: tuple[int, ...], *, least: int, quorum: int | None = None, timeout: float = math.inf
-    ) -> Fanout:
-        return Fanout(call, nodes, self.quorum if quorum is None else quorum, least, min(self.node_timeout, timeout))
+    def _fanout(self, call: Call, nodes: tuple[int, ...], *, least: int, quorum: int | None = None) -> Fanout:
+        return Fanout(call, nodes, self.quorum if quorum is None else quorum, least, self.node_timeout)
 
     def _plan_answer(
         self,
@@ -223,12 +230,14 @@ class RedlockPlans(Backend):
         may_take: str | None = None,
         quorum: int | None = None,
         least: int | None = None,
+        node_timeout: float | None = None,
     ) -> Plan[Answer]:
         """Send a call to all nodes until a majority has replied."""
 
         def attempt(timeout: float, last: bool) -> Fanout:
             needed = self.quorum if least is None else least
-            return self._fanout(call, self._all, least=needed, quorum=quorum, timeout=timeout)
+            seconds = min(node_timeout or self.node_timeout, timeout)
+            return Fanout(call, self._all, self.quorum if quorum is None else quorum, needed, seconds)
 
         try:
             answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)

@@ -1,8 +1,8 @@
 """Seeded schedules of faults on five real Redis, and what they cost with a guard and without one.
 
 Three clients add to two balances, of which only one has a guard. The faults: nodes killed, stopped, restarted empty or
-with the end of their data cut off, frozen, cut off by the network; a majority gone; clocks of nodes that jump by a minute,
-and clients that are paused for longer than their ttl.
+with the end of their data cut off, frozen, cut off by the network; a majority gone; clocks of nodes that jump by a
+minute, and clients that are paused for longer than their ttl.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,7 +93,8 @@ class Schedule:
         args = ("--appendfsync", "always") if always else ()
         clocks = [OwnClock(folder / f"clock-{i}") for i in range(NODES)] if find_faketime() else []
         self.clocks = clocks if self.chance.random() < 0.4 else []
-        self.servers = [stack.enter_context(start_node(args, (self.clocks or [None] * NODES)[i])) for i in range(NODES)]
+        own_clocks: Sequence[OwnClock | None] = self.clocks or [None] * NODES
+        self.servers = [stack.enter_context(start_node(args, clock)) for clock in own_clocks]
         self.proxies = [stack.enter_context(Proxy(server.host, server.port)) for server in self.servers]
         urls = [proxy.url(server.url) for proxy, server in zip(self.proxies, self.servers, strict=True)]
         self.account = Account(self.side, f"sqlite:///{folder / 'account.sqlite'}")

@@ -101,7 +101,7 @@ def test_a_clock_that_jumps_ahead_admits_a_node_early(side: Side, jumping: Jumpi
 
         def is_seen(key: str) -> bool:
             side.call(side.call(coordinator.acquire, "r", timeout=10).release)
-            return client.exists(key) == 1
+            return bool(client.exists(key))
 
         side.wait_until(lambda: is_seen("fencing:1:back"))
         assert not client.exists("fencing:1:member")
