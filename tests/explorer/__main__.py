@@ -3,6 +3,7 @@
 make explore                                                        all of them, some minutes
 make explore ARGS="--sql"                                           those of SQL locks alone, which take longest
 make explore ARGS="--rules"                                         what happens with each rule off
+make explore ARGS="--redlock"                                       Redlock over several nodes, half an hour
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
 """
 
@@ -14,6 +15,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from tests.explorer import redlock_scenarios, redlock_world
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES
 from tests.explorer.scenarios import DEEP, SAFE, NoLock
@@ -32,6 +34,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
     parser.add_argument("--sql", action="store_true", help="SQL locks, on a SQLite file: those that no test walks")
+    parser.add_argument("--redlock", action="store_true", help="the explorations of Redlock, small and large")
     parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
     parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
     parser.add_argument("--writes", type=int, default=1, help="how often each writes under one grant")
@@ -49,6 +52,8 @@ def main(arguments: list[str]) -> int:
         return _rules()
     if options.sql:
         return _sql_locks(options.limit)
+    if options.redlock:
+        return max([_redlock(name, nodes) for name, nodes in redlock_scenarios.ALL.items()])
     own = [option for option in vars(options) if getattr(options, option) != parser.get_default(option)]
     if not set(own) - {"storage", "limit"}:
         found = [_one(scenario, options.limit, options.storage) for scenario in [*SAFE.values(), *DEEP.values()]]
@@ -95,6 +100,15 @@ def _sql_locks(limit: int) -> int:
                 finally:
                     server.close()
     return found
+
+
+def _redlock(name: str, nodes: redlock_world.Nodes) -> int:
+    found = redlock_world.explore(nodes)
+    verdict = "SAFE" if found.exhausted and not found.violations else "stopped"
+    print(f"Redlock, {name}: {verdict} {found.states:,} states, {found.seconds:.0f} s", flush=True)
+    for violation in found.violations.values():
+        print(f"    {violation}", flush=True)
+    return 0 if verdict == "SAFE" else 1
 
 
 def _report(result: Result) -> int:

@@ -25,6 +25,7 @@ from fencing.redlock.calls import FOR_ANYONE, Fanout, member_words
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.plans import RedlockPlans
 from tests.explorer.redlock_nodes import BACK, MEMBER, Node
+from tests.explorer.redlock_storage import LOST, GuardedStorage, Storage
 from tests.explorer.search import Violation
 from tests.explorer.simulated_redis import EMPTY, Reply, Snapshot
 
@@ -35,14 +36,16 @@ TTL_US = 10_000_000
 NOT_HIGHER = "a number is not higher than one that was held before"
 TWICE = "two holders have the same number"
 
-Operation = Literal["acquire", "again", "remint", "release", "admit", "other"]
+Operation = Literal["acquire", "again", "remint", "release", "admit", "other", "claim", "read", "write"]
+
+AT_STORAGE = ("claim", "read", "write")
 
 
 class Program(NamedTuple):
     """What a client does, in order.
 
     ``again``: the same request, with the same token, as after a restart. ``admit``: look after nodes that came back.
-    ``other``: take a lock whose numbers are counted elsewhere.
+    ``other``: take a lock whose numbers are counted elsewhere. ``claim``, ``read`` and ``write`` go to the storage.
     """
 
     operations: tuple[Operation, ...] = ("acquire", "release")
@@ -82,6 +85,7 @@ class Nodes:
     back: int | None = None
     plans: type[RedlockPlans] = RedlockPlans
     node: type[Node] = Node
+    storage: type[GuardedStorage] = GuardedStorage
 
 
 class Request(NamedTuple):
@@ -98,6 +102,7 @@ class Client(NamedTuple):
     started: int = -1  # the highest number that was held when this operation began
     asked: Fanout | None = None
     replies: tuple[Any, ...] = ()
+    read: frozenset[int] | None = None
 
 
 class State(NamedTuple):
@@ -108,6 +113,7 @@ class State(NamedTuple):
     used: Faults = Faults()
     held: frozenset[int] = frozenset()
     clock: int = 0  # ttls
+    storage: Storage = Storage()
 
 
 @dataclass
@@ -116,6 +122,7 @@ class Found:
     seconds: float = 0.0
     exhausted: bool = False
     grants: int = 0
+    writes: int = 0
     violations: dict[str, Violation] = field(default_factory=dict)
 
 
@@ -129,7 +136,7 @@ class _World:
         self.count = len(scenario.counters)
         self._ran: dict[Any, tuple[Reply, Snapshot]] = {}
         self._followed: dict[Any, tuple[Fanout | None, Any]] = {}
-        self.grants = 0
+        self.grants = self.writes = 0
 
     def start(self) -> State:
         nodes = []
@@ -162,7 +169,9 @@ class _World:
         for client, local in enumerate(state.clients):
             if local.asked is None and local.step < len(self.scenario.clients[client].operations):
                 began, violated = self._begin(state, client)
-                yield f"{_name(client)} begins to {self._operation(state, client)}", began, violated
+                operation = self._operation(state, client)
+                verb = f"{operation}s" if operation in AT_STORAGE else f"begins to {operation}"
+                yield f"{_name(client)} {verb}", began, violated
         yield from self._faults(state)
 
     def _arrivals(
@@ -271,6 +280,8 @@ class _World:
 
     def _begin(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
         local = state.clients[client]
+        if self._operation(state, client) in AT_STORAGE:
+            return self._at_storage(state, client)
         drawn = local.token + (self._operation(state, client) in ("acquire", "remint", "other"))
         highest = max(state.held, default=0)
         return self._go_on(_with_client(state, client, local._replace(started=highest, token=drawn)), client)
@@ -290,7 +301,7 @@ class _World:
 
     def _operation_ended(self, state: State, client: int, outcome: Any) -> tuple[State, tuple[str, ...]]:
         local, operation = state.clients[client], self._operation(state, client)
-        after = Client(local.step + 1, local.token, fence=local.fence)
+        after = Client(local.step + 1, local.token, fence=local.fence, read=local.read)
         if operation in ("admit", "other"):
             return _with_client(state, client, after), ()
         if operation == "release":
@@ -309,6 +320,26 @@ class _World:
             state = state._replace(held=state.held | {number})
         fence = (number, outcome.fence.token)
         return _with_client(state, client, after._replace(fence=fence)), violated
+
+    def _at_storage(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
+        """Claim, read or write. A client that is refused stops."""
+        local, operation, storage = state.clients[client], self._operation(state, client), state.storage
+        assert local.fence is not None
+        fence, guard = Fence("r", *local.fence), self.scenario.storage()
+        after = local._replace(step=local.step + 1)
+        if operation == "read":
+            return _with_client(state, client, after._replace(read=storage.value)), ()
+        if operation == "claim":
+            stored = guard.claim(storage, fence)
+        else:
+            assert local.read is not None
+            stored = guard.write(storage, fence, local.read, client)
+            self.writes += stored is not None
+        if stored is None:
+            stopped = local._replace(step=len(self.scenario.clients[client].operations), read=None)
+            return _with_client(state, client, stopped), ()
+        violated = () if stored.acknowledged <= stored.value else (LOST,)
+        return _with_client(state._replace(storage=stored), client, after), violated
 
     def _repeats(self, client: int, local: Client) -> bool:
         operations = self.scenario.clients[client].operations
@@ -397,7 +428,7 @@ def explore(scenario: Nodes, *, until: str | None = None, limit: int = 5_000_000
         found.exhausted = not level
         return found
     finally:
-        found.states, found.grants = len(came_from), world.grants
+        found.states, found.grants, found.writes = len(came_from), world.grants, world.writes
         found.seconds = time.perf_counter() - started
 
 

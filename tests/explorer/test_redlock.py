@@ -9,117 +9,17 @@ from typing import Any
 
 import pytest
 
-from fencing.kernel.effects import Plan
 from fencing.redis.keys import keys_of
 from fencing.redlock import scripts
 from fencing.redlock.calls import member_words
-from fencing.redlock.decisions import Confirm, Decision, Held
-from fencing.redlock.plans import RedlockPlans
 from tests.explorer.redlock_nodes import BACK, MEMBER, Node
-from tests.explorer.redlock_world import TWICE, Faults, Nodes, Program, explore
+from tests.explorer.redlock_scenarios import DEEP, RULES, SAFE, SLOW, WRONG_NUMBERS
+from tests.explorer.redlock_storage import LOST
+from tests.explorer.redlock_world import TWICE, Nodes, explore
 from tests.explorer.simulated_redis import EMPTY, Reply
 from tests.support.redlock import start_node
 
 Say = Callable[[object], None]
-
-TAKES = Program(("acquire",))
-TAKES_AND_RELEASES = Program()
-REPEATS = Program(("acquire", "again"))
-REMINTS = Program(("acquire", "remint"))
-ADMITS = Program(("admit",))
-UNEQUAL = (0, 1, 2)
-RESTARTED = (5, 4, 0)
-
-SAFE = {
-    "2 clients": Nodes((TAKES, TAKES_AND_RELEASES), Faults(expiries=1), UNEQUAL),
-    "2 clients, 5 nodes": Nodes((TAKES,) * 2, counters=(0, 0, 0, 1, 1)),
-    "a repeated request": Nodes((REPEATS, TAKES), Faults(), UNEQUAL),
-    "1 client, lost and late": Nodes(
-        (Program(("acquire", "again", "release")),), Faults(lost_replies=1, late=1, expiries=1), UNEQUAL
-    ),
-    "a node restarts": Nodes((TAKES,) * 2, Faults(restarts=1, expiries=1)),
-    "a node comes back": Nodes((ADMITS, TAKES, TAKES), back=2, counters=RESTARTED),
-    "a node comes back, lost messages": Nodes(
-        (ADMITS, TAKES), Faults(lost_replies=1, lost_requests=1, expiries=1), RESTARTED, 2
-    ),
-    "a remint": Nodes((REMINTS, TAKES), Faults(expiries=1)),
-}
-DEEP = {
-    "2 clients that release": Nodes((TAKES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
-    "3 clients": Nodes((TAKES,) * 3, Faults(expiries=1)),
-    "2 clients, lost and late": Nodes((TAKES,) * 2, Faults(lost_replies=1, late=1, expiries=1)),
-    "a request that the network repeats": Nodes((REPEATS, TAKES), Faults(repeats=1, expiries=1), (0, 0, 1)),
-    "a remint, a lost reply": Nodes((REMINTS, TAKES), Faults(lost_replies=1, expiries=1)),
-    "2 clients, 5 nodes, an expiry": Nodes((TAKES,) * 2, Faults(expiries=1), (0,) * 5),
-}
-
-
-class NoConfirm(RedlockPlans):
-    """The highest number of a majority counts at once."""
-
-    def _plan_confirm(self, decision: Confirm, *args: Any) -> Plan[Decision]:
-        return Held(decision.number)
-        yield  # a plan is a generator
-
-
-class ConfirmsByToken(Node):
-    """A confirmation that compares the token only."""
-
-    def _is_newer(self, own: bytes, number: bytes) -> bool:
-        return False
-
-
-class GoesOnAtOnce(Node):
-    """A process that grants although it was not admitted."""
-
-    def _refuse_stranger(self, args: Any) -> tuple[bytes | int, ...] | None:
-        refused = super()._refuse_stranger(args)
-        if refused is not None and refused[0] == b"back":
-            self.set(MEMBER, args[-1])
-            return None
-        return refused
-
-
-class CopiesAtOnce(Node):
-    """A node that is admitted as soon as it has copied the highest number of the members."""
-
-    def _ms_to_wait(self, *args: Any) -> int:
-        super()._ms_to_wait(*args)
-        return 0
-
-
-class LowersHighest(Node):
-    """The last number in the place of the highest one: a later slot lowers it."""
-
-    def _raise_highest(self, number: int) -> None:
-        self.set("fencing:1:highest", b"%d" % number)
-
-
-RULES = {
-    "a number is confirmed": (Nodes((TAKES,) * 2, Faults(expiries=1), UNEQUAL, plans=NoConfirm), TWICE, 9),
-    "a confirmation compares the number": (
-        Nodes(
-            (Program(("acquire", "again", "again")), TAKES_AND_RELEASES),
-            Faults(repeats=1, expiries=1),
-            (0, 0, 1),
-            node=ConfirmsByToken,
-        ),
-        TWICE,
-        14,
-    ),
-    "a node that restarted must be admitted": (
-        Nodes((TAKES,) * 2, Faults(restarts=1), node=GoesOnAtOnce),
-        TWICE,
-        7,
-    ),
-    "it waits for the longest ttl": (Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1), node=CopiesAtOnce), TWICE, 12),
-    "the highest number is never lowered": (
-        Nodes((Program(("other", "admit")), TAKES), Faults(lost_requests=1), RESTARTED, 2, node=LowersHighest),
-        TWICE,
-        14,
-    ),
-}
-SLOW = ("a confirmation compares the number", "it waits for the longest ttl")
 
 
 @pytest.mark.parametrize(
@@ -136,12 +36,24 @@ def test_numbers_grow(name: str, say: Say) -> None:
 @pytest.mark.parametrize(
     "rule", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else ()) for name in RULES]
 )
-def test_without_the_rule_numbers_do_not_grow(rule: str, say: Say) -> None:
+def test_without_the_rule_its_violation_is_found(rule: str, say: Say) -> None:
     scenario, violates, length = RULES[rule]
     found = explore(scenario, until=violates)
     violation = found.violations[violates]
     say(f"Redlock without '{rule}': {violation}")
     assert len(violation) == length, str(violation)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else ()) for name in WRONG_NUMBERS]
+)
+def test_no_update_is_lost_even_where_numbers_repeat(name: str, say: Say) -> None:
+    found = explore(WRONG_NUMBERS[name], until=LOST)
+    say(f"Redlock, {name}: no update is lost in {found.states:,} states, {found.seconds:.1f} s")
+    assert LOST not in found.violations
+    assert set(found.violations) == {TWICE}
+    assert found.exhausted
+    assert found.writes > 20
 
 
 def test_nothing_is_found_with_the_same_rules_on() -> None:

@@ -1,0 +1,146 @@
+"""Nodes and clients of Redlock to explore: with all rules, and with one off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from fencing.kernel.effects import Plan
+from fencing.redlock.decisions import Confirm, Decision, Held
+from fencing.redlock.plans import RedlockPlans
+from tests.explorer.redlock_nodes import MEMBER, Node
+from tests.explorer.redlock_storage import LOST, TextbookStorage, UnguardedStorage
+from tests.explorer.redlock_world import TWICE, Faults, Nodes, Program
+
+TAKES = Program(("acquire",))
+TAKES_AND_RELEASES = Program()
+REPEATS = Program(("acquire", "again"))
+UPDATES = Program(("acquire", "claim", "read", "write"))
+UPDATES_AND_RELEASES = Program(("acquire", "claim", "read", "write", "release"))
+CLAIMS_LATE = Program(("acquire", "read", "claim", "write"))
+REMINTS = Program(("acquire", "remint"))
+ADMITS = Program(("admit",))
+UNEQUAL = (0, 1, 2)
+RESTARTED = (5, 4, 0)
+
+SAFE = {
+    "2 clients": Nodes((TAKES, TAKES_AND_RELEASES), Faults(expiries=1), UNEQUAL),
+    "2 clients, 5 nodes": Nodes((TAKES,) * 2, counters=(0, 0, 0, 1, 1)),
+    "a repeated request": Nodes((REPEATS, TAKES), Faults(), UNEQUAL),
+    "1 client, lost and late": Nodes(
+        (Program(("acquire", "again", "release")),), Faults(lost_replies=1, late=1, expiries=1), UNEQUAL
+    ),
+    "a node restarts": Nodes((TAKES,) * 2, Faults(restarts=1, expiries=1)),
+    "a node comes back": Nodes((ADMITS, TAKES, TAKES), back=2, counters=RESTARTED),
+    "a node comes back, lost messages": Nodes(
+        (ADMITS, TAKES), Faults(lost_replies=1, lost_requests=1, expiries=1), RESTARTED, 2
+    ),
+    "a remint": Nodes((REMINTS, TAKES), Faults(expiries=1)),
+    "2 clients that update, an expiry": Nodes((UPDATES,) * 2, Faults(expiries=1)),
+}
+DEEP = {
+    "2 clients that release": Nodes((TAKES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
+    "3 clients": Nodes((TAKES,) * 3, Faults(expiries=1)),
+    "2 clients, lost and late": Nodes((TAKES,) * 2, Faults(lost_replies=1, late=1, expiries=1)),
+    "a request that the network repeats": Nodes((REPEATS, TAKES), Faults(repeats=1, expiries=1), (0, 0, 1)),
+    "a remint, a lost reply": Nodes((REMINTS, TAKES), Faults(lost_replies=1, expiries=1)),
+    "2 clients, 5 nodes, an expiry": Nodes((TAKES,) * 2, Faults(expiries=1), (0,) * 5),
+    "2 clients that update and release": Nodes((UPDATES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
+}
+LARGE = {
+    "2 clients, 5 nodes with unequal counters": Nodes(
+        (TAKES,) * 2, Faults(expiries=1, lost_replies=1), (0, 0, 0, 1, 1)
+    ),
+    "2 clients that update, 5 nodes": Nodes((UPDATES,) * 2, Faults(expiries=1), (0,) * 5),
+    "2 clients that update, lost and late": Nodes((UPDATES,) * 2, Faults(lost_replies=1, late=1, expiries=1)),
+    "3 clients that update": Nodes((UPDATES,) * 3, Faults(expiries=1)),
+    "a node restarts, is admitted": Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1, ttls=1)),
+}
+ALL = SAFE | DEEP | LARGE
+"""What `make explore ARGS=--redlock` visits."""
+
+
+class NoConfirm(RedlockPlans):
+    """The highest number of a majority counts at once."""
+
+    def _plan_confirm(self, decision: Confirm, *args: Any) -> Plan[Decision]:
+        return Held(decision.number)
+        yield  # a plan is a generator
+
+
+class ConfirmsByToken(Node):
+    """A confirmation that compares the token only."""
+
+    def _is_newer(self, own: bytes, number: bytes) -> bool:
+        return False
+
+
+class GoesOnAtOnce(Node):
+    """A process that grants although it was not admitted."""
+
+    def _refuse_stranger(self, args: Any) -> tuple[bytes | int, ...] | None:
+        refused = super()._refuse_stranger(args)
+        if refused is not None and refused[0] == b"back":
+            self.set(MEMBER, args[-1])
+            return None
+        return refused
+
+
+class CopiesAtOnce(Node):
+    """A node that is admitted as soon as it has copied the highest number of the members."""
+
+    def _ms_to_wait(self, *args: Any) -> int:
+        super()._ms_to_wait(*args)
+        return 0
+
+
+class LowersHighest(Node):
+    """The last number in the place of the highest one: a later slot lowers it."""
+
+    def _raise_highest(self, number: int) -> None:
+        self.set("fencing:1:highest", b"%d" % number)
+
+
+RULES = {
+    "a number is confirmed": (Nodes((TAKES,) * 2, Faults(expiries=1), UNEQUAL, plans=NoConfirm), TWICE, 9),
+    "a confirmation compares the number": (
+        Nodes(
+            (Program(("acquire", "again", "again")), TAKES_AND_RELEASES),
+            Faults(repeats=1, expiries=1),
+            (0, 0, 1),
+            node=ConfirmsByToken,
+        ),
+        TWICE,
+        14,
+    ),
+    "a node that restarted must be admitted": (
+        Nodes((TAKES,) * 2, Faults(restarts=1), node=GoesOnAtOnce),
+        TWICE,
+        7,
+    ),
+    "it waits for the longest ttl": (Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1), node=CopiesAtOnce), TWICE, 12),
+    "the highest number is never lowered": (
+        Nodes((Program(("other", "admit")), TAKES), Faults(lost_requests=1), RESTARTED, 2, node=LowersHighest),
+        TWICE,
+        14,
+    ),
+}
+NO_GUARD = Nodes((UPDATES,) * 2, Faults(expiries=1), storage=UnguardedStorage)
+RULES |= {
+    "a guard": (NO_GUARD, LOST, 15),
+    "a claim": (replace(NO_GUARD, storage=TextbookStorage), LOST, 15),
+    "the claim comes before the read": (Nodes((CLAIMS_LATE,) * 2, Faults(expiries=1)), LOST, 15),
+}
+WRONG_NUMBERS = {
+    "numbers are not confirmed": Nodes((UPDATES,) * 2, Faults(expiries=1), UNEQUAL, plans=NoConfirm),
+    "a node that restarted goes on": Nodes((UPDATES,) * 2, Faults(restarts=1), node=GoesOnAtOnce),
+}
+"""Numbers repeat here, and under a guard no update is lost all the same."""
+
+SLOW = (
+    "a confirmation compares the number",
+    "it waits for the longest ttl",
+    "a claim",
+    "the claim comes before the read",
+    "a node that restarted goes on",
+)
