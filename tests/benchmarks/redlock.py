@@ -1,4 +1,4 @@
-"""Locks on five Redis servers: ours, redlock-py's and pottery's, and the raw fan-out of the same bytes.
+"""Locks on five Redis servers: ours, redlock-py's, pottery's, two algorithms, and the raw fan-out of the same bytes.
 
 The raw fan-out sends our bytes to five sockets, and returns when three have replied. No library can be faster.
 """
@@ -28,11 +28,13 @@ from fencing.redlock.scripts import ACQUIRE, RENEW
 from tests.benchmarks.contenders import AGAIN, OURS
 from tests.benchmarks.measure import turns
 from tests.benchmarks.parts import Found, Run
+from tests.benchmarks.redlock_algorithms import redisson, redsync
 from tests.benchmarks.servers import redis_server
 
 NODES = 5
 RAW = "raw fan-out"
 REDLOCK_PY, POTTERY = "redlock-py", "pottery"
+REDISSON, REDSYNC = "Redisson's algorithm", "redsync's algorithm"
 PAIR, FROZEN, ROUNDS = "pair on five nodes", "two nodes frozen", "grants in one round"
 TIME, ACQUIRED, SHARE = "pair, µs", "acquire, µs", "of all grants, %"
 TTL = 10
@@ -75,6 +77,8 @@ def pairs(rounds: int) -> Found:
             RAW: _raw(servers),
             REDLOCK_PY: _redlock_py(servers),
             POTTERY: _pottery(servers),
+            REDISSON: redisson(servers),
+            REDSYNC: redsync(servers),
         }
         functions[OURS + AGAIN] = functions[OURS]
         times: dict[str, list[float]] = {name: [] for name in functions}
