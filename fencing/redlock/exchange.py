@@ -9,7 +9,7 @@ import ssl
 import time
 import weakref
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -65,6 +65,7 @@ class NodeConnection(LazyConnection):
     def receive(self) -> list[Any]:
         """Return the replies that have arrived."""
         replies: list[Any] = []
+        reader = self._reader
         while True:
             try:
                 data = self.sock.recv(READ_BYTES)
@@ -72,10 +73,10 @@ class NodeConnection(LazyConnection):
                 return replies
             if not data:
                 raise RedisError("Connection closed by server.")
-            self._reader.feed(data)
-            while (reply := self._reader.gets()) is not INCOMPLETE:
+            reader.feed(data)
+            while (reply := reader.gets()) is not INCOMPLETE:
                 replies.append(reply)
-            if len(data) < READ_BYTES and not isinstance(self.sock, ssl.SSLSocket):
+            if len(data) < READ_BYTES and self._fd is not None:  # TLS may have read ahead
                 return replies
 
 
@@ -162,21 +163,26 @@ class Exchange:
 
     def send(self) -> None:
         now = time.monotonic()
-        chosen = self.nodes.chosen(self.fanout, now)
-        nodes = self.bundle.nodes
-        data = self.call.packed
-        for index in sorted(self.fanout.nodes, key=lambda i: nodes[i].sock is None):  # opening takes time
+        fanout, nodes = self.fanout, self.bundle.nodes
+        chosen = self.nodes.chosen(fanout, now)
+        data, is_for_anyone = self.call.packed, fanout.is_for_anyone
+        indices: Sequence[int] = fanout.nodes
+        if None in [node.sock for node in nodes]:
+            indices = sorted(indices, key=lambda i: nodes[i].sock is None)  # opening takes time
+        for index in indices:
             node = nodes[index]
             is_chosen = index in chosen
-            if not is_chosen and (node.sock is None or not self.fanout.is_for_anyone):
+            if not is_chosen and (node.sock is None or not is_for_anyone):
                 self.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
                 continue
             try:
-                if is_chosen and (node.sock is None or self._is_stale(index, node, now)):
-                    self._open(index, node)
+                if is_chosen:
+                    may_be_stale = node.sock is None or node.expected or now - node.used >= 1.0
+                    if may_be_stale and (node.sock is None or self._is_stale(index, node, now)):
+                        self._open(index, node)
                 self.waiting.add(index)
                 node.expected.append((self.call, True))
-                node.send(data if self.fanout.is_for_anyone else data + node.member)
+                node.send(data if is_for_anyone else data + node.member)
             except CoordinatorUnavailable as error:
                 if self.nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
                     raise
@@ -189,8 +195,6 @@ class Exchange:
 
     def _is_stale(self, index: int, node: NodeConnection, now: float) -> bool:
         """Return whether a connection that was idle, or owes replies, is of no more use."""
-        if not node.expected and now - node.used < 1.0:
-            return False
         self._read(index)
         if node.sock is None:
             return True
@@ -225,6 +229,7 @@ class Exchange:
         try:
             for reply in node.receive():
                 self._on_reply(index, node, reply)
+            node.used = time.monotonic()
         except (RedisError, OSError) as error:
             raise_interruption(error)
             self._failed(index, error)
@@ -233,27 +238,26 @@ class Exchange:
         if not node.expected:
             raise not_of_a_script(reply)
         expected = node.expected.pop(0)
-        node.used = time.monotonic()
         self.nodes.note(index, reply)
         if expected is None:
             return
         call, is_awaited = expected
         if not is_awaited:
             self.nodes.settled(index, call.token)
-        elif type(reply) is NoScriptError:
-            node.expected.append((call, True))
-            node.send(bytes_for(call, node.member, by_text=True))
-        else:
+        elif type(reply) in call.form.script.replies:
             self.waiting.discard(index)
-            if isinstance(reply, RedisError):
-                self.replies[index] = map_error(reply, self.nodes.factories[index].address)
-                return
-            if type(reply) not in call.form.script.replies:
-                raise not_of_a_script(reply)
             self.replies[index] = reply
             said = vote(reply)
             self.votes[said] = votes = self.votes.get(said, 0) + 1
             self.decided = self.decided or votes >= self.fanout.quorum
+        elif type(reply) is NoScriptError:
+            node.expected.append((call, True))
+            node.send(bytes_for(call, node.member, by_text=True))
+        elif isinstance(reply, RedisError):
+            self.waiting.discard(index)
+            self.replies[index] = map_error(reply, self.nodes.factories[index].address)
+        else:
+            raise not_of_a_script(reply)
 
     def _failed(self, index: int, error: Exception) -> None:
         """Close the connection of a node after an error. What was sent may have run."""
@@ -274,7 +278,7 @@ class Exchange:
             node = self.bundle.nodes[index]
             self.waiting.discard(index)
             node.since = now if None not in node.expected else node.since
-            node.expected = [None if each is not None and each[1] else each for each in node.expected]
+            node.expected[-1] = None  # a connection awaits one reply, that to the last call
             if not self.decided:
                 self.replies[index] = NoReply(TimeoutError("no reply in time"), may_have_run=True)
                 self.nodes.health[index].failed(now)

@@ -50,20 +50,15 @@ MOST_DOUBTS = 1000
 
 
 class Health:
-    """The circuit breaker of one node."""
+    """The circuit breaker of one node. ``failures``: how many requests in a row failed."""
 
     def __init__(self) -> None:
-        self._failures = 0
+        self.failures = 0
         self._skipped_until = -math.inf
-
-    @property
-    def is_well(self) -> bool:
-        """Whether its last request did not fail."""
-        return self._failures == 0
 
     def may_ask(self, now: float) -> bool:
         """Return whether a request should be sent. If the pause is over, this is the one request that tries."""
-        if self._failures < FAILURES:
+        if self.failures < FAILURES:
             return True
         if now < self._skipped_until:
             return False
@@ -72,16 +67,12 @@ class Health:
 
     def failed(self, now: float) -> None:
         """Note that it did not reply in time, or that there was no connection."""
-        self._failures += 1
-        if self._failures >= FAILURES:
+        self.failures += 1
+        if self.failures >= FAILURES:
             self._skipped_until = now + self._pause()
 
-    def replied(self) -> None:
-        """Note that it replied."""
-        self._failures = 0
-
     def _pause(self) -> float:
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._failures - FAILURES, 10))
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(self.failures - FAILURES, 10))
         return longest * random.uniform(0.5, 1)
 
 
@@ -117,11 +108,11 @@ class Nodes:
         A release also goes to a dead node whose connection is open: the node may have granted.
         """
         nodes = list(fanout.nodes)
-        well = sum(self.health[i].is_well for i in nodes)
-        if well >= min(fanout.quorum, len(nodes)):
+        ill = sum([self.health[i].failures > 0 for i in nodes])
+        if ill and len(nodes) - ill >= min(fanout.quorum, len(nodes)):
             nodes = [i for i in nodes if self.health[i].may_ask(now)]
         token = fanout.call.token if fanout.call.may_take else None
-        if token is not None:
+        if token is not None and any(self._doubts):
             nodes = [i for i in nodes if now - self._doubts[i].get(token, -math.inf) > DOUBT_SECONDS]
         return nodes
 
@@ -142,7 +133,7 @@ class Nodes:
 
     def note(self, index: int, reply: Any) -> None:
         """Note a node's reply, also a late one."""
-        self.health[index].replied()
+        self.health[index].failures = 0
         if type(reply) is list and reply[0] == b"back" and int(reply[1]) == 0:
             self.ready.add(index)
 

@@ -1,8 +1,8 @@
 """The published algorithms of Redisson and redsync over five nodes, in Python, on bare sockets.
 
-They are written anew after the sources of redisson/redisson (``RedissonRedLock``, ``RedissonMultiLock``, ``RedissonLock``)
-and go-redsync/redsync (``mutex.go``, version 4), so that the table compares algorithms and not languages. No faults, no
-retries, no time-outs: only the requests of a pair that succeeds, in their order.
+They are written anew after the sources of redisson/redisson (``RedissonRedLock``, ``RedissonMultiLock``, and the script
+of ``RedissonLock``) and go-redsync/redsync (``mutex.go``, version 4). So the table compares algorithms and not languages.
+There are no faults, retries and time-outs: only the requests of a pair that succeeds, in their order.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ def redsync(servers: Sequence[RedisServer]) -> Callable[[], object]:
         value, started = new_token(), time.monotonic()
         granted = sum(reply == b"OK" for reply in wires.ask(wires.all, "SET", key, value, "NX", "PX", TTL_MS))
         until = started + TTL_MS / 1000 * (1 - CLOCK_DRIFT)
-        assert granted >= wires.quorum and time.monotonic() < until
+        assert granted >= wires.quorum
+        assert time.monotonic() < until
         assert sum(wires.ask(wires.all, "EVALSHA", release, 1, key, value)) >= wires.quorum
 
     return pair
