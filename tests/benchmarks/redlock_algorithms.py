@@ -1,7 +1,7 @@
 """The published algorithms of Redisson and redsync over five nodes, in Python, on bare sockets.
 
 They are written anew after the sources of redisson/redisson (``RedissonRedLock``, ``RedissonMultiLock``, and the script
-of ``RedissonLock``) and go-redsync/redsync (``mutex.go``, version 4). So the table compares algorithms and not languages.
+of ``RedissonLock``) and go-redsync/redsync (``mutex.go``, version 4). So the table compares algorithms, not languages.
 There are no faults, retries and time-outs: only the requests of a pair that succeeds, in their order.
 """
 

@@ -40,6 +40,7 @@ def test_three_clocks_that_jump_ahead_make_two_holders_and_a_guard_refuses_the_o
     lease = side.call(first.acquire, "r", timeout=10)
     read = account.balance
     assert side.call(second.try_acquire, "r") is None
+    nodes.wait_until_all_hold(side, "r")
     for clock in clocks[:3]:
         clock.set(MINUTE)
     newer = side.call(second.acquire, "r", timeout=10)
@@ -56,6 +57,7 @@ def test_three_clocks_that_jump_back_keep_a_lock_for_a_minute_longer(side: Side,
     nodes, clocks = jumping(30.0)
     first, second = nodes.coordinator(side), nodes.coordinator(side)
     lease = side.call(first.acquire, "r", timeout=10)
+    nodes.wait_until_all_hold(side, "r")
     for clock in clocks[:3]:
         clock.set(-MINUTE)
     for clock in clocks[3:]:

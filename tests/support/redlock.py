@@ -33,6 +33,12 @@ class RedlockNodes:
         self.servers = list(servers)
         self.longest_ttl = longest_ttl
 
+    def wait_until_all_hold(self, side: Side, name: str) -> None:
+        """Wait until a lock has arrived at each node: a grant waits for a majority only."""
+        for server in self.servers:
+            with server.client() as client:
+                side.wait_until(lambda client=client: client.exists(name))  # type: ignore[misc]
+
     def coordinator(self, side: Side, urls: Sequence[str] | None = None, **options: Any) -> Any:
         """A coordinator on these nodes, or on these addresses of them. The test closes it, or its side does."""
         kind: Any = AsyncRedlockCoordinator if side.asynchronous else RedlockCoordinator
