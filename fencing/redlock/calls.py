@@ -73,7 +73,16 @@ def _grant_keys(resource: str) -> tuple[str, ...]:
 
 def grant_call(script: Script, resource: str, token: str, args: Arguments) -> Call:
     """Return a call of a script that grants; ``args``: those of ``grant.lua`` after the token."""
-    return Call(form_of(script, _grant_keys(resource), args, "", token_size=size_of(token), more=1), token)
+    keys, head = _grant_head(script, resource, len(args), size_of(token))
+    return Call(Form(script, keys, args, head, b"\r\n" + bulks(args), ""), token)
+
+
+@lru_cache(maxsize=8192)
+def _grant_head(script: Script, resource: str, count: int, token_size: int) -> tuple[tuple[str, ...], bytes]:
+    """Return the keys of a script that grants, and the bytes of its call up to the token."""
+    keys = _grant_keys(resource)
+    form = form_of(script, keys, (), "", token_size=token_size, more=count + 1)
+    return keys, form.head
 
 
 def renew_call(fences: Sequence[Fence], milliseconds: int | str) -> Call:

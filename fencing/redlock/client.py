@@ -75,6 +75,10 @@ class FanoutConnections(Connections):
                 except IndexError:
                     bundle = self._wait_for_connection(fanout.timeout)
             replies = self._exchange_all(bundle, fanout)
+        except NoReply as failure:  # no bundle was free in time
+            if fanout.least:
+                raise
+            return [failure] * self.nodes.count  # a round that needs no reply does without them all
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_error(error, self.address) from error
@@ -118,10 +122,7 @@ class FanoutConnections(Connections):
         for lock, token in zip(locks, call.args, strict=True):
             found = self._owing.get(str(token))
             if found is not None and found() not in (None, bundle):
-                try:
-                    self.perform(Fanout(release_call(lock, str(token)), fanout.nodes, 0, 0, fanout.timeout))
-                except NoReply:
-                    pass  # the ttl frees it
+                self.perform(Fanout(release_call(lock, str(token)), fanout.nodes, 0, 0, fanout.timeout))
 
     def _take_back(self, connection: LazyConnection) -> None:
         bundle: Any = connection

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
-from fencing.kernel.retry import Answer
+from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
@@ -234,17 +234,26 @@ class RedlockPlans(Backend):
     ) -> Plan[Answer]:
         """Send a call to all nodes until a majority has replied."""
 
-        def attempt(timeout: float, last: bool) -> Fanout:
-            needed = self.quorum if least is None else least
-            seconds = min(node_timeout or self.node_timeout, timeout)
-            return Fanout(call, self._all, self.quorum if quorum is None else quorum, needed, seconds)
+        majority = self.nodes // 2 + 1
+        needed, votes = (majority if least is None else least), (majority if quorum is None else quorum)
+        longest = node_timeout or self.node_timeout
 
-        try:
-            answer = yield from self.plan_until_answered(attempt, about, settings, deadline, may_take=may_take)
-        except CoordinatorUnavailable:
-            if may_take is not None:  # a minority may have granted
-                yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
-            raise
+        def attempt(timeout: float, last: bool) -> Fanout:
+            return Fanout(call, self._all, votes, needed, min(longest, timeout))
+
+        sent_at = self.clock()
+        try:  # the first attempt without the machinery of retries: mostly there is no second one
+            seconds = max(min(settings.attempt_seconds, deadline - sent_at), LEAST_SECONDS)
+            answer = Answer((yield attempt(seconds, False)), sent_at, False)
+        except NoReply as failure:
+            try:
+                answer = yield from self.plan_until_answered(
+                    attempt, about, settings, deadline, may_take=may_take, failure=failure
+                )
+            except CoordinatorUnavailable:
+                if may_take is not None:  # a minority may have granted
+                    yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
+                raise
         check_settings(answer.value, math.ceil(self.longest_ttl * 1000), self.restart_wait)
         return answer
 

@@ -11,7 +11,10 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing.kernel.effects import run, run_async
-from fencing.redlock import client_async, exchange
+from fencing.kernel.retry import NoReply
+from fencing.redis.calls import release_call
+from fencing.redlock import client, client_async, exchange
+from fencing.redlock.calls import Fanout
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -96,3 +99,25 @@ def test_a_release_of_several_locks_is_repeated_behind_their_requests(side: Side
     with slow_third.connections_in_use():
         assert side.call(run_async if side.asynchronous else run, plan, coordinator.perform) == [True]
     assert slow_third.is_free_in_the_end()
+
+
+def test_a_round_that_needs_no_reply_does_without_connections(
+    redlock_nodes: RedlockNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in use by other threads: the round fails at each node, and raises nothing."""
+    monkeypatch.setattr(client, "LEAST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(client, "MAX_CONNECTIONS", 1)
+    coordinator = redlock_nodes.coordinator(Side(False), node_timeout=0.01)
+    lease = coordinator.acquire("busy", timeout=10)
+    pool = coordinator._connections
+    release = release_call("busy", lease.fence.token)
+    bundle = pool._free.pop()
+    try:
+        replies = coordinator.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 0, 0.01))
+        assert [type(reply) for reply in replies] == [NoReply] * 5
+        with pytest.raises(NoReply):
+            coordinator.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 3, 0.01))
+    finally:
+        pool._take_back(bundle)
+    lease.release()
+    coordinator.close()
