@@ -4,8 +4,7 @@ A ``Bundle`` has one connection to each node. A call uses one bundle, so the con
 Redis are. A reply that came too late is dropped before the next one: replies come in order.
 
 All requests of a token go over one bundle while it owes replies. So a release never overtakes its acquire at a slow
-node, which would leave the lock there until its ttl ends; and a release of an earlier attempt never comes after a later
-attempt.
+node: the lock would stay there until its ttl ends. And a release of an earlier attempt never comes after a later one.
 """
 
 from __future__ import annotations
