@@ -12,9 +12,10 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
 from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencedLock, RedlockCoordinator
-from tests.support.fixtures import RedisFactory, make_certificate
+from tests.support.fixtures import RedisFactory
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.sides import Side
+from tests.support.tls import Tls
 
 
 def make(side: Side, *ports: int, **options: Any) -> Any:
@@ -136,12 +137,10 @@ def test_a_server_of_a_cluster_is_noticed_at_the_first_use(side: Side, fresh_nod
 
 def test_nodes_behind_tls(side: Side, fresh_redis: RedisFactory, tmp_path: Path) -> None:
     """The sockets are read and written without redis-py, also under TLS, which reads ahead."""
-    certificate = make_certificate(tmp_path)
-    port = ["--tls-port", "{port}", "--port", "0", "--tls-auth-clients", "no", "--tls-ca-cert-file", certificate]
-    files = ["--tls-cert-file", certificate, "--tls-key-file", str(tmp_path / "key.pem")]
-    servers = [fresh_redis(version="7", extra_args=[*port, *files]) for _ in range(3)]
+    tls = Tls(tmp_path)
+    servers = [fresh_redis(version="7", extra_args=tls.arguments) for _ in range(3)]
     nodes = RedlockNodes(servers, longest_ttl=10.0)
-    coordinator = nodes.coordinator(side, [f"{server.url}?ssl_ca_certs={certificate}" for server in servers])
+    coordinator = nodes.coordinator(side, [f"{server.url}?ssl_ca_certs={tls.certificate}" for server in servers])
     side.call(coordinator.initialise)
     for _ in range(3):
         lease = side.call(coordinator.acquire, "r", timeout=10)

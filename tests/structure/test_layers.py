@@ -101,7 +101,9 @@ ROOMS = {
     "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),
     "fencing.redlock.decisions": Room((KERNEL,)),
     "fencing.redlock.nodes": Room((*REDIS_CLIENT, *REDLOCK)),
-    "fencing.redlock.exchange": Room((*REDIS_CLIENT, *REDLOCK, "fencing.redis.connection", "fencing.redlock.nodes"), ("redis",)),
+    "fencing.redlock.exchange": Room(
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.connection", "fencing.redlock.nodes"), ("redis",)
+    ),
     "fencing.redlock.client": Room(
         (*REDIS_THREADS, *REDLOCK, "fencing.redlock.nodes", "fencing.redlock.exchange"), ("redis",)
     ),

@@ -1,10 +1,8 @@
 """What the fixtures of ``tests/conftest.py`` give: factories of servers and proxies, and the servers of one run."""
 
 import os
-import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 import pytest
@@ -116,13 +114,3 @@ def flush(server: RedisServer) -> RedisServer:
         else:
             client.flushall()
     return server
-
-
-def make_certificate(folder: Path) -> str:
-    """Make a certificate of 127.0.0.1 that signs itself, with its key in ``key.pem`` beside it. Return its path."""
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost "
-        "-addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
-    )
-    subprocess.run(command.split(), cwd=folder, check=True, capture_output=True)
-    return str(folder / "cert.pem")
