@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from examples.servers import OwnClock, RedisServer
+from examples.servers import FakeClock, RedisServer
 from tests.support.redlock import FreshNodes, RedlockNodes, start_node
 from tests.support.sides import Side
 
@@ -34,7 +34,7 @@ def fresh_nodes() -> Iterator[FreshNodes]:
             longest_ttl: float = 0.5,
             extra_args: tuple[str, ...] = (),
             admitted: bool = True,
-            clocks: Sequence[OwnClock] = (),
+            clocks: Sequence[FakeClock] = (),
         ) -> RedlockNodes:
             servers: list[RedisServer] = [
                 stack.enter_context(start_node(extra_args, clocks[i] if clocks else None)) for i in range(count)

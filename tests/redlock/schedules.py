@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from examples.servers import OwnClock, RedisServer, find_faketime
+from examples.servers import FakeClock, RedisServer, find_faketime
 from fencing import CoordinatorUnavailable, FencingError, GuardUnavailable, LeaseLost, NotAcquired, StaleFence
 from tests.support.redlock import RedlockNodes, cut_off_the_end, start_node
 from tests.support.servers import Proxy
@@ -91,9 +91,9 @@ class Schedule:
     def _start(self, stack: ExitStack, folder: Path) -> None:
         always = self.chance.random() < 0.2
         args = ("--appendfsync", "always") if always else ()
-        clocks = [OwnClock(folder / f"clock-{i}") for i in range(NODES)] if find_faketime() else []
+        clocks = [stack.enter_context(FakeClock()) for _ in range(NODES)] if find_faketime() else []
         self.clocks = clocks if self.chance.random() < 0.4 else []
-        own_clocks: Sequence[OwnClock | None] = self.clocks or [None] * NODES
+        own_clocks: Sequence[FakeClock | None] = self.clocks or [None] * NODES
         self.servers = [stack.enter_context(start_node(args, clock)) for clock in own_clocks]
         self.proxies = [stack.enter_context(Proxy(server.host, server.port)) for server in self.servers]
         urls = [proxy.url(server.url) for proxy, server in zip(self.proxies, self.servers, strict=True)]

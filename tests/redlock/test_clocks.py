@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
-from examples.servers import OwnClock, ServerError
+from examples.servers import FakeClock, MissingTool
 from fencing import StaleFence
 from tests.support.fixtures import missing
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.sides import Account, Side
 
 MINUTE = 60
-Jumping = Callable[..., tuple[RedlockNodes, list[OwnClock]]]
+Jumping = Callable[..., tuple[RedlockNodes, list[FakeClock]]]
 
 
 @pytest.fixture
-def jumping(fresh_nodes: FreshNodes, tmp_path: Path) -> Jumping:
+def stack() -> Iterator[ExitStack]:
+    """For clocks, which end after the nodes."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def jumping(stack: ExitStack, fresh_nodes: FreshNodes) -> Jumping:
     """Starts five nodes, each with a clock of its own."""
 
-    def start(longest_ttl: float) -> tuple[RedlockNodes, list[OwnClock]]:
+    def start(longest_ttl: float) -> tuple[RedlockNodes, list[FakeClock]]:
         try:
-            clocks = [OwnClock(tmp_path / f"clock-{number}") for number in range(5)]
-        except ServerError as error:
+            clocks = [stack.enter_context(FakeClock()) for _ in range(5)]
+        except MissingTool as error:
             missing("faketime", str(error))
         return fresh_nodes(5, longest_ttl=longest_ttl, clocks=clocks), clocks
 

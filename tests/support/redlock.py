@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from examples.servers import OwnClock, RedisServer, find_redis_binaries, start_redis
+from examples.servers import FakeClock, RedisServer, find_redis_binaries, start_redis
 from fencing import AsyncRedlockCoordinator, RedlockCoordinator
 from tests.support.fixtures import missing
 from tests.support.sides import Side
@@ -22,7 +22,7 @@ class FreshNodes(Protocol):
         longest_ttl: float = 0.5,
         extra_args: tuple[str, ...] = (),
         admitted: bool = True,
-        clocks: Sequence[OwnClock] = (),
+        clocks: Sequence[FakeClock] = (),
     ) -> RedlockNodes: ...
 
 
@@ -51,7 +51,7 @@ class RedlockNodes:
         return made
 
 
-def start_node(extra_args: Sequence[str] = (), clock: OwnClock | None = None) -> RedisServer:
+def start_node(extra_args: Sequence[str] = (), clock: FakeClock | None = None) -> RedisServer:
     """Start a Redis that the test may freeze, kill and restart."""
     if not find_redis_binaries():
         missing("redis", "found no binary")
