@@ -2,10 +2,14 @@
 
 A write whose outcome is unknown may have happened or not, until ``landed`` has said. A write whose process died is
 unknown, too. Nothing is concluded from either but from what the storage has at the end.
+
+A storage may go back in time (``rewound``). What it had acknowledged since then may be gone, claims and marks too. But
+whoever has seen such a write must not write afterwards, and what was acknowledged later must stay.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +29,21 @@ WRONG_LANDED = "wrong landed"
 LONG_WAIT = "wait beyond its bound"
 LOCK_LEFT = "lock left behind"
 UNEXPECTED = "unexpected error"
+SURVIVOR = "survivor of a rewind"
 BROKEN = "broken history"
 
-RULES = (LOST_UPDATE, STALE_READ, LATE_HOLDER, WRONG_REFUSAL, WRONG_LANDED, LONG_WAIT, LOCK_LEFT, UNEXPECTED, BROKEN)
+RULES = (
+    LOST_UPDATE,
+    STALE_READ,
+    LATE_HOLDER,
+    SURVIVOR,
+    WRONG_REFUSAL,
+    WRONG_LANDED,
+    LONG_WAIT,
+    LOCK_LEFT,
+    UNEXPECTED,
+    BROKEN,
+)
 
 
 class Violation(NamedTuple):
@@ -100,11 +116,21 @@ class _Latest:
         return self._highest[index - 1] if index else None
 
 
+def _takes_back(rewind: Event, event: Event) -> bool:
+    """Whether what the event did may be gone after the rewind."""
+    return _end(event) > rewind.since and event.start < _end(rewind)
+
+
+def _end(event: Event) -> float:
+    return math.inf if event.end is None else event.end
+
+
 class _Counter:
     """The events of one counter."""
 
     def __init__(self, events: Sequence[Event]) -> None:
         self._events = events
+        self._rewinds = list(self._of("rewound"))
         self._writes = {event.write: event for event in self._of("write")}
         self._final = next(iter(self._of("final")), None)
 
@@ -118,8 +144,33 @@ class _Counter:
             return
         yield from self._broken(self._final)
         yield from self._lost_updates()
+        yield from self._survivors()
         yield from self._wrong_answers()
         yield from self._stale_reads()
+
+    # What may have been forgotten
+
+    def _is_gone(self, event: Event) -> bool:
+        """Whether what it did may be gone at the end."""
+        return any(_takes_back(rewind, event) for rewind in self._rewinds)
+
+    def _begun_before(self, moment: float) -> int:
+        """How many rewinds had begun: the first ones."""
+        return sum(rewind.start < moment for rewind in self._rewinds)
+
+    def _known(self, events: Iterable[tuple[int, Event]]) -> list[_Latest]:
+        """For each number of rewinds that have begun: the latest that is still certain."""
+        acknowledged = [(value, event) for value, event in events if event.end is not None]
+        return [
+            _Latest(
+                (_end(event), value, event)
+                for value, event in acknowledged
+                if not any(_takes_back(rewind, event) for rewind in self._rewinds[:count])
+            )
+            for count in range(len(self._rewinds) + 1)
+        ]
+
+    # The chain
 
     @cached_property
     def _chain(self) -> list[Event]:
@@ -165,10 +216,17 @@ class _Counter:
         for event in self._writes.values():
             if event.write in self._position:
                 continue
-            if event.outcome == "acknowledged":
+            if event.outcome == "acknowledged" and not self._is_gone(event):
                 yield Violation(LOST_UPDATE, event, f"{event.write!r} was acknowledged, and does not count")
             elif event.write in self._effects:
                 yield Violation(LOST_UPDATE, event, f"{event.write!r} happened, and was overwritten")
+
+    def _survivors(self) -> Iterator[Violation]:
+        """Writes that count, and have read what a rewind took back."""
+        for earlier, later in pairwise(self._chain):
+            if earlier.write not in self._effects:
+                text = f"{later.write!r} counts, and has read {earlier.write!r}, which a rewind had taken back"
+                yield Violation(SURVIVOR, later, text)
 
     def _wrong_answers(self) -> Iterator[Violation]:
         for event in self._writes.values():
@@ -176,24 +234,40 @@ class _Counter:
                 yield Violation(WRONG_REFUSAL, event, f"{event.write!r} was refused, and happened")
         for event in self._of("landed"):
             happened = str(event.write in self._effects)
+            if self._is_overtaken(event):
+                continue
             if event.outcome in ("True", "False") and event.outcome != happened:
                 yield Violation(WRONG_LANDED, event, f"of {event.write!r}: {event.outcome}, and {happened} is right")
 
+    def _is_overtaken(self, answer: Event) -> bool:
+        """Whether a rewind changed what had happened, so that the answer could be right when it was given."""
+        write = self._writes.get(answer.write)
+        for rewind in self._rewinds if write is not None else ():
+            is_near = answer.start < _end(rewind) if answer.outcome == "True" else _end(answer) > rewind.start
+            if is_near and _takes_back(rewind, write):
+                return True
+        return False
+
+    def _is_lost_later(self, reading: Event) -> bool:
+        """Whether it saw a write that a rewind took back afterwards."""
+        write = self._writes.get(reading.write)
+        if write is None or write.outcome == "refused":
+            return False
+        return any(reading.start < _end(rewind) and _takes_back(rewind, write) for rewind in self._rewinds)
+
     def _stale_reads(self) -> Iterator[Violation]:
         position = self._position
-        acknowledged = _Latest(
-            (event.end, position[event.write], event)
-            for event in self._chain
-            if event.outcome == "acknowledged" and event.end is not None
+        acknowledged = self._known(
+            (position[event.write], event) for event in self._chain if event.outcome == "acknowledged"
         )
         for event in self._of("read"):
             if event.end is None:
                 continue  # it failed, so it saw nothing
             if event.write not in position:
-                if event.write not in self._effects:
+                if event.write not in self._effects and not self._is_lost_later(event):
                     yield Violation(STALE_READ, event, f"it saw {event.write!r}, which never counted")
                 continue
-            latest = acknowledged.before(event.start)
+            latest = acknowledged[self._begun_before(event.end)].before(event.start)
             if latest is not None and latest[0] > position[event.write]:
                 text = f"it saw {event.write!r}, after {latest[1].write!r} had been acknowledged"
                 yield Violation(STALE_READ, event, text)
@@ -204,19 +278,19 @@ class _Counter:
     def _late_claims(self) -> Iterator[Violation]:
         claimed = self._claimed
         for event in self._of("claim"):
-            newest = claimed.before(event.start)
+            newest = claimed[self._begun_before(_end(event))].before(event.start)
             if event.end is not None and newest is not None and newest[0] > event.number:
                 yield Violation(LATE_HOLDER, event, f"a claim of {event.number} after one of {newest[0]}")
 
     @cached_property
-    def _claimed(self) -> _Latest:
-        return _Latest((event.end, event.number, event) for event in self._of("claim") if event.end is not None)
+    def _claimed(self) -> list[_Latest]:
+        return self._known((event.number, event) for event in self._of("claim"))
 
     def _late_writes(self) -> Iterator[Violation]:
         """Acknowledged, or in the storage, although a newer fence had claimed, or had written."""
         for event in self._writes.values():
             counts = event.outcome == "acknowledged" or (self._final is not None and event.write in self._effects)
-            newest = self._claimed.before(event.start)
+            newest = self._claimed[self._begun_before(_end(event))].before(event.start)
             if counts and newest is not None and _is_newer(newest[1], event):
                 yield Violation(LATE_HOLDER, event, f"a write of {event.number} after a claim of {newest[0]}")
         for earlier, later in pairwise(self._chain):

@@ -33,6 +33,8 @@ class Event:
             hung: the process did not come to an end.
             left: a lock was there after all holders had ended.
             error: the process met an error that no page of the documentation names.
+            rewound: a failover, a restore or a flush took the storage back to what it was at ``since``, or a little
+                later. It was over at ``end``: from then on, nothing else answers.
             final: ``write`` is the counter's last one, ``effects`` all that were ever committed if the storage knows.
             fault: for people.
         start: when it began.
@@ -40,6 +42,7 @@ class Event:
         process: which one. A process that is started again has a new number.
         number, token: of the fence.
         allowed: seconds that it may take at most.
+        since: what was acknowledged before is still there; see ``rewound``.
         text: for people.
     """
 
@@ -55,6 +58,7 @@ class Event:
     outcome: str = ""
     value: int = 0
     allowed: float | None = None
+    since: float = 0.0
     effects: tuple[str, ...] | None = None
     text: str = ""
 

@@ -16,6 +16,7 @@ from tests.torture.checker import (
     LOST_UPDATE,
     RULES,
     STALE_READ,
+    SURVIVOR,
     UNEXPECTED,
     WRONG_LANDED,
     WRONG_REFUSAL,
@@ -48,6 +49,10 @@ def final(last: str, value: int, effects: tuple[str, ...] | None = None) -> Even
     return Event("final", 100, 100, counter=N, write=last, value=value, effects=effects)
 
 
+def rewound(since: float, start: float, end: float) -> Event:
+    return Event("rewound", start, end, counter=N, since=since)
+
+
 GOOD = [claim(1, 1), read(2, ""), write(3, "a", ""), claim(4, 2), read(5, "a", 2), write(6, "b", "a", 2), final("b", 2)]
 
 ACCEPTED = {
@@ -74,6 +79,52 @@ ACCEPTED = {
         write(3, "a", ""),
         final("a", 1),
     ],
+    "a rewind takes an acknowledged write back": [write(2, "a", ""), rewound(1, 3, 4), final("", 0)],
+    "a rewind takes back a write that was begun meanwhile": [write(3.5, "a", ""), rewound(3, 3, 4), final("", 0)],
+    "a rewind that takes nothing back": [write(2, "a", ""), rewound(1, 3, 4), read(5, "a"), final("a", 1, ("a",))],
+    "a read, before the rewind, of what it takes back": [
+        write(2, "a", ""),
+        read(2.5, "a"),
+        rewound(1, 3, 4),
+        read(5, ""),
+        final("", 0),
+    ],
+    "two holders of one number, and a rewind between them": [
+        claim(1, 1),
+        write(2, "a", ""),
+        rewound(0, 3, 4),
+        replace(claim(5, 1), token="x"),
+        write(6, "b", "", token="x"),
+        final("b", 1, ("b",)),
+    ],
+    "an older holder after a claim that a rewind took back": [
+        claim(1, 1),
+        claim(2, 2),
+        rewound(1.5, 3, 4),
+        write(5, "a", ""),
+        final("a", 1),
+    ],
+    "an older claim after a claim that a rewind took back": [claim(2, 2), rewound(1, 3, 4), claim(5, 1), final("", 0)],
+    "landed: it did, before the rewind": [
+        write(2, "a", "", outcome="unknown"),
+        landed(2.5, "a", True),
+        rewound(1, 3, 4),
+        final("", 0, ()),
+    ],
+    "landed: it did not, between two rewinds": [  # the second one brought an older copy back
+        write(2, "a", "", outcome="unknown"),
+        rewound(0, 3, 4),
+        landed(5, "a", False),
+        rewound(2.5, 6, 7),
+        final("a", 1, ("a",)),
+    ],
+    "a read, between two rewinds, does not see what the second one brought back": [
+        write(1, "a", ""),
+        rewound(0, 3, 4),
+        read(5, ""),
+        rewound(2, 6, 7),
+        final("a", 1, ("a",)),
+    ],
     "a wait as long as it may be": [Event("acquire", 1, 2, allowed=1.0)],
     "a wait while the process stood still": [
         Event("acquire", 1, 9, process=3, allowed=1.0),
@@ -82,6 +133,48 @@ ACCEPTED = {
 }
 
 REFUSED = {
+    "acknowledged before the copy was made": (LOST_UPDATE, [write(2, "a", ""), rewound(2.5, 3, 4), final("", 0)]),
+    "acknowledged after the rewind": (LOST_UPDATE, [rewound(1, 3, 4), write(5, "a", ""), final("", 0)]),
+    "taken back, and written over by a holder that has read it": (
+        SURVIVOR,
+        [write(2, "a", ""), write(2.5, "b", "a"), rewound(1, 3, 4), write(5, "c", "b"), final("c", 3, ("a", "c"))],
+    ),
+    "a read, after the rewind, of what it took back": (
+        STALE_READ,
+        [write(2, "a", ""), rewound(1, 3, 4), read(5, "a"), final("", 0)],
+    ),
+    "a read, before the rewind, of a refused write": (
+        STALE_READ,
+        [write(2, "a", "", outcome="refused"), read(2.5, "a"), rewound(1, 3, 4), final("", 0)],
+    ),
+    "a read, before the rewind, that does not see what is there": (
+        STALE_READ,
+        [write(2, "a", ""), read(2.5, ""), rewound(2.2, 3, 4), final("a", 1)],
+    ),
+    "a write after a newer claim, and before the rewind": (
+        LATE_HOLDER,
+        [claim(1, 1), claim(2, 2), write(2.5, "a", ""), rewound(1.5, 3, 4), final("", 0)],
+    ),
+    "a write after a newer claim, both after the rewind": (
+        LATE_HOLDER,
+        [claim(1, 1), rewound(1.5, 3, 4), claim(5, 2), write(6, "a", ""), final("a", 1)],
+    ),
+    "a claim after a newer one that the rewind left": (
+        LATE_HOLDER,
+        [claim(1, 2), rewound(2, 3, 4), claim(5, 1), final("", 0)],
+    ),
+    "landed says True, after the rewind": (
+        WRONG_LANDED,
+        [write(2, "a", "", outcome="unknown"), rewound(1, 3, 4), landed(5, "a", True), final("", 0, ())],
+    ),
+    "landed says False, before the rewind": (
+        WRONG_LANDED,
+        [write(1, "a", "", outcome="unknown"), landed(2, "a", False), rewound(1.5, 3, 4), final("a", 1, ("a",))],
+    ),
+    "landed says False of what no rewind could take back": (
+        WRONG_LANDED,
+        [write(1, "a", "", outcome="unknown"), rewound(2, 3, 4), landed(5, "a", False), final("a", 1, ("a",))],
+    ),
     "two have read the same": (
         LOST_UPDATE,
         [claim(1, 1), write(2, "a", ""), claim(3, 2), write(4, "b", "", 2), final("b", 1)],
