@@ -145,11 +145,14 @@ def start_postgres(
     )
 
 
-def start_standby(primary: PostgresServer) -> PostgresServer:
-    """A server of this machine that follows another one of it, from now on. It answers reads, and can be promoted."""
+def start_standby(primary: PostgresServer, environment: Mapping[str, str] | None = None) -> PostgresServer:
+    """A server of this machine that follows another one of it, from now on. It answers reads, and can be promoted.
+
+    `environment`: as for `start_postgres`.
+    """
     for binary in find_postgres_binaries():
         if binary.version == primary.version:
-            return _start_binary(binary, _SETTINGS, {}, primary)
+            return _start_binary(binary, _SETTINGS, environment or {}, primary)
     raise ServerError(f"no PostgreSQL {primary.version} of this machine")
 
 

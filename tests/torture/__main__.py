@@ -12,14 +12,14 @@ from tests.torture.contenders import CONTENDERS
 from tests.torture.drawing import draw
 from tests.torture.history import read_history
 from tests.torture.run import PAUSE, torture
-from tests.torture.services import SERVICES
+from tests.torture.services import KINDS, at_hand
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
     parser.add_argument("--seconds", type=float, default=300, help="how long faults happen (300)")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 2**32), help="of all choices; printed first")
-    parser.add_argument("--on", default=",".join(SERVICES), help=f"services, of {', '.join(SERVICES)}; redis always")
+    parser.add_argument("--on", default="", help=f"services, of {', '.join(KINDS)}; all at hand by default")
     parser.add_argument("--kinds", default="", help="of faults; all by default")
     parser.add_argument(
         "--with", dest="contender", default="", help=f"in the place of the library: {', '.join(CONTENDERS)}"
@@ -41,12 +41,13 @@ def main() -> int:
         violations = check(history)
         print("\n".join(map(str, violations)) or "no violations")
         return 1 if violations else 0
-    print(f"--seed {given.seed} --seconds {given.seconds:g} --on {given.on}", flush=True)
+    on = given.on.split(",") if given.on else at_hand()
+    print(f"--seed {given.seed} --seconds {given.seconds:g} --on {','.join(on)}", flush=True)
     kinds = given.kinds.split(",") if given.kinds else ()
     outcome = torture(
         given.seed,
         given.seconds,
-        given.on.split(","),
+        on,
         contender=given.contender,
         kinds=kinds,
         pause=given.pause,

@@ -242,7 +242,9 @@ class _Counter:
     def _is_overtaken(self, answer: Event) -> bool:
         """Whether a rewind changed what had happened, so that the answer could be right when it was given."""
         write = self._writes.get(answer.write)
-        for rewind in self._rewinds if write is not None else ():
+        if write is None:
+            return False
+        for rewind in self._rewinds:
             is_near = answer.start < _end(rewind) if answer.outcome == "True" else _end(answer) > rewind.start
             if is_near and _takes_back(rewind, write):
                 return True

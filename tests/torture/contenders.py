@@ -15,8 +15,9 @@ from sqlalchemy import text
 
 from fencing import FencingError
 from fencing.locks.plans import new_token
+from tests.torture.connections import Connections
+from tests.torture.services.base import Kit
 from tests.torture.steps import Steps
-from tests.torture.storages import Connections, Kit
 from tests.torture.turn import Turn
 from tests.torture.ways import READ, SQLALCHEMY, WRITE, Way
 
@@ -100,7 +101,7 @@ class RedisPy(_Unguarded):
     way = Way("redis-py", _plain, own_commit=True)
 
     def _new_coordinator(self, kind: str) -> Any:
-        return RedisPyLocks(redis.Redis.from_url(self._setup["redis"], socket_timeout=1), self._setup["ttl"])
+        return RedisPyLocks(redis.Redis.from_url(self._given["redis"]["url"], socket_timeout=1), self._sides.ttl)
 
 
 class WriteChecked(_Unguarded):

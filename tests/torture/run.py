@@ -14,7 +14,7 @@ from tests.torture.faults import kinds_for, plan
 from tests.torture.history import Event, write_history
 from tests.torture.nemesis import Nemesis
 from tests.torture.processes import Processes
-from tests.torture.services import SERVICES, Services
+from tests.torture.services import Services, at_hand
 
 __all__ = ["Outcome", "torture"]
 
@@ -68,7 +68,7 @@ def _counted(counts: Counter[str]) -> str:
 def torture(
     seed: int,
     seconds: float,
-    on: Sequence[str] = SERVICES,
+    on: Sequence[str] = (),
     *,
     contender: str = "",
     kinds: Sequence[str] = (),
@@ -83,7 +83,7 @@ def torture(
     Args:
         seed: of all choices; time, processes and servers still do as they please.
         seconds: how long faults happen.
-        on: the services that take part.
+        on: the services that take part; all that are at hand by default.
         contender: what is used in the place of the library: see `contenders.py`.
         kinds: of faults; all that there are for these services by default.
         processes: how many at a time.
@@ -94,24 +94,21 @@ def torture(
     """
     folder = folder or Path(tempfile.mkdtemp(prefix="torture-"))
     folder.mkdir(parents=True, exist_ok=True)
-    with Services(on, TTL) as services:
-        if contender:
-            services.places = services.setup["places"] = [
-                place for place in services.places if place.storage in DATABASES
-            ]
+    with Services(on or at_hand(), TTL, seed, DATABASES if contender else ()) as services:
         setup = {**services.setup, "seed": seed, "workers": workers, "slack": slack, "pause": pause, "with": contender}
         group = Processes(setup, folder, processes)
         nemesis = Nemesis(services, group)
         found: list[Event] = []
         try:
             group.are_ready()
-            nemesis.run(plan(seed, seconds, kinds or kinds_for(services.names), TTL), seconds)
+            nemesis.run(plan(seed, seconds, kinds or kinds_for(services), TTL), seconds)
             group.rest()
             found += _left(services)
             group.leave()
             for place in services.places:
                 now = time.monotonic()
                 found.append(Event("final", now, now, counter=place.name, **services.final(place)))
+            found += (event for service in services for event in service.events)
         finally:
             group.close()
     history = sorted([*group.history(), *nemesis.events, *found], key=lambda event: event.start)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.torture.faults import kinds_for, plan
+from tests.torture.faults import FAULTS, named, plan
 from tests.torture.run import Outcome, torture
-from tests.torture.services import SERVICES
+from tests.torture.services import KINDS, Services, places_on
 from tests.torture.steps import run, run_async
 from tests.torture.worker import Worker
 
@@ -32,26 +31,57 @@ def test_what_the_guards_promise_holds_under_faults(tmp_path: Path) -> None:
 
 def assert_something_was_tried(outcome: Outcome) -> None:
     counters = {event.counter for event in outcome.history if event.kind == "final"}
-    assert len(counters) == 6
+    assert len(counters) >= 8
     for counter in counters:
         assert outcome.writes(counter)["acknowledged"] >= 5, counter
     assert sum(outcome.faults.values()) >= 10
 
 
+EVERY = [f"{fault.name} {service}".rstrip() for fault in FAULTS for service in fault.services or [""]]
+
+
 def test_the_seed_alone_decides_which_faults_happen_when() -> None:
-    kinds = kinds_for(SERVICES)
-    faults = list(plan(7, 60, kinds, 1.5))
-    assert faults == list(plan(7, 60, kinds, 1.5))
-    assert faults != list(plan(8, 60, kinds, 1.5))
+    faults = list(plan(7, 60, EVERY, 1.5))
+    assert faults == list(plan(7, 60, EVERY, 1.5))
+    assert faults != list(plan(8, 60, EVERY, 1.5))
     assert faults == sorted(faults, key=lambda fault: fault.at)
     assert faults[-1].at < 60
-    assert faults[:20] == list(plan(7, 600, kinds, 1.5))[:20], "a longer run begins in the same way"
+    assert faults[:20] == list(plan(7, 600, EVERY, 1.5))[:20], "a longer run begins in the same way"
 
 
-def test_each_kind_of_fault_happens_in_a_run_of_five_minutes() -> None:
-    for services in (SERVICES, ("redis", "sqlite")):
-        kinds = kinds_for(services)
-        assert Counter(fault.kind for fault in plan(7, 300, kinds, 1.5)).keys() == set(kinds)
+def test_each_fault_has_a_name_of_its_own_and_services_that_exist() -> None:
+    assert len(set(EVERY)) == len(EVERY)
+    for kind in EVERY:
+        fault, service = named(kind)
+        assert f"{fault.name} {service}".rstrip() == kind
+        assert service in {*KINDS, ""}
+    with pytest.raises(ValueError, match="there is no fault 'flood'; choose among .*flush redis"):
+        named("flood")
+
+
+def test_consecutive_seeds_have_every_storage_under_every_kind_of_locks() -> None:
+    locks = [name for name, kind in KINDS.items() if kind.has_locks]
+    storages = [storage for kind in KINDS.values() for storage in kind.storages]
+    for first in (1, 12345):
+        places = [place for seed in range(first, first + len(locks)) for place in places_on(list(KINDS), seed)]
+        assert {(place.storage, place.coordinator) for place in places} == {
+            (storage, lock) for storage in storages for lock in locks
+        }
+
+
+def test_a_small_run_has_every_storage_under_every_kind_of_locks() -> None:
+    names = [place.name for place in places_on(["redis", "postgresql", "sqlite"], 5)]
+    assert names == [
+        *("postgresql/redis", "postgresql/postgresql", "postgresql/sqlite"),
+        *("sqlite/redis", "sqlite/postgresql", "sqlite/sqlite"),
+    ]
+
+
+def test_a_wrong_choice_of_services_is_told() -> None:
+    with pytest.raises(ValueError, match="there is no oracle; choose among redis, "):
+        Services(["oracle"], 1.5, 1)
+    with pytest.raises(ValueError, match="redis can hold locks, and no data"):
+        Services(["redis"], 1.5, 1)
 
 
 def body(first: Any, second: Any) -> Generator[Any, Any, list[Any]]:
@@ -78,7 +108,16 @@ def test_a_body_is_the_same_over_values_and_over_awaitables() -> None:
 
 
 def test_the_choices_of_a_turn_do_not_depend_on_earlier_turns(tmp_path: Path) -> None:
-    setup = {"seed": 7, "process": 1, "mode": "threads", "places": [], "with": "", "log": str(tmp_path / "log")}
+    setup = {
+        "seed": 7,
+        "process": 1,
+        "mode": "threads",
+        "places": [],
+        "services": {},
+        "ttl": 1.5,
+        "with": "",
+        "log": str(tmp_path / "log"),
+    }
     careful, hasty = (Worker(setup).chances(0) for _ in range(2))
     next(careful).random()  # one more choice in the first turn
     next(hasty)

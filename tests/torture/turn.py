@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import psycopg
 import psycopg_pool
 import redis
@@ -19,17 +20,25 @@ from tests.torture.log import Log
 from tests.torture.steps import Steps, run, run_async
 
 if TYPE_CHECKING:
-    from tests.torture.storages import Kit, Sessions
+    from tests.torture.connections import Sessions
+    from tests.torture.services.base import Kit
     from tests.torture.ways import Way
 
-__all__ = ["EXPECTED", "Interrupted", "Turn"]
+__all__ = ["EXPECTED", "Interrupted", "Turn", "Unanswered"]
 
 
 class Interrupted(Exception):
     """Raised by the handler of a signal, at any line."""
 
 
-OF_DRIVERS = (sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.Error, psycopg_pool.PoolTimeout)
+class Unanswered(Exception):
+    """A write that was sent, and nothing says whether it happened; nor can anything be asked."""
+
+
+OF_DRIVERS = (
+    *(sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.Error, psycopg_pool.PoolTimeout),
+    *(httpx2.HTTPError, Unanswered),
+)
 EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.CancelledError, redis.RedisError)
 
 TRY_SECONDS = 3.0
@@ -42,7 +51,7 @@ ASKING_SECONDS = 20.0
 
 
 class Turn:
-    """One attempt to add one to a counter.
+    """One attempt to add one to a counter, or a few times one under the same lease.
 
     Args:
         counter: its name, which is also the resource's.
@@ -78,6 +87,7 @@ class Turn:
         self._release: int | None = None
         self._sessions = sessions
         self._pauses = [chance.choice([0.0, pause / 5, pause]) for _ in range(2)]
+        self._rounds = chance.choice([1, 1, 2, 3])
 
     @property
     def guard(self) -> Any:
@@ -130,8 +140,9 @@ class Turn:
             with self._hold(self.timeout) as lease:
                 self._granted(acquiring, lease)
                 try:
-                    self._pause(self._pauses[0])
-                    self._perform()
+                    for _ in range(self._rounds):
+                        self._pause(self._pauses[0])
+                        self._perform()
                 except EXPECTED as error:
                     self._failed(error)
                     raise
@@ -157,8 +168,9 @@ class Turn:
             async with self._hold(self.timeout) as lease:
                 self._granted(acquiring, lease)
                 try:
-                    await self._pause(self._pauses[0])
-                    await self._perform_async()
+                    for _ in range(self._rounds):
+                        await self._pause(self._pauses[0])
+                        await self._perform_async()
                 except EXPECTED as error:
                     self._failed(error)
                     raise
@@ -242,7 +254,7 @@ class Turn:
         if unknown is not None:
             self.unknown.append((self.id, unknown))
             outcome = "unknown"
-        elif isinstance(error, Interrupted) or (self.way.own_commit and self.is_sent):
+        elif isinstance(error, (Interrupted, Unanswered)) or (self.way.own_commit and self.is_sent):
             outcome = "unknown"  # it may have been raised here, after the commit; or the commit is not the guard's
         else:
             outcome = "refused"

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import httpx2
 from sqlalchemy import BigInteger, Text, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
+from storage_guards import fenced
 from tests.torture.steps import Steps
-from tests.torture.turn import Turn
+from tests.torture.turn import Turn, Unanswered
 
-__all__ = ["FILES", "IN_PLACE", "OBJECTS", "PSYCOPG", "SQLALCHEMY", "Way", "parsed"]
+__all__ = ["FILES", "HTTP", "IN_PLACE", "OBJECTS", "PSYCOPG", "READ", "REDIS", "SQLALCHEMY", "WRITE", "Way", "parsed"]
 
 READ = "SELECT value, last FROM counters WHERE name = :name"
 WRITE = "UPDATE counters SET value = :value, last = :last WHERE name = :name"
@@ -197,3 +199,67 @@ FILES = (
     Way("write a file", _write_file),
     Way("begin on a file", _change_file, lambda turn: turn.guard.begin(turn.lease)),
 )
+
+
+# Redis: a hash, and a list of all writes
+
+
+def _commands(values: dict[str, Any]) -> list[tuple[Any, ...]]:
+    name = values["name"]
+    change = ("HSET", f"{name}:counter", "value", values["value"], "last", values["last"])
+    return [change, ("RPUSH", f"{name}:effects", values["last"])]
+
+
+def _seen_in_redis(turn: Turn, reading: int, fields: list[Any]) -> dict[str, Any]:
+    value, last = (None if each is None else each.decode() for each in fields)
+    return turn.seen(reading, int(value or 0), last or "")
+
+
+def _write_redis(turn: Turn, _: None) -> Steps[None]:
+    reading = turn.begin_read()
+    fields = yield turn.kit.source.hmget(f"{turn.counter}:counter", "value", "last")
+    seen = _seen_in_redis(turn, reading, fields)
+    yield turn.think()
+    yield turn.guard.write(turn.lease, *_commands(turn.begin_write(seen)))
+
+
+def _change_redis(turn: Turn, transaction: Any) -> Steps[None]:
+    reading = turn.begin_read()
+    fields = yield transaction.read("HMGET", f"{turn.counter}:counter", "value", "last")
+    seen = _seen_in_redis(turn, reading, fields)
+    yield turn.think()
+    for command in _commands(turn.begin_write(seen)):
+        transaction.write(*command)
+
+
+REDIS = (
+    Way("write to Redis", _write_redis),
+    Way("begin on Redis", _change_redis, lambda turn: turn.guard.begin(turn.lease)),
+    Way("begin on Redis with a claim", _change_redis, lambda turn: turn.guard.begin(turn.lease, claim=True)),
+)
+
+
+# A service over HTTP
+
+UNAVAILABLE = 503
+"""The service says that nothing was written."""
+
+
+def _put(turn: Turn, _: None) -> Steps[None]:
+    client, where = turn.kit.source, {"url": "/counter", "params": {"name": turn.counter}}
+    reading = turn.begin_read()
+    answer = (yield client.get(**where)).raise_for_status()
+    seen = turn.seen(reading, *parsed(answer.content))
+    yield turn.think()
+    body = _bytes_of(turn.begin_write(seen))
+    with fenced(client, turn.lease):
+        try:
+            answer = yield client.put(content=body, **where)
+        except httpx2.HTTPError as error:
+            raise Unanswered(repr(error)) from error
+    if answer.status_code not in (200, UNAVAILABLE):
+        raise Unanswered(f"{answer.status_code}: {answer.text}")
+    answer.raise_for_status()
+
+
+HTTP = (Way("put over HTTP", _put),)

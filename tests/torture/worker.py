@@ -22,10 +22,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy.exc import StatementError
+
+from tests.torture.connections import Connections, Sessions
 from tests.torture.contenders import CONTENDERS
 from tests.torture.log import Log
+from tests.torture.services import Place
 from tests.torture.steps import run, run_async
-from tests.torture.storages import Connections, Place, Sessions
 from tests.torture.turn import EXPECTED, Interrupted, Turn
 
 
@@ -69,7 +72,11 @@ class Worker:
                     run(turn.ask(error, write))
                 self.resting.wait(chance.choice([0.0, 0.01, 0.05]))
             except Interrupted:
-                pass
+                sessions.clear()
+            except StatementError as error:  # SQLAlchemy's own code was interrupted
+                sessions.clear()
+                if not isinstance(error.orig, Interrupted):
+                    self.failed()
             except Exception:  # noqa: BLE001 - noted
                 self.failed()
 

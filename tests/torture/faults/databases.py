@@ -1,0 +1,68 @@
+"""Faults of databases, and what their operators do meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from fencing import FencingError, SQLCoordinator
+from tests.torture.faults.base import InVain, Strike, fault
+from tests.torture.services.backup import Backup
+
+SQL = ("postgresql", "mariadb", "sqlite")
+IDLE_SECONDS = 0.5
+"""Marks that were not claimed for so long are pruned, living holders or not: they must be refused then."""
+LONGEST_REST = 0.5
+
+
+@fault("kill", "postgresql", "mariadb", "http")
+def kill(strike: Strike) -> None:
+    """Kill the server, and restart it with its data."""
+    server = strike.service.server
+    server.kill()
+    time.sleep(min(strike.seconds, LONGEST_REST))
+    server.restart()
+
+
+@fault("prune", *SQL, "http", is_alone=False)
+def prune(strike: Strike) -> None:
+    """Delete marks and locks that were idle for a moment only."""
+    service = strike.service
+    try:
+        service.guard.prune(older_than=IDLE_SECONDS)
+        with SQLCoordinator(service.engine) as coordinator:
+            coordinator.prune(older_than=IDLE_SECONDS)
+    except (FencingError, SQLAlchemyError) as error:
+        raise InVain(str(error)) from error  # it is busy, or was killed
+
+
+@fault("verify", *SQL, "http", is_alone=False)
+def verify(strike: Strike) -> None:
+    """Ask whether everything is in order."""
+    try:
+        strike.service.guard.verify()
+    except (FencingError, SQLAlchemyError) as error:
+        raise InVain(str(error)) from error
+
+
+@fault("back up", *SQL, "http", weight=2)
+def back_up(strike: Strike) -> None:
+    """Copy all tables."""
+    try:
+        strike.service.backup = Backup(strike.service.engine)
+    except SQLAlchemyError as error:
+        raise InVain(str(error)) from error
+
+
+@fault("restore", *SQL, "http")
+def restore(strike: Strike) -> None:
+    """Put the last copy of all tables back, while others use them."""
+    service, start = strike.service, time.monotonic()
+    if service.backup is None:
+        raise InVain("there is no copy")
+    try:
+        service.backup.restore()
+    except SQLAlchemyError as error:
+        raise InVain(str(error)) from error
+    service.was_rewound(service.backup.since, start)

@@ -1,0 +1,35 @@
+"""Faults of the processes that hold locks."""
+
+from __future__ import annotations
+
+import time
+
+from tests.torture.faults.base import Strike, fault
+
+SIGNAL_GAP = 0.01
+
+
+def _slot(strike: Strike) -> int:
+    return strike.target % len(strike.processes.alive)
+
+
+@fault("stop", weight=4)
+def stop(strike: Strike) -> None:
+    """SIGSTOP, and SIGCONT later."""
+    process = strike.processes.alive[_slot(strike)]
+    strike.processes.stop(_slot(strike))
+    strike.after(strike.seconds, lambda: strike.processes.resume(process))
+
+
+@fault("kill", weight=2)
+def kill(strike: Strike) -> None:
+    """SIGKILL, and another process in its place."""
+    strike.processes.restart(_slot(strike))
+
+
+@fault("interrupt", weight=4)
+def interrupt(strike: Strike) -> None:
+    """Send signals whose handler raises."""
+    for _ in range(1 + strike.target % 8):
+        strike.processes.interrupt(_slot(strike))
+        time.sleep(SIGNAL_GAP)
