@@ -1,22 +1,40 @@
-"""``python -m tests.torture --seconds 600 --seed 1 --on postgresql,redis``: every guard, under faults, for as long."""
+"""``python -m tests.torture --seconds 600 --seed 1 --on postgresql,redis``: every guard, under faults, for as long.
+
+python -m tests.torture check HISTORY                   check a history again
+python -m tests.torture draw HISTORY [COUNTER@SECONDS]  draw it, around a moment or around the first violation
+python -m tests.torture schedule NAME                   step two holders through one schedule
+python -m tests.torture list                            name the services, the faults and the schedules
+"""
 
 from __future__ import annotations
 
 import argparse
 import random
 import sys
+import tempfile
 from pathlib import Path
 
 from tests.torture.checker import check
 from tests.torture.contenders import CONTENDERS
-from tests.torture.drawing import draw
+from tests.torture.drawing import draw_file
+from tests.torture.faults import kinds
 from tests.torture.history import read_history
-from tests.torture.run import PAUSE, torture
+from tests.torture.run import PAUSE, Outcome, torture
+from tests.torture.schedules import SCHEDULES, play
 from tests.torture.services import KINDS, at_hand
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__)
+    commands = {"check": check_one, "draw": draw_one, "schedule": schedule_one, "list": list_all}
+    if len(sys.argv) > 1 and sys.argv[1] in commands:
+        return commands[sys.argv[1]](sys.argv[2:])
+    return run(sys.argv[1:])
+
+
+def run(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.torture", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=300, help="how long faults happen (300)")
     parser.add_argument("--seed", type=int, default=random.randrange(1, 2**32), help="of all choices; printed first")
     parser.add_argument("--on", default="", help=f"services, of {', '.join(KINDS)}; all at hand by default")
@@ -26,35 +44,67 @@ def main() -> int:
     )
     parser.add_argument("--pause", type=float, default=PAUSE, help=f"longest seconds of work in a turn ({PAUSE})")
     parser.add_argument("--folder", type=Path, help="where logs and the history go")
-    parser.add_argument("--check", type=Path, help="only check this history")
-    parser.add_argument(
-        "--draw", metavar="COUNTER@SECONDS", help="with --check: draw what a counter saw around a moment"
-    )
-    given = parser.parse_args()
-    if given.check:
-        history = read_history(given.check)
-        if given.draw:
-            counter, _, moment = given.draw.partition("@")
-            target = given.check.with_suffix(".svg")
-            target.write_text(draw(history, counter, float(moment)), "utf-8")
-            print(target)
-        violations = check(history)
-        print("\n".join(map(str, violations)) or "no violations")
-        return 1 if violations else 0
+    given = parser.parse_args(arguments)
     on = given.on.split(",") if given.on else at_hand()
     print(f"--seed {given.seed} --seconds {given.seconds:g} --on {','.join(on)}", flush=True)
-    kinds = given.kinds.split(",") if given.kinds else ()
     outcome = torture(
         given.seed,
         given.seconds,
         on,
         contender=given.contender,
-        kinds=kinds,
+        kinds=given.kinds.split(",") if given.kinds else (),
         pause=given.pause,
         folder=given.folder,
     )
+    return _told(outcome)
+
+
+def _told(outcome: Outcome) -> int:
     print(outcome)
     return 1 if outcome.violations else 0
+
+
+def check_one(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture check", description="Check a history again.")
+    parser.add_argument("history", type=Path)
+    violations = check(read_history(parser.parse_args(arguments).history))
+    print("\n".join(map(str, violations)) or "no violations")
+    return 1 if violations else 0
+
+
+def draw_one(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture draw", description="Draw a part of a history.")
+    parser.add_argument("history", type=Path)
+    parser.add_argument(
+        "at", nargs="?", default="", help="COUNTER@SECONDS; the first violation, or the end, by default"
+    )
+    given = parser.parse_args(arguments)
+    try:
+        print(draw_file(given.history, given.at))
+    except ValueError as error:
+        parser.error(str(error))
+    return 0
+
+
+def schedule_one(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.torture schedule", description="Play one schedule.")
+    parser.add_argument("name", choices=SCHEDULES)
+    parser.add_argument("--with", dest="contender", default="", help="as of a run")
+    parser.add_argument("--folder", type=Path, help="where the history goes")
+    given = parser.parse_args(arguments)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="torture-"))
+    return _told(play(given.name, folder, given.contender))
+
+
+def list_all(arguments: list[str]) -> int:
+    argparse.ArgumentParser(prog="python -m tests.torture list").parse_args(arguments)
+    for name, kind in KINDS.items():
+        print(f"service   {name}" + (f" (not here: {kind.why_not()})" if kind.why_not() else ""))
+    for name in kinds():
+        print(f"fault     {name}")
+    for name, schedule in SCHEDULES.items():
+        print(f"schedule  {name}: {(schedule.play.__doc__ or '').rstrip()}")
+    return 0
 
 
 if __name__ == "__main__":

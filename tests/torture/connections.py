@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import psycopg_pool
@@ -66,3 +67,6 @@ class Connections:
     def close(self) -> None:
         for coordinator in self._coordinators.values():
             coordinator.close()
+        for kit in itertools.chain.from_iterable(self._kits.values()):
+            if isinstance(kit.source, psycopg_pool.ConnectionPool):
+                kit.source.close()

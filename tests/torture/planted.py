@@ -1,10 +1,10 @@
-"""Rules of docs/internals/safety.md, each taken out of a copy of the library; the run must find it in seconds."""
+"""Rules of docs/internals/safety.md, each taken out of a copy of the library; a schedule must find each."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.torture.checker import LATE_HOLDER, LOCK_LEFT, LOST_UPDATE, STALE_READ, WRONG_LANDED, WRONG_REFUSAL
+from tests.torture.checker import LATE_HOLDER, LOCK_LEFT, LOST_UPDATE, STALE_READ, SURVIVOR, WRONG_LANDED, WRONG_REFUSAL
 
 __all__ = ["PLANTED", "Planted"]
 
@@ -14,83 +14,110 @@ class Planted(NamedTuple):
 
     Args:
         name: the rule that it breaks.
-        file, before, after: the text that is replaced; ``before`` occurs once.
+        schedule: what shows it: see `schedules.py`.
+        file: where.
+        changes: what is replaced by what; each ``before`` occurs once.
         found_as: rules of the checker, of which one at least must be reported.
-        on: the services of the run.
-        kinds: the faults of the run.
-        contender: as of `run.torture`.
     """
 
     name: str
+    schedule: str
     file: str
-    before: str
-    after: str
+    changes: tuple[tuple[str, str], ...]
     found_as: tuple[str, ...]
-    on: str = "redis,sqlite"
-    kinds: str = "flush,flush,stop"
-    contender: str = ""
 
 
 STATEMENTS = "storage_guards/sql/statements.py"
-CHECK = '"WHERE resource = {{resource}} AND number = {{number}} AND token = {{token}} {reply}"'
-REPLIES = "drop reply postgresql"
+RESOURCE = 'f"WHERE resource = {{resource}}'
+CHECK = f'{RESOURCE} AND number = {{{{number}}}} AND token = {{{{token}}}} {{reply}}"'
 
 PLANTED = (
     Planted(
         "a write is checked",
+        "late writer",
         STATEMENTS,
-        CHECK,
-        '"WHERE resource = {{resource}} {reply}"',
+        ((CHECK, f'{RESOURCE} {{reply}}"'),),
         (LATE_HOLDER, LOST_UPDATE),
     ),
     Planted(
         "a write needs equality with the mark",
+        "forgetful newer holder",
         STATEMENTS,
-        CHECK,
-        '"WHERE resource = {{resource}} AND number <= {{number}} {reply}"',
+        ((CHECK, f'{RESOURCE} AND number <= {{{{number}}}} {{reply}}"'),),
         (LATE_HOLDER, LOST_UPDATE),
-        contender="forgetful",
+    ),
+    Planted(
+        "tokens tell grants of one number apart",
+        "late writer with the same number",
+        STATEMENTS,
+        (
+            (CHECK, f'{RESOURCE} AND number = {{{{number}}}} {{reply}}"'),
+            (" AND {TABLE}.token = {{token}}))", "))"),
+        ),
+        (LATE_HOLDER, LOST_UPDATE),
+    ),
+    Planted(
+        "a claim on an absent mark is above the floor",
+        "prune under an old holder",
+        STATEMENTS,
+        ((" AND floor.number < {{number}} ", " "),),
+        (LATE_HOLDER,),
     ),
     Planted(
         "check and write are atomic",
+        "write between check and write",
         "storage_guards/objects/changes.py",
-        "Put(scope.directory.pointer, data, seen.condition,",
-        "Put(scope.directory.pointer, data, None,",
+        (
+            (
+                "Put(scope.directory.pointer, data, seen.condition,",
+                "Put(scope.directory.pointer, data, None,",
+            ),
+        ),
         (LATE_HOLDER, LOST_UPDATE),
-        on="redis,objects",
     ),
     Planted(
         "a session serves nothing older than the check",
+        "session used again",
         "storage_guards/sqlalchemy/base.py",
-        "            session.expire_all()",
-        "            pass",
+        (("            session.expire_all()", "            pass"),),
         (STALE_READ, LOST_UPDATE),
     ),
     Planted(
+        "continuity: what was acknowledged is still there",
+        "restore under a holder",
+        "storage_guards/continuity.py",
+        (("    since = seq - last.seq\n", "    return\n    since = seq - last.seq\n"),),
+        (SURVIVOR,),
+    ),
+    Planted(
         "landed is never wrong",
+        "lost reply to COMMIT",
         "storage_guards/sql/outcome.py",
-        "    if own in now:\n        return True",
-        "    if own in now:\n        return False",
+        (("    if own in now:\n        return True", "    if own in now:\n        return False"),),
         (WRONG_LANDED,),
-        on="redis,postgresql",
-        kinds=REPLIES,
     ),
     Planted(
         "a lost reply to a commit is unknown",
+        "lost reply to COMMIT",
         "storage_guards/sql/transaction.py",
-        "        unknown = self._unknown()\n        if isinstance(error, Exception):",
-        '        unknown: BaseException = GuardUnavailable("lost")\n        if isinstance(error, Exception):',
+        (
+            (
+                "        unknown = self._unknown()\n        if isinstance(error, Exception):",
+                '        unknown: BaseException = GuardUnavailable("lost")\n        if isinstance(error, Exception):',
+            ),
+        ),
         (WRONG_REFUSAL,),
-        on="redis,postgresql",
-        kinds=REPLIES,
     ),
     Planted(
         "no holding is renewed that no lease refers to",
+        "claim without an answer",
         "fencing/locks/plans.py",
-        "        elif taking.may_hold:\n            yield Shielded(give_back(backend, resource, taking, settings))",
-        "        elif taking.may_hold:\n            globals().setdefault('_LEFT', []).append(taking)",
+        (
+            (
+                "        elif taking.may_hold:\n            yield Shielded(give_back(backend, resource, taking, settings))",
+                "        elif taking.may_hold:\n            globals().setdefault('_LEFT', []).append(taking)",
+            ),
+        ),
         (LOCK_LEFT,),
-        on="redis,postgresql",
-        kinds="cut postgresql,drop request postgresql,kill postgresql",
     ),
 )

@@ -14,6 +14,7 @@ from tests.mutants.__main__ import copy_to
 from tests.torture.checker import LOST_UPDATE
 from tests.torture.planted import PLANTED, Planted
 from tests.torture.run import torture
+from tests.torture.schedules import SCHEDULES, play
 
 ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
@@ -25,30 +26,42 @@ RUNS = 6
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_its_text_occurs_once_in_the_code(planted: Planted) -> None:
-    assert (ROOT / planted.file).read_text("utf-8").count(planted.before) == 1
+    for before, _ in planted.changes:
+        assert (ROOT / planted.file).read_text("utf-8").count(before) == 1, before
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_breaks_no_rule(name: str, tmp_path: Path) -> None:
+    outcome = play(name, tmp_path)
+    assert not outcome.violations
+    assert all(event.end is not None for event in outcome.history if event.kind in ("acquire", "read", "write"))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
-def test_the_run_finds_it(planted: Planted, tmp_path: Path) -> None:
-    copy = copy_to(tmp_path / "copy")
+def test_the_schedule_finds_it(planted: Planted, copy: Path, tmp_path: Path) -> None:
     file = copy / planted.file
-    file.write_text(file.read_text("utf-8").replace(planted.before, planted.after), "utf-8")
-    for run in range(RUNS):
-        output = run_in(copy, planted, SEED + run, tmp_path / str(run))
-        print(output)
-        [counted] = [line for line in output.splitlines() if line.startswith("violations ")]
-        if any(rule in counted for rule in planted.found_as):
-            return
-    raise AssertionError(f"{RUNS} runs have not found it")
+    text = file.read_text("utf-8")
+    try:
+        for before, after in planted.changes:
+            file.write_text(file.read_text("utf-8").replace(before, after), "utf-8")
+        output = run_in(copy, planted, tmp_path)
+    finally:
+        file.write_text(text, "utf-8")
+    [counted] = [line for line in output.splitlines() if line.startswith("violations ")]
+    assert any(rule in counted for rule in planted.found_as), output
 
 
-def run_in(copy: Path, planted: Planted, seed: int, folder: Path) -> str:
-    command = [sys.executable, "-m", "tests.torture", "--seed", str(seed), "--seconds", str(SECONDS)]
-    command += ["--folder", str(folder)]
-    command += ["--on", planted.on, "--kinds", planted.kinds, "--with", planted.contender, "--pause", str(PAUSE)]
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_to(tmp_path_factory.mktemp("planted") / "copy")
+
+
+def run_in(copy: Path, planted: Planted, folder: Path) -> str:
+    command = [sys.executable, "-m", "tests.torture", "schedule", planted.schedule]
     path = os.pathsep.join(filter(None, [str(copy), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    command += ["--folder", str(folder)]
     done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, timeout=180)
     assert "violations" in done.stdout, done.stderr
     return done.stdout

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.torture.faults import FAULTS, named, plan
+from tests.torture.faults import kinds, named, plan
 from tests.torture.run import Outcome, torture
 from tests.torture.services import KINDS, Services, places_on
 from tests.torture.steps import run, run_async
@@ -37,7 +37,7 @@ def assert_something_was_tried(outcome: Outcome) -> None:
     assert sum(outcome.faults.values()) >= 10
 
 
-EVERY = [f"{fault.name} {service}".rstrip() for fault in FAULTS for service in fault.services or [""]]
+EVERY = kinds()
 
 
 def test_the_seed_alone_decides_which_faults_happen_when() -> None:
@@ -55,7 +55,7 @@ def test_each_fault_has_a_name_of_its_own_and_services_that_exist() -> None:
         fault, service = named(kind)
         assert f"{fault.name} {service}".rstrip() == kind
         assert service in {*KINDS, ""}
-    with pytest.raises(ValueError, match="there is no fault 'flood'; choose among .*flush redis"):
+    with pytest.raises(ValueError, match=r"there is no fault 'flood'; choose among .*flush redis"):
         named("flood")
 
 

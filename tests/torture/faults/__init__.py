@@ -13,7 +13,7 @@ from tests.torture.faults import connections, databases, failovers, redis, space
 from tests.torture.faults.base import FAULTS, Fault, Strike
 from tests.torture.services import Services
 
-__all__ = ["FAULTS", "Fault", "Planned", "Strike", "kinds_for", "named", "plan"]
+__all__ = ["FAULTS", "Fault", "Planned", "Strike", "kinds", "kinds_for", "named", "plan"]
 
 LONGEST_GAP = 1.0
 
@@ -36,12 +36,12 @@ class Planned(NamedTuple):
 
 def kinds_for(services: Services) -> tuple[str, ...]:
     """Return the kinds of faults on these services; a kind that occurs twice is twice as likely."""
-    kinds: list[str] = []
+    found: list[str] = []
     for fault in FAULTS:
         able = [each.name for each in services if each.name in fault.services and each.is_able(fault.name)]
         for name in able or ([""] if not fault.services else []):
-            kinds += [f"{fault.name} {name}".rstrip()] * fault.weight
-    return tuple(kinds)
+            found += [f"{fault.name} {name}".rstrip()] * fault.weight
+    return tuple(found)
 
 
 def named(kind: str) -> tuple[Fault, str]:
@@ -52,8 +52,12 @@ def named(kind: str) -> tuple[Fault, str]:
         for service in fault.services:
             if kind == f"{fault.name} {service}":
                 return fault, service
-    every = sorted(f"{fault.name} {service}".rstrip() for fault in FAULTS for service in fault.services or [""])
-    raise ValueError(f"there is no fault {kind!r}; choose among {', '.join(every)}")
+    raise ValueError(f"there is no fault {kind!r}; choose among {', '.join(kinds())}")
+
+
+def kinds() -> list[str]:
+    """Return every kind of fault, on every service."""
+    return sorted(f"{fault.name} {service}".rstrip() for fault in FAULTS for service in fault.services or [""])
 
 
 def plan(seed: int, seconds: float, kinds: Sequence[str], ttl: float) -> Iterator[Planned]:

@@ -29,8 +29,10 @@ def redis_by_hand(strike: Strike) -> None:
     """Start a replica of a Redis, cut it off, and have it take over some time later."""
     service, saved_at = strike.service, time.monotonic()
     primary = service.server
-    replica = service.start_server("--replicaof", primary.host, str(primary.port), "--repl-diskless-sync-delay", "0")
+    replica = service.start_server()
     try:
+        with replica.client(socket_timeout=5) as client:
+            client.execute_command("REPLICAOF", primary.host, primary.port)
         with primary.client(socket_timeout=5) as client:
             _wait(lambda: client.info("replication").get("slave0", {}).get("state") == "online")
             since = time.monotonic()

@@ -32,6 +32,9 @@ class Objects(Service):
         report = base64.b64encode(pickle.dumps(self.guard.verify())).decode()
         return {"url": self.proxy(self.server).url(self.server.url), "bucket": bucket, "probe": report}
 
+    def direct(self) -> Given:
+        return {"url": self.server.url}
+
     def final(self, place: Place) -> dict[str, Any]:
         body: bytes | None = None
         if "place" in place.storage:

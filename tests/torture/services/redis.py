@@ -15,10 +15,10 @@ from tests.torture.services.base import GUARD_SECONDS, Given, Kit, Place, Servic
 from tests.torture.services.clock import Clock
 from tests.torture.ways import REDIS
 
-__all__ = ["NOT_PERSISTENT", "Redis", "RedisData"]
+__all__ = ["Redis", "RedisData"]
 
-NOT_PERSISTENT = ("--appendonly", "no")
-"""So a killed server has what SAVE has kept, and nothing later."""
+SETTINGS = ("--appendonly", "no", "--repl-diskless-sync-delay", "0")
+"""So a killed server has what SAVE has kept, and nothing later; and replicas copy at once."""
 
 
 class OneRedis(Service):
@@ -30,14 +30,16 @@ class OneRedis(Service):
         self.server = self.start_server()
         return {"url": self.proxy(self.server).url(self.server.url)}
 
-    def start_server(self, *arguments: str) -> RedisServer:
+    def start_server(self) -> RedisServer:
         environment, version = None, None
         if find_faketime() and any(binary.version >= (8,) for binary in find_redis_binaries()):
             environment, version = self.clock.environment(), "8"  # Debian's 7.0 hangs with that library
-        arguments = (*NOT_PERSISTENT, *arguments)
-        server = start_redis(own=True, local=True, extra_args=arguments, environment=environment, version=version)
+        server = start_redis(own=True, local=True, extra_args=SETTINGS, environment=environment, version=version)
         self.stack.callback(server.close)
         return server
+
+    def direct(self) -> Given:
+        return {"url": self.server.url}
 
     def is_able(self, fault: str) -> bool:
         return fault != "jump" or find_faketime() is not None

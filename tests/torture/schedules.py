@@ -1,0 +1,139 @@
+"""Schedules: what two holders do, step by step, on real servers. Each would break one rule if it were not kept.
+
+A run with a seed meets such an order of steps by chance. A schedule makes it happen, each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.torture.run import Outcome
+from tests.torture.stage import Stage
+
+__all__ = ["SCHEDULES", "Schedule", "play"]
+
+LOSS_SECONDS = 10.0
+
+
+class Schedule(NamedTuple):
+    """A schedule.
+
+    Args:
+        on: the service of the locks, and that of the counter.
+        play: the steps.
+        clock_floor: as of `Stage`.
+    """
+
+    on: tuple[str, str]
+    play: Callable[[Stage], None]
+    clock_floor: bool = True
+
+
+def late_writer(stage: Stage) -> None:
+    """The first has read; the second holds the lock, too, and writes; then the first writes."""
+    stage.first.begin("write")
+    stage.first.until_it_thinks()
+    stage.lose_the_locks()
+    stage.second.take("write")
+    stage.first.go_on()
+    stage.first.end()
+
+
+def forgetful_newer_holder(stage: Stage) -> None:
+    """As a late writer, and the second has forgotten to claim."""
+    stage.first.begin("write")
+    stage.first.until_it_thinks()
+    stage.lose_the_locks()
+    stage.second.take("write", claims=False)
+    stage.first.go_on()
+    stage.first.end()
+
+
+def write_between_check_and_write(stage: Stage) -> None:
+    """The first has checked, and its write is under way; the second writes; then the first's write arrives."""
+    [proxy] = stage.service.proxies
+    stage.first.begin("publish")
+    stage.first.until_it_thinks()
+    held = proxy.hold_request_when(lambda request: b"PUT " in request and b"pointer.json" in request)
+    stage.first.go_on()
+    if not held.wait(LOSS_SECONDS):
+        raise TimeoutError("the write did not come")
+    stage.lose_the_locks()
+    stage.second.take("publish")
+    proxy.restore()
+    stage.first.end()
+
+
+def session_used_again(stage: Stage) -> None:
+    """The first reads through a session; the second writes; the first writes through the same session."""
+    stage.first.take("advance a session")
+    stage.second.take("write")
+    stage.first.take("advance a session")
+
+
+def lost_reply_to_commit(stage: Stage) -> None:
+    """The transaction is committed, and the reply is lost."""
+    [proxy] = stage.service.proxies
+    stage.first.begin("begin")
+    stage.first.until_it_thinks()
+    lost = proxy.drop_reply_when(lambda request: b"COMMIT" in request)
+    stage.first.go_on()
+    if not lost.wait(LOSS_SECONDS):
+        raise TimeoutError("no COMMIT came")
+    stage.first.end()
+
+
+def claim_without_answer(stage: Stage) -> None:
+    """The lock is granted, and the storage does not answer the claim."""
+    [proxy] = stage.service.proxies
+    proxy.refuse()
+    stage.first.begin("begin")
+    stage.first.end()
+    proxy.restore()
+
+
+def prune_under_an_old_holder(stage: Stage) -> None:
+    """The second has written, and its mark is pruned; then the first, which is older, claims and writes."""
+    stage.first.begin("begin with a claim", early=True)
+    stage.first.until_it_thinks()
+    stage.lose_the_locks()
+    stage.second.take("write")
+    guard = stage.service.guard
+    guard.prune(below=guard.mark(stage.place.name).number + 1)
+    stage.first.go_on()
+    stage.first.end()
+
+
+def restore_under_a_holder(stage: Stage) -> None:
+    """The first has written, and has read that; a copy from before is restored; the first writes again."""
+    stage.first.begin("write", rounds=2)
+    stage.first.until_it_thinks()
+    stage.strike("back up sqlite")
+    stage.first.go_on()
+    stage.first.until_it_thinks()
+    stage.strike("restore sqlite")
+    stage.first.go_on()
+    stage.first.end()
+
+
+SCHEDULES = {
+    "late writer": Schedule(("redis", "sqlite"), late_writer),
+    "late writer with the same number": Schedule(("redis", "sqlite"), late_writer, clock_floor=False),
+    "forgetful newer holder": Schedule(("redis", "sqlite"), forgetful_newer_holder),
+    "write between check and write": Schedule(("redis", "s3"), write_between_check_and_write),
+    "session used again": Schedule(("redis", "sqlite"), session_used_again),
+    "lost reply to COMMIT": Schedule(("redis", "postgresql"), lost_reply_to_commit),
+    "claim without an answer": Schedule(("redis", "postgresql"), claim_without_answer),
+    "prune under an old holder": Schedule(("redis", "sqlite"), prune_under_an_old_holder),
+    "restore under a holder": Schedule(("redis", "sqlite"), restore_under_a_holder),
+}
+
+
+def play(name: str, folder: Path, contender: str = "") -> Outcome:
+    """Do the steps, and return what the checker says of it."""
+    schedule = SCHEDULES[name]
+    with Stage(schedule.on, folder, contender, clock_floor=schedule.clock_floor) as stage:
+        schedule.play(stage)
+        return stage.outcome()
