@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import psycopg_pool
+from sqlalchemy import Engine
 
 from tests.torture.services import KINDS
 from tests.torture.services.base import Kit, Sides
@@ -68,5 +69,7 @@ class Connections:
         for coordinator in self._coordinators.values():
             coordinator.close()
         for kit in itertools.chain.from_iterable(self._kits.values()):
-            if isinstance(kit.source, psycopg_pool.ConnectionPool):
+            if isinstance(kit.source, Engine):
+                kit.source.dispose()
+            elif hasattr(kit.source, "close"):  # a pool, or a client
                 kit.source.close()

@@ -114,8 +114,8 @@ PLANTED = (
         "fencing/locks/plans.py",
         (
             (
-                "        elif taking.may_hold:\n            yield Shielded(give_back(backend, resource, taking, settings))",
-                "        elif taking.may_hold:\n            globals().setdefault('_LEFT', []).append(taking)",
+                "        elif taking.may_hold:\n",
+                "        elif globals().setdefault('_LEFT', []).append(taking):\n",
             ),
         ),
         (LOCK_LEFT,),
