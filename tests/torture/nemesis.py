@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
 import time
 from collections import Counter
@@ -19,44 +17,47 @@ from tests.torture.services import Services
 
 __all__ = ["Nemesis"]
 
+MOST_AT_ONCE = 12
+"""Slow faults. A service has one at a time of those that would disturb each other."""
+
 
 class Nemesis:
-    """Works in the caller's thread; faults that are slow have threads of their own. A service has one at a time."""
+    """Works in the caller's thread; faults that are slow, and the ends of faults, have threads of their own."""
 
     def __init__(self, services: Services, processes: Processes) -> None:
         self._services, self._processes = services, processes
-        self._ends: list[tuple[float, int, Callable[[], None]]] = []
-        self._ends_changed = threading.Lock()
-        self._order = itertools.count()
+        self._ends: list[threading.Timer] = []
         self._slow: list[Future[None]] = []
+        self._failed: list[Exception] = []
         self.counts: Counter[str] = Counter()
         self.events: list[Event] = []
 
     def run(self, faults: Iterable[Planned], seconds: float) -> None:
         """Make them happen, and return after so many seconds with everything undone."""
         began = time.monotonic()
-        with ThreadPoolExecutor() as threads:
+        with ThreadPoolExecutor(MOST_AT_ONCE) as threads:
             for planned in faults:
-                self._wait_until(began + planned.at)
+                time.sleep(max(0.0, began + planned.at - time.monotonic()))
                 self._strike(planned, threads)
-            self._wait_until(began + seconds)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
         for each in self._slow:
             each.result()
-        while self._ends:
-            heapq.heappop(self._ends)[2]()
+        for timer in self._ends:
+            timer.join()
+        if self._failed:
+            raise self._failed[0]
         self._services.restore()
 
-    def _wait_until(self, moment: float) -> None:
-        while self._ends and self._ends[0][0] <= moment:
-            with self._ends_changed:
-                at, _, end = heapq.heappop(self._ends)
-            time.sleep(max(0.0, at - time.monotonic()))
-            end()
-        time.sleep(max(0.0, moment - time.monotonic()))
-
     def _after(self, seconds: float, end: Callable[[], None]) -> None:
-        with self._ends_changed:
-            heapq.heappush(self._ends, (time.monotonic() + seconds, next(self._order), end))
+        timer = threading.Timer(seconds, self._end, [end])
+        self._ends.append(timer)
+        timer.start()
+
+    def _end(self, end: Callable[[], None]) -> None:
+        try:
+            end()
+        except Exception as error:  # noqa: BLE001 - raised by `run`
+            self._failed.append(error)
 
     def _strike(self, planned: Planned, threads: ThreadPoolExecutor) -> None:
         fault, name = named(planned.kind)

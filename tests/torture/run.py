@@ -14,7 +14,7 @@ from tests.torture.faults import kinds_for, plan
 from tests.torture.history import Event, write_history
 from tests.torture.nemesis import Nemesis
 from tests.torture.processes import Processes
-from tests.torture.services import Services, at_hand
+from tests.torture.services import Place, Services, at_hand
 
 __all__ = ["Outcome", "torture"]
 
@@ -94,7 +94,8 @@ def torture(
     """
     folder = folder or Path(tempfile.mkdtemp(prefix="torture-"))
     folder.mkdir(parents=True, exist_ok=True)
-    with Services(on or at_hand(), TTL, seed, DATABASES if contender else ()) as services:
+    only = is_for_contenders if contender else is_for_all
+    with Services(on or at_hand(), TTL, seed, only) as services:
         setup = {**services.setup, "seed": seed, "workers": workers, "slack": slack, "pause": pause, "with": contender}
         group = Processes(setup, folder, processes)
         nemesis = Nemesis(services, group)
@@ -117,7 +118,13 @@ def torture(
     return Outcome(history, check(history), nemesis.counts, path)
 
 
-DATABASES = ("postgresql", "sqlite")
+def is_for_all(place: Place) -> bool:
+    return True
+
+
+def is_for_contenders(place: Place) -> bool:
+    """Whether a lock without guards can be used for this counter."""
+    return place.storage in ("postgresql", "sqlite") and place.coordinator == "redis"
 
 
 def _left(services: Services) -> list[Event]:

@@ -96,7 +96,7 @@ def claim_without_answer(stage: Stage) -> None:
 
 def prune_under_an_old_holder(stage: Stage) -> None:
     """The second has written, and its mark is pruned; then the first, which is older, claims and writes."""
-    stage.first.begin("begin with a claim", early=True)
+    stage.first.begin("begin with a claim", claims=False, early=True)
     stage.first.until_it_thinks()
     stage.lose_the_locks()
     stage.second.take("write")

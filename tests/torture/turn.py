@@ -15,7 +15,7 @@ import psycopg_pool
 import redis
 import sqlalchemy.exc
 
-from fencing import FencingError, GuardUnavailable, NotAcquired, OutcomeUnknown
+from fencing import FencingError, GuardUnavailable, NotAcquired, OutcomeUnknown, StaleFence, UnclaimedFence
 from tests.torture.log import Log
 from tests.torture.steps import Steps, run, run_async
 
@@ -24,20 +24,16 @@ if TYPE_CHECKING:
     from tests.torture.services.base import Kit
     from tests.torture.ways import Way
 
-__all__ = ["EXPECTED", "Interrupted", "Turn", "Unanswered"]
+__all__ = ["EXPECTED", "Interrupted", "Turn"]
 
 
 class Interrupted(Exception):
     """Raised by the handler of a signal, at any line."""
 
 
-class Unanswered(Exception):
-    """A write that was sent, and nothing says whether it happened; nor can anything be asked."""
-
-
 OF_DRIVERS = (
     *(sqlalchemy.exc.DBAPIError, sqlalchemy.exc.TimeoutError, psycopg.Error, psycopg_pool.PoolTimeout),
-    *(httpx2.HTTPError, Unanswered),
+    httpx2.HTTPError,
 )
 EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.CancelledError, redis.RedisError)
 
@@ -254,7 +250,9 @@ class Turn:
         if unknown is not None:
             self.unknown.append((self.id, unknown))
             outcome = "unknown"
-        elif isinstance(error, (Interrupted, Unanswered)) or (self.way.own_commit and self.is_sent):
+        elif isinstance(error, (StaleFence, UnclaimedFence)):
+            outcome = "refused"
+        elif isinstance(error, Interrupted) or (self.way.own_commit and self.is_sent):
             outcome = "unknown"  # it may have been raised here, after the commit; or the commit is not the guard's
         else:
             outcome = "refused"

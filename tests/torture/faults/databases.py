@@ -16,7 +16,7 @@ IDLE_SECONDS = 0.5
 LONGEST_REST = 0.5
 
 
-@fault("kill", "postgresql", "mariadb", "http")
+@fault("kill", "postgresql", "mariadb", "http", is_slow=True)
 def kill(strike: Strike) -> None:
     """Kill the server, and restart it with its data."""
     server = strike.service.server
@@ -25,7 +25,7 @@ def kill(strike: Strike) -> None:
     server.restart()
 
 
-@fault("prune", *SQL, "http", is_alone=False)
+@fault("prune", *SQL, "http", is_slow=True, is_alone=False)
 def prune(strike: Strike) -> None:
     """Delete marks and locks that were idle for a moment only."""
     service = strike.service
@@ -37,7 +37,7 @@ def prune(strike: Strike) -> None:
         raise InVain(str(error)) from error  # it is busy, or was killed
 
 
-@fault("verify", *SQL, "http", is_alone=False)
+@fault("verify", *SQL, "http", is_slow=True, is_alone=False)
 def verify(strike: Strike) -> None:
     """Ask whether everything is in order."""
     try:
@@ -46,7 +46,7 @@ def verify(strike: Strike) -> None:
         raise InVain(str(error)) from error
 
 
-@fault("back up", *SQL, "http", weight=2)
+@fault("back up", *SQL, "http", weight=2, is_slow=True)
 def back_up(strike: Strike) -> None:
     """Copy all tables."""
     try:
@@ -55,7 +55,7 @@ def back_up(strike: Strike) -> None:
         raise InVain(str(error)) from error
 
 
-@fault("restore", *SQL, "http")
+@fault("restore", *SQL, "http", is_slow=True)
 def restore(strike: Strike) -> None:
     """Put the last copy of all tables back, while others use them."""
     service, start = strike.service, time.monotonic()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
@@ -79,13 +79,14 @@ class Services:
         names: of services. Where none of them has locks, Redis takes part.
         ttl: of the locks.
         seed: chooses the counters' locks.
-        storages: only counters in these, if it is not empty.
+        only: whether a counter takes part.
     """
 
-    def __init__(self, names: Sequence[str], ttl: float, seed: int, storages: Sequence[str] = ()) -> None:
+    def __init__(
+        self, names: Sequence[str], ttl: float, seed: int, only: Callable[[Place], bool] = lambda _: True
+    ) -> None:
         self.names = check_names(names)
-        places = places_on(self.names, seed)
-        self.places = [place for place in places if not storages or place.storage in storages]
+        self.places = list(filter(only, places_on(self.names, seed)))
         self.setup: dict[str, Any] = {"ttl": ttl, "places": self.places, "services": {}}
         self._ttl = ttl
         self._stack = ExitStack()

@@ -13,9 +13,11 @@ from tests.support.servers import Proxy
 from tests.torture.history import Event
 from tests.torture.ways import Way
 
-__all__ = ["GUARD_SECONDS", "Given", "Kit", "Place", "Service", "Sides"]
+__all__ = ["CONNECT_SECONDS", "GUARD_SECONDS", "Given", "Kit", "Place", "Service", "Sides"]
 
 GUARD_SECONDS = 3.0
+CONNECT_SECONDS = 2
+"""The bound of a new connection, which the user's engine must have: docs/guards/databases.md."""
 
 Given = dict[str, Any]
 """What workers need to know of a service, as JSON."""

@@ -10,7 +10,7 @@ import psycopg_pool
 from examples.servers import find_faketime, start_postgres
 from examples.servers.postgres import PostgresServer, find_postgres_binaries
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
-from tests.torture.services.base import GUARD_SECONDS, Given, Kit, Sides
+from tests.torture.services.base import CONNECT_SECONDS, GUARD_SECONDS, Given, Kit, Sides
 from tests.torture.services.clock import Clock
 from tests.torture.services.sql import SQL, sqlalchemy_kit, tables
 from tests.torture.ways import PSYCOPG
@@ -72,6 +72,7 @@ class PostgreSQL(SQL):
         dsn = given["url"].replace("postgresql+psycopg:", "postgresql:")
         kits = SQL.kits(given, storage, sides)
         options: Any = {"min_size": 1, "max_size": 4, "timeout": GUARD_SECONDS}
+        options["kwargs"] = {"connect_timeout": CONNECT_SECONDS}
         if sides.asynchronous:
             kits.append(sqlalchemy_kit(given["asyncpg_url"], sides))
             pool: Any = psycopg_pool.AsyncConnectionPool(dsn, open=False, **options)
