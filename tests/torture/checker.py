@@ -81,15 +81,20 @@ def _waits(events: Sequence[Event]) -> Iterator[Violation]:
         if event.kind == "hung":
             yield Violation(LONG_WAIT, event, event.text or "the process did not end")
         elif event.allowed is not None and event.end is not None:
-            stood = sum(_overlap(event.start, event.end, stop) for stop in stops[event.process])
-            took = event.end - event.start - stood
+            took = event.end - event.start - _stood_still(event.start, event.end, stops[event.process])
             if took > event.allowed:
                 text = f"{event.kind} took {took:.2f} s, {event.allowed:.2f} s are allowed"
                 yield Violation(LONG_WAIT, event, text)
 
 
-def _overlap(start: float, end: float, stop: Event) -> float:
-    return max(0.0, min(end, end if stop.end is None else stop.end) - max(start, stop.start))
+def _stood_still(start: float, end: float, stops: Iterable[Event]) -> float:
+    """Return for how long one stop or more lasted, in the order of their beginnings."""
+    stood, until = 0.0, start
+    for stop in stops:
+        stopped_until = min(end, _end(stop))
+        stood += max(0.0, stopped_until - max(until, stop.start))
+        until = max(until, stopped_until)
+    return stood
 
 
 def _found(events: Sequence[Event]) -> Iterator[Violation]:

@@ -33,7 +33,7 @@ class Log:
         self._line({"op": op, "end": time.monotonic(), "outcome": outcome, **values})
 
     def add(self, kind: str, **values: Any) -> None:
-        """Note a moment."""
+        """Note a moment, or what is over."""
         now = time.monotonic()
         self._line({"kind": kind, "start": now, "end": now, "process": self._process, **values})
 

@@ -130,6 +130,12 @@ ACCEPTED = {
         Event("acquire", 1, 9, process=3, allowed=1.0),
         Event("stopped", 1.5, 8.5, process=3),
     ],
+    "a wait with two stops, one in the other, and a third": [
+        Event("acquire", 1, 9, process=3, allowed=1.0),
+        Event("stopped", 1.5, 5.5, process=3),
+        Event("stopped", 2.0, 3.0, process=3),
+        Event("stopped", 5.0, 8.5, process=3),
+    ],
 }
 
 REFUSED = {
@@ -222,6 +228,15 @@ REFUSED = {
     "a long wait, while another process stood still": (
         LONG_WAIT,
         [Event("acquire", 1, 9, process=3, allowed=1.0), Event("stopped", 1.5, 8.5, process=4)],
+    ),
+    "a long wait, with two stops at one time": (
+        LONG_WAIT,
+        [
+            Event("acquire", 1, 9, process=3, allowed=1.0),
+            Event("stopped", 1.5, 5.5, process=3),
+            Event("stopped", 2.0, 5.0, process=3),
+            Event("stopped", 5.0, 5.5, process=3),
+        ],
     ),
     "a process that does not end": (LONG_WAIT, [Event("hung", 1, process=3)]),
     "an error that nothing explains": (UNEXPECTED, [Event("error", 1, process=3)]),

@@ -39,6 +39,8 @@ EXPECTED = (FencingError, *OF_DRIVERS, Interrupted, TimeoutError, asyncio.Cancel
 
 TRY_SECONDS = 3.0
 """A call that tries once takes at most so long if nothing answers, claims included: docs/guide/locks.md."""
+CANCEL_SECONDS = 4.0
+"""A commit under way is first carried to its answer: the guard's time-out and a second (docs/guards/sqlalchemy.md)."""
 WRITE_SECONDS = 16.0
 """Four requests of a guarded transaction, each within the guard's time-out and a second."""
 RELEASE_SECONDS = 5.0
@@ -262,7 +264,8 @@ class Turn:
     def _over(self, acquiring: int, error: BaseException) -> None:
         if not self._is_granted:
             kind = "refused" if isinstance(error, NotAcquired) else "failed"
-            self._log.end(acquiring, kind, text=_short(error))
+            more = {"allowed": CANCEL_SECONDS + self._slack} if isinstance(error, asyncio.CancelledError) else {}
+            self._log.end(acquiring, kind, text=_short(error), **more)
         elif self._release is not None:
             self._log.end(self._release, "lost", text=_short(error))
 

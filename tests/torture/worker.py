@@ -16,6 +16,7 @@ import random
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from functools import partial
@@ -30,6 +31,9 @@ from tests.torture.log import Log
 from tests.torture.services import Place
 from tests.torture.steps import run, run_async
 from tests.torture.turn import EXPECTED, Interrupted, Turn
+
+PULSE, MISSED = 0.1, 0.3
+"""Seconds between two looks at the clock, and how late one of them must be to be noted."""
 
 
 class Worker:
@@ -55,6 +59,14 @@ class Worker:
         hold = partial(coordinator.hold, place.name, guards=guards)
         way, slack, pause = chance.choice(kit.ways), self.setup["slack"], self.setup["pause"]
         return Turn(place.name, kit, way, hold, self.log, chance, slack, pause, sessions)
+
+    def watch_the_clock(self) -> None:
+        """Note when this process stood still: the machine may be busy."""
+        while True:
+            start = time.monotonic()
+            time.sleep(PULSE)
+            if (end := time.monotonic()) - start > PULSE + MISSED:
+                self.log.add("stopped", start=start, end=end, text="it did not get the processor")
 
     def failed(self) -> None:
         self.log.add("error", text=traceback.format_exc()[-3000:])
@@ -144,6 +156,7 @@ def main() -> None:
     logging.disable()
     sys.unraisablehook = lambda _: None  # a handler's exception in a destructor
     worker = Worker(json.loads(sys.argv[1]))
+    threading.Thread(target=worker.watch_the_clock, daemon=True).start()
     try:
         if worker.connections.asynchronous:
             asyncio.run(worker.with_tasks())
