@@ -151,7 +151,11 @@ class OwnEngine:
             connection = self._copy(self._engine).connect()
         finally:
             _opening.bounds = None
-        connection.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+        except connection.dialect.loaded_dbapi.Error as error:  # a request to MariaDB, whose errors pass SQLAlchemy by
+            connection.invalidate(error)
+            raise DBAPIError(None, None, error, connection_invalidated=True) from error
         return OwnConnection(connection, self.dialect, self.locks)
 
     @staticmethod

@@ -187,3 +187,15 @@ def test_an_exception_of_a_signal_handler_comes_out_unchanged_and_leaves_nothing
         signal.signal(signal.SIGALRM, before)
     assert interrupted
     coordinator.acquire("a", timeout=15).release()
+
+
+@through("pymysql", of=("pymysql", "aiomysql"))
+def test_a_new_connection_that_breaks_before_its_first_request(locks: LockDatabase) -> None:
+    """SQLAlchemy does not translate the errors of the driver's own request for autocommit."""
+    coordinator = locks.coordinator()
+    lost = locks.proxy.drop_reply_when(lambda request: b"AUTOCOMMIT = 1" in request, times=1000)
+    with pytest.raises(CoordinatorUnavailable, match="Lost connection"):
+        locks.side.call(coordinator.acquire, "orders", timeout=0.2)
+    assert lost.fired >= 1
+    locks.proxy.restore()
+    assert locks.side.call(locks.side.call(coordinator.acquire, "orders", timeout=5).release)
