@@ -156,6 +156,8 @@ class SQLAlchemyBase(OperationsBase):
                 raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
             with dialect.bounded_waits(connection, transaction.seconds, begins=False):
                 transaction.admit(connection)
+            if connection.invalidated:  # as the bounds were restored, which is silent about it
+                raise transaction.errors.unanswered("the connection broke after the check", reached=True)
         if session is not None:
             session.expire_all()
 

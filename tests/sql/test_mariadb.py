@@ -26,7 +26,7 @@ from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.testing import AWKWARD_ENDS
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
-from tests.support.servers import start_mariadb
+from tests.support.servers import MariaDBServer, Proxy, start_mariadb
 from tests.support.small_world import RESOURCE, TOKENS, outcome, set_mark
 from tests.support.sql_ways import ADD as ADD_SQL
 from tests.support.sql_ways import MINE, NEWER, OTHER, TO_MARIADB, Way, WayLender, ways
@@ -658,3 +658,22 @@ def test_a_killed_session_is_the_blocks_error_and_then_forgotten(shop: Shop) -> 
         connection.execute(ADD)
     assert guard.write(MINE, ADD) == 1
     assert shop.total == 1
+
+
+def test_a_connection_that_breaks_as_advance_restores_the_bounds(
+    shop: Shop, mariadb_server: MariaDBServer, proxy: Callable[[MariaDBServer], Proxy]
+) -> None:
+    """The transaction is over. The caller is told by ``advance``, not by its own next statement."""
+    shop.guard.claim(MINE)
+    between = proxy(mariadb_server)
+    engine = create_engine(between.url(shop.url))
+    guard = SQLAlchemyGuard(engine)
+    with Session(engine) as session:
+        guard.advance(session, MINE)
+        session.rollback()
+        between.drop_request_when(lambda request: b"= @fencing_joined" in request)
+        with pytest.raises(GuardUnavailable, match="did not answer"):
+            guard.advance(session, MINE)
+        session.rollback()
+        guard.advance(session, MINE)
+    engine.dispose()
