@@ -59,7 +59,6 @@ class OneRedis(Service):
         self.server = replica
         proxy.retarget(replica)
         proxy.restore()
-        self.saved_at = since  # as far as it was told
         self.was_rewound(since, start)
 
 
