@@ -41,6 +41,18 @@ def late_writer(stage: Stage) -> None:
     stage.first.end()
 
 
+def both_have_read(stage: Stage) -> None:
+    """Both hold the lock, and have read; then the first writes, and then the second."""
+    stage.first.begin("write")
+    stage.first.until_it_thinks()
+    stage.lose_the_locks()
+    stage.second.begin("write")
+    stage.second.until_it_thinks()
+    for holder in (stage.first, stage.second):
+        holder.go_on()
+        holder.end()
+
+
 def forgetful_newer_holder(stage: Stage) -> None:
     """As a late writer, and the second has forgotten to claim."""
     stage.first.begin("write")
@@ -121,6 +133,7 @@ def restore_under_a_holder(stage: Stage) -> None:
 SCHEDULES = {
     "late writer": Schedule(("redis", "sqlite"), late_writer),
     "late writer with the same number": Schedule(("redis", "sqlite"), late_writer, clock_floor=False),
+    "both have read": Schedule(("redis", "sqlite"), both_have_read),
     "forgetful newer holder": Schedule(("redis", "sqlite"), forgetful_newer_holder),
     "write between check and write": Schedule(("redis", "s3"), write_between_check_and_write),
     "session used again": Schedule(("redis", "sqlite"), session_used_again),

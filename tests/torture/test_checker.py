@@ -22,7 +22,7 @@ from tests.torture.checker import (
     WRONG_REFUSAL,
     check,
 )
-from tests.torture.drawing import draw
+from tests.torture.drawing import draw, draw_file
 from tests.torture.history import Event, merge, read_history, read_lines, write_history
 
 N = "n"
@@ -290,6 +290,19 @@ def test_a_history_can_be_drawn() -> None:
         assert text in picture, text
     assert "far" not in picture
     assert "#99" not in picture
+
+
+def test_a_file_is_drawn_around_its_first_violation(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    late = [write(50, "z", "b", 2), Event("fault", 50.1, 50.1, text="freeze"), rewound(49.5, 49.9, 50)]
+    write_history(path, [*GOOD[:-1], *late, final("b", 2)])
+    picture = draw_file(path).read_text("utf-8")
+    assert "freeze" in picture
+    assert "back to 49.500 s" in picture
+    assert "write a" not in picture
+    assert "write a" in draw_file(path, f"{N}@3.0").read_text("utf-8")
+    with pytest.raises(ValueError, match="there is no counter 'm'; choose among n"):
+        draw_file(path, "m@3.0")
 
 
 def test_two_lines_make_one_event_and_a_cut_line_is_left_out(tmp_path: Path) -> None:

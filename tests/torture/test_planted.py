@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
 SECONDS = 8
 PAUSE = 0.1
-RUNS = 6
-"""Threads and servers do as they please: a fault that needs a meeting of two is missed by about one run in three."""
+RUNS = 5
+"""At the most. A run of the write-checked fence lost 2 to 7 updates, redis-py's lock 33 and more. Updates are lost
+independently of each other. So if 2 are lost on average, five runs lose none in one of e^10 = 22,000 cases."""
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
@@ -40,6 +41,7 @@ def test_its_text_occurs_once_in_the_code(planted: Planted) -> None:
 def test_a_schedule_breaks_no_rule(name: str, tmp_path: Path) -> None:
     outcome = play(name, tmp_path)
     assert not outcome.violations
+    assert outcome.history
     assert all(event.end is not None for event in outcome.history if event.kind in ("acquire", "read", "write"))
 
 
@@ -73,18 +75,26 @@ def run_in(copy: Path, planted: Planted, folder: Path) -> str:
     return done.stdout
 
 
+CONTENDERS = ("redis-py", "write-checked")
+
+
+@pytest.mark.parametrize("contender", CONTENDERS)
+def test_without_a_guard_a_schedule_loses_an_update(contender: str, tmp_path: Path) -> None:
+    assert [found.rule for found in play("both have read", tmp_path, contender).violations] == [LOST_UPDATE]
+
+
 @pytest.mark.thorough
-@pytest.mark.parametrize("contender", ["redis-py", "write-checked"])
+@pytest.mark.parametrize("contender", CONTENDERS)
 def test_without_a_guard_updates_are_lost(contender: str, tmp_path: Path) -> None:
     lost = 0
     for run in range(RUNS):
         outcome = torture(
-            SEED + run,
+            2 * SEED + 1 + 2 * run,  # odd: numbers grow, so a late write is not just refused
             SECONDS,
-            ["sqlite"],
+            ["redis", "sqlite"],
             contender=contender,
             pause=PAUSE,
-            kinds=("flush", "flush", "stop"),
+            kinds=("flush redis",),
             folder=tmp_path / str(run),
         )
         print(outcome)
