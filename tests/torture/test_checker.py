@@ -165,6 +165,14 @@ REFUSED = {
         LATE_HOLDER,
         [claim(1, 1), rewound(1.5, 3, 4), claim(5, 2), write(6, "a", ""), final("a", 1)],
     ),
+    "a stale read, before a rewind that the next one undid": (
+        STALE_READ,
+        [write(1, "a", ""), read(2, ""), rewound(0, 3, 4), rewound(1.5, 6, 7), final("a", 1, ("a",))],
+    ),
+    "a claim after a newer one, both before the rewind": (
+        LATE_HOLDER,
+        [claim(1, 2), claim(2, 1), rewound(0, 3, 4), final("", 0)],
+    ),
     "a claim after a newer one that the rewind left": (
         LATE_HOLDER,
         [claim(1, 2), rewound(2, 3, 4), claim(5, 1), final("", 0)],
