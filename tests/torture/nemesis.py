@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
+import psycopg
+import redis
+from sqlalchemy.exc import SQLAlchemyError
+
+from examples.servers import ServerError
 from tests.torture.faults import Fault, Planned, Strike, named
 from tests.torture.faults.base import InVain
 from tests.torture.history import Event
@@ -16,6 +21,9 @@ from tests.torture.processes import Processes
 from tests.torture.services import Services
 
 __all__ = ["Nemesis"]
+
+OF_SERVERS = (ServerError, redis.RedisError, psycopg.Error, SQLAlchemyError)
+"""Other faults may break the director's own connections."""
 
 MOST_AT_ONCE = 12
 """Slow faults. A service has one at a time of those that would disturb each other."""
@@ -77,7 +85,7 @@ class Nemesis:
         start, text = time.monotonic(), ""
         try:
             fault.happen(strike)
-        except InVain as error:
+        except (InVain, *OF_SERVERS) as error:
             kind, text = f"{kind}, in vain", f": {error}"
         finally:
             if lock is not None:

@@ -94,8 +94,16 @@ def sentinel(strike: Strike) -> None:
 
 def _let_replicate(servers: Any) -> None:
     for server in servers:
+        _wait(lambda server=server: _sets_user(server, "+psync", "+sync"))
+
+
+def _sets_user(server: Any, *rights: str) -> bool:
+    """Whether it took this; another fault may break the connection, or restart the server."""
+    try:
         with server.client(socket_timeout=5) as client:
-            client.execute_command("ACL", "SETUSER", "default", "+psync", "+sync")
+            return bool(client.execute_command("ACL", "SETUSER", "default", *rights))
+    except redis.RedisError:
+        return False
 
 
 @fault("kill", "sentinel", is_slow=True)

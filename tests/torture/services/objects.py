@@ -15,6 +15,7 @@ from tests.torture.ways import IN_PLACE, OBJECTS, parsed
 
 __all__ = ["GCS", "S3", "Azure"]
 
+START_SECONDS = 30.0
 OPTIONS: Any = {"allow_http": True, "timeout": "3s", "connect_timeout": "1s"}
 
 
@@ -28,8 +29,8 @@ class Objects(Service):
     def start(self) -> Given:
         self.server = self.stack.enter_context(self.start_server())
         bucket = self.server.new_bucket()
-        self.guard = ObjectStoreGuard(self.server.store(bucket=bucket))
-        report = base64.b64encode(pickle.dumps(self.guard.verify())).decode()
+        self.guard = ObjectStoreGuard(self.server.store(bucket=bucket), timeout=START_SECONDS)
+        report = base64.b64encode(pickle.dumps(self.guard.verify(timeout=START_SECONDS))).decode()
         return {"url": self.proxy(self.server).url(self.server.url), "bucket": bucket, "probe": report}
 
     def direct(self) -> Given:
