@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -94,7 +95,7 @@ def sentinel(strike: Strike) -> None:
 
 def _let_replicate(servers: Any) -> None:
     for server in servers:
-        _wait(lambda server=server: _sets_user(server, "+psync", "+sync"))
+        _wait(partial(_sets_user, server, "+psync", "+sync"))
 
 
 def _sets_user(server: Any, *rights: str) -> bool:
