@@ -56,10 +56,10 @@ def run(arguments: list[str]) -> int:
         pause=given.pause,
         folder=given.folder,
     )
-    return _told(outcome)
+    return _report(outcome)
 
 
-def _told(outcome: Outcome) -> int:
+def _report(outcome: Outcome) -> int:
     print(outcome)
     return 1 if outcome.violations else 0
 
@@ -93,7 +93,7 @@ def schedule_one(arguments: list[str]) -> int:
     parser.add_argument("--folder", type=Path, help="where the history goes")
     given = parser.parse_args(arguments)
     folder = given.folder or Path(tempfile.mkdtemp(prefix="torture-"))
-    return _told(play(given.name, folder, given.contender))
+    return _report(play(given.name, folder, given.contender))
 
 
 def list_all(arguments: list[str]) -> int:
