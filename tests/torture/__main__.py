@@ -9,6 +9,7 @@ python -m tests.torture list                            name the services, the f
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from tests.torture.contenders import CONTENDERS
 from tests.torture.drawing import draw_file
 from tests.torture.faults import kinds
 from tests.torture.history import read_history
-from tests.torture.run import PAUSE, Outcome, torture
+from tests.torture.run import PAUSE, SLACK, Outcome, torture
 from tests.torture.schedules import SCHEDULES, play
 from tests.torture.services import KINDS, at_hand
 
@@ -43,6 +44,7 @@ def run(arguments: list[str]) -> int:
         "--with", dest="contender", default="", help=f"in the place of the library: {', '.join(CONTENDERS)}"
     )
     parser.add_argument("--pause", type=float, default=PAUSE, help=f"longest seconds of work in a turn ({PAUSE})")
+    parser.add_argument("--slack", type=float, default=SLACK, help=f"seconds that a busy machine may add ({SLACK:g})")
     parser.add_argument("--folder", type=Path, help="where logs and the history go")
     given = parser.parse_args(arguments)
     on = given.on.split(",") if given.on else at_hand()
@@ -53,9 +55,11 @@ def run(arguments: list[str]) -> int:
         on,
         contender=given.contender,
         kinds=given.kinds.split(",") if given.kinds else (),
+        slack=given.slack,
         pause=given.pause,
         folder=given.folder,
     )
+    print(f"machine            {os.getloadavg()[1]:.0f} processes ran or waited, for {os.cpu_count()} processors")
     return _report(outcome)
 
 
