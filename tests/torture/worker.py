@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -43,10 +44,11 @@ class Worker:
         self.connections = (CONTENDERS[setup["with"]] if setup["with"] else Connections)(setup)
         self.log = Log(Path(setup["log"]), setup["process"])
         self.resting = threading.Event()
+        self._turns: dict[int, Iterator[int]] = defaultdict(partial(itertools.count, 1))
 
     def chances(self, number: int) -> Iterator[random.Random]:
         """Yield the source of all choices of each turn: the same for the same turn, however the earlier ones ended."""
-        for turn in itertools.count(1):
+        for turn in self._turns[number]:
             if self.resting.is_set():
                 return
             yield random.Random(f"{self.setup['seed']}/{self.setup['process']}/{number}/{turn}")
@@ -100,7 +102,9 @@ class Worker:
         try:
             signal.signal(signal.SIGUSR1, self._interrupt)
             print("ready", flush=True)
-            self.work(0)
+            while not self.resting.is_set():
+                with contextlib.suppress(Interrupted):  # it was raised between two turns
+                    self.work(0)
         finally:
             signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         for thread in threads:
