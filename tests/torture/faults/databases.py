@@ -13,6 +13,8 @@ from tests.torture.services.backup import Backup
 SQL = ("postgresql", "mariadb", "sqlite")
 IDLE_SECONDS = 0.5
 """Marks that were not claimed for so long are pruned, living holders or not: they must be refused then."""
+LOCKS_IDLE_SECONDS = 60
+"""The least that a coordinator takes."""
 LONGEST_REST = 0.5
 
 
@@ -27,12 +29,12 @@ def kill(strike: Strike) -> None:
 
 @fault("prune", *SQL, "http", is_slow=True, is_alone=False)
 def prune(strike: Strike) -> None:
-    """Delete marks and locks that were idle for a moment only."""
+    """Delete marks that were idle for a moment only, and locks that were for a minute."""
     service = strike.service
     try:
         service.guard.prune(older_than=IDLE_SECONDS)
         with SQLCoordinator(service.engine) as coordinator:
-            coordinator.prune(older_than=IDLE_SECONDS)
+            coordinator.prune(older_than=LOCKS_IDLE_SECONDS)
     except (FencingError, SQLAlchemyError) as error:
         raise InVain(str(error)) from error  # it is busy, or was killed
 
