@@ -144,7 +144,7 @@ def test_a_lock_is_given_back_when_its_request_was_interrupted_while_it_was_sent
 
     with RedisCoordinator(server.client(), ttl=60) as coordinator:
         coordinator.acquire("warm").release()
-        monkeypatch.setattr("fencing.redis.client.os", SimpleNamespace(name=os.name, write=write))
+        monkeypatch.setattr("fencing.redis.connection.os", SimpleNamespace(name=os.name, write=write))
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r", timeout=5)
         wait_until(lambda: coordinator.holder("r") is None)
