@@ -109,7 +109,7 @@ check: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/structure/test_layers.py
+	$(BIN)/python -m pytest -q tests/structure
 
 # The wheel is what users get: built, installed where the sources are out of reach, and put through tests and type checkers.
 wheel: .venv/.dev

@@ -31,7 +31,9 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("lost", ["nothing", "reply", "request"])
+@pytest.mark.parametrize(
+    "lost", ["nothing", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("reply", "request"))]
+)
 def test_the_examples_work(
     any_redis: RedisServer,
     s3_server: S3Server,

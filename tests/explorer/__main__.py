@@ -10,6 +10,7 @@ make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bou
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 import tempfile
 from dataclasses import replace
@@ -29,6 +30,7 @@ FAULTS = [name for name in Bounds._fields if not name.startswith("marks_") and n
 
 
 def main(arguments: list[str]) -> int:
+    gc.disable()  # nothing that an exploration holds can go, and to look at it again and again takes most of the time
     parser = argparse.ArgumentParser(
         prog="make explore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

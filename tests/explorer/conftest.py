@@ -22,7 +22,9 @@ def say(record_property: Callable[[str, object], None]) -> Callable[[object], No
 @pytest.fixture(scope="module", autouse=True)
 def _forget_explored() -> Iterator[None]:
     """Free what was explored: its errors hold thousands of frames, and so each collection takes a second."""
+    gc.disable()  # so none is made while they are needed
     yield
+    gc.enable()
     explored.cache_clear()
     clients.forget()
     gc.collect()

@@ -286,16 +286,9 @@ def cut_off_the_majority(cluster: RedisCluster, load: Load) -> None:
     cluster.wait_until_ready()
 
 
+@THOROUGH
 @pytest.mark.parametrize("account", ["sqlite"], indirect=True)
-@pytest.mark.parametrize(
-    "event",
-    [
-        kill_a_primary,
-        pytest.param(add_a_node, marks=THOROUGH),
-        pytest.param(restart_all, marks=THOROUGH),
-        pytest.param(cut_off_the_majority, marks=THOROUGH),
-    ],
-)
+@pytest.mark.parametrize("event", [kill_a_primary, add_a_node, restart_all, cut_off_the_majority])
 def test_no_update_is_lost(
     side: Side, fresh_cluster: RedisCluster, account: Account, event: Callable[[RedisCluster, Load], None]
 ) -> None:

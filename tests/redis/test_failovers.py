@@ -44,9 +44,8 @@ def ask_sentinel(servers: SentinelServers, primary: RedisServer) -> Callable[[],
     return lambda: None
 
 
-@pytest.mark.parametrize(
-    "fault", [kill, *(pytest.param(each, marks=pytest.mark.thorough) for each in (freeze, ask_sentinel))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("fault", [kill, freeze, ask_sentinel])
 def test_no_update_is_lost(side: Side, own_sentinels: SentinelServers, account: Account, fault: Any) -> None:
     check_failover(side, own_sentinels, account, fault)
 
