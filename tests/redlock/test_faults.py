@@ -91,6 +91,7 @@ def test_without_a_majority_there_are_no_locks_and_it_is_told_in_time(side: Side
         assert "2 of 5 nodes answered, and 3 are needed" in str(error)
         assert time.monotonic() - started < 5
     side.expect(FencingError, lease.renew)
+    side.wait_until(lease.lost.is_set)
     five.restore()
     if how != "killed":
         after = numbers_of(side, coordinator, 2)  # nothing stays taken by what arrived late

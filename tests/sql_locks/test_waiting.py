@@ -93,7 +93,8 @@ def test_a_release_wakes_a_waiter_that_does_not_poll(locks: LockDatabase) -> Non
 def test_a_lease_that_ends_by_itself_is_noticed(locks: LockDatabase) -> None:
     """Its holder died: no release notifies anybody."""
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
-    side.call(side.call(holder.lock("a", ttl=0.3, renew=False).acquire).detach)
+    side.call(side.call(holder.acquire, "opens a connection").release)
+    side.call(side.call(holder.lock("a", ttl=1, renew=False).acquire).detach)
     started = time.monotonic()
     assert Waiting(locks, other).join() - started < SOON
 
@@ -194,8 +195,9 @@ def test_many_waiters_all_get_their_turn(locks: LockDatabase) -> None:
 def test_a_waiter_that_gives_up_leaves_nothing(locks: LockDatabase) -> None:
     side, holder, other = locks.side, locks.coordinator(direct=True), locks.coordinator(direct=True)
     lease = side.call(holder.acquire, "a")
+    side.call(side.call(other.acquire, "opens a connection").release)
     operations = counted(other)
-    patient, hasty = Waiting(locks, other), Waiting(locks, other, timeout=0.4)
+    patient, hasty = Waiting(locks, other), Waiting(locks, other, timeout=1.5)
     until_announced(operations, 2)
     with pytest.raises(NotAcquired):
         hasty.join()

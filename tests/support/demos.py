@@ -56,6 +56,6 @@ def run_demo(module: str, directory: Path, *arguments: str, **variables: str) ->
         timeout=60,
         encoding="utf-8",
     )
-    assert done.stderr == ""
+    assert not done.stderr, done.stderr  # this file's assertions are not explained by pytest
     events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     return Run(done.returncode, done.stdout, events, drawn, time.monotonic() - started, environment)
