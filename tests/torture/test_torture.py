@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from examples.servers import RedisServer
 from tests.torture.faults import kinds, named, plan
 from tests.torture.run import Outcome, torture
 from tests.torture.services import KINDS, Services, places_on
@@ -86,6 +87,15 @@ def test_a_wrong_choice_of_services_is_told() -> None:
         Services(["oracle"], 1.5, 1)
     with pytest.raises(ValueError, match="redis can hold locks, and no data"):
         Services(["redis"], 1.5, 1)
+
+
+def test_a_server_that_was_started_in_between_is_ended_too(any_redis: RedisServer) -> None:
+    assert any_redis, "there is one here"
+    with Services(["redis", "sqlite"], 1.5, 1) as services:
+        service: Any = services["redis"]
+        former, later = service.server, service.start_server()
+        assert None not in (former.pid, later.pid)
+    assert (former.pid, later.pid) == (None, None)
 
 
 def body(first: Any, second: Any) -> Generator[Any, Any, list[Any]]:

@@ -58,6 +58,7 @@ def postgresql_by_hand(strike: Strike) -> None:
         standby = start_standby(primary, service.clock.environment())
     except ServerError as error:
         raise InVain(str(error)) from error
+    service.stack.callback(standby.close)
     try:
         since = _cut_off(primary, standby)
     except (psycopg.Error, InVain) as error:

@@ -93,13 +93,15 @@ class Services:
         self._by_name: dict[str, Service] = {}
 
     def __enter__(self) -> Self:
-        with self._stack as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        try:
+            folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
             folder.chmod(0o755)  # some servers run as another user
             for name in self.names:
-                service = self._by_name[name] = KINDS[name](stack, folder, self.places, self._ttl)
+                service = self._by_name[name] = KINDS[name](self._stack, folder, self.places, self._ttl)
                 self.setup["services"][name] = service.start()
-            self._stack = stack.pop_all()
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

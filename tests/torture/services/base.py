@@ -63,7 +63,7 @@ class Service:
     """Servers of one kind. The director starts them, and looks past all guards; workers connect to them.
 
     Args:
-        stack: closes what `start` has opened.
+        stack: closes at the end what it has opened, whenever that was.
         folder: for files.
         places: the counters that it keeps.
     """

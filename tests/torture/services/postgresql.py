@@ -39,7 +39,7 @@ class PostgreSQL(SQL):
         self.clock = Clock(self.folder)
         environment = self.clock.environment()
         self.server = start_postgres(own=True, local=True, environment=environment)
-        self.stack.callback(lambda: self.server.close())  # the one that it is by then
+        self.stack.callback(self.server.close)
         self.connect(self.server.url)
         self.create()
         url = self.proxy(self.server).url(self.server.url)
