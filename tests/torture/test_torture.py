@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from examples.servers import RedisServer
 from tests.torture.faults import kinds, named, plan
 from tests.torture.run import Outcome, torture
 from tests.torture.services import KINDS, Services, places_on
@@ -89,8 +88,8 @@ def test_a_wrong_choice_of_services_is_told() -> None:
         Services(["redis"], 1.5, 1)
 
 
-def test_a_server_that_was_started_in_between_is_ended_too(any_redis: RedisServer) -> None:
-    assert any_redis, "there is one here"
+@pytest.mark.usefixtures("any_redis")  # there is one here
+def test_a_server_that_was_started_in_between_is_ended_too() -> None:
     with Services(["redis", "sqlite"], 1.5, 1) as services:
         service: Any = services["redis"]
         former, later = service.server, service.start_server()
