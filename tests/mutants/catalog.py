@@ -441,7 +441,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "storage_guards/sqlalchemy/transaction.py",
         "if self.caller_block and self._admitted and not",
         "if self.caller_block and not self._admitted and not",
-        ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_in_sql",),
+        ("tests/sql/test_transactions.py::test_a_transaction_that_the_block_ended_and_began_anew",),
     ),
     Mutant(
         "an-object-from-another-session-is-taken-for-current",
@@ -687,7 +687,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/redis/topology.py",
         "        self._suspects[node] = time.monotonic()\n        self.is_stale = True",
         "        pass",
-        ("tests/redis/test_cluster.py::test_no_update_is_lost",),
+        ("tests/redis/test_cluster.py::test_a_slot_that_no_node_has",),
     ),
     Mutant(
         "leases-of-several-slots-are-renewed-in-one-call",
