@@ -687,7 +687,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fencing/redis/topology.py",
         "        self._suspects[node] = time.monotonic()\n        self.is_stale = True",
         "        pass",
-        ("tests/redis/test_cluster.py::test_a_slot_that_no_node_has",),
+        ("tests/redis/test_topology.py::test_a_node_that_fails_is_suspect",),
     ),
     Mutant(
         "leases-of-several-slots-are-renewed-in-one-call",
