@@ -77,7 +77,8 @@ def explain(error: Exception, *, sent: bool, address: str) -> Exception:
             address,
         )
     if state == NO_PRIVILEGE:
-        return _refused(f"{text}; the user needs SELECT, INSERT and UPDATE on {TABLE}, and DELETE to prune", address)
+        needs = f"SELECT, INSERT and UPDATE on {TABLE}, DELETE to prune, and the right to create a table if it is missing"
+        return _refused(f"{text}; the user needs {needs}", address)
     if state is not None and state.startswith(_REFUSED_LOGINS):
         return _refused(f"{text}; correct the engine's URL", address)
     if isinstance(error, (OperationalError, InterfaceError, InternalError)) or type(error) is DBAPIError:

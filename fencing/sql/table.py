@@ -22,10 +22,12 @@ from sqlalchemy import (
     TextClause,
     text,
 )
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.types import TypeEngine
 
 from fencing.kernel.fence import MAX_NUMBER
+from fencing.sql.errors import UNDEFINED_TABLE, state_of
 
 TABLE = "fencing_locks"
 
@@ -186,7 +188,18 @@ class SQLLocks(ABC):
         return int(connection.execute(self._prune, {**values, "floor": floor or 0}).rowcount)
 
     def _create_lock(self, connection: Any, values: Mapping[str, Any]) -> None:
-        connection.execute(CreateTable(self._definition, if_not_exists=True))
+        # Looking comes first: IF NOT EXISTS asks for the privilege to create even where the table exists.
+        if self.is_embedded or not self._exists(connection):
+            connection.execute(CreateTable(self._definition, if_not_exists=True))
+
+    def _exists(self, connection: Any) -> bool:
+        try:
+            self._read_lock(connection, {"resource": FLOOR})
+        except DBAPIError as error:
+            if state_of(error.orig) != UNDEFINED_TABLE:
+                raise
+            return False
+        return True
 
     # What differs
 

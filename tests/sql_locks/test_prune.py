@@ -135,6 +135,7 @@ def test_the_least_privileges(locks: LockDatabase, least: Any) -> None:
     """A user that has exactly those of the documentation does all; without DELETE it cannot prune."""
     side = locks.side
     with least(locks, PRIVILEGES[0]) as coordinator:
+        side.call(coordinator.create_tables)  # there is nothing to create
         lease = side.call(coordinator.acquire, "a", timeout=5)
         assert side.call(coordinator.try_acquire, "a") is None
         side.expect(NotAcquired, coordinator.acquire, "a", timeout=0.3)  # it waits, listens and announces itself

@@ -117,6 +117,12 @@ def test_missing_rights_are_named(postgres_url: str, postgres_server: Any) -> No
     assert coordinator.holder("a") is None
     coordinator.close()
     with owner.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE fencing_locks")
+    coordinator = SQLCoordinator(reader)
+    with pytest.raises(CoordinatorUnavailable, match=r"permission denied .* the right to create a table"):
+        coordinator.create_tables()
+    coordinator.close()
+    with owner.begin() as connection:
         connection.exec_driver_sql(f"DROP OWNED BY {role}")
         connection.exec_driver_sql(f"DROP ROLE {role}")
     reader.dispose()
