@@ -77,7 +77,7 @@ def explain(error: Exception, *, sent: bool, address: str) -> Exception:
             address,
         )
     if state == NO_PRIVILEGE:
-        needs = f"SELECT, INSERT and UPDATE on {TABLE}, DELETE to prune, and the right to create a table if it is missing"
+        needs = f"SELECT, INSERT and UPDATE on {TABLE}, DELETE to prune, CREATE where create_tables() makes it"
         return _refused(f"{text}; the user needs {needs}", address)
     if state is not None and state.startswith(_REFUSED_LOGINS):
         return _refused(f"{text}; correct the engine's URL", address)
