@@ -22,6 +22,7 @@ from storage_guards.continuity import Continuity, new_id
 from storage_guards.files import io
 from storage_guards.files.content import MOST_BYTES, Content, check_continuity, check_name, verdict
 from storage_guards.files.systems import check_file_system
+from storage_guards.nesting import note_open, refuse_nested
 from storage_guards.sending import Sending
 
 CLOSE = methodcaller("close")
@@ -118,6 +119,7 @@ class FileBase:
 
     def _plan_place(self, fence: Fence, deadline: float, opened: list[io.Opened]) -> Plan[io.Place]:
         """Lock the folder of a resource. Whoever asks closes what is opened, also after an error."""
+        refuse_nested(self, [fence])
         path, failures = io.path_of(self._folder, fence.resource), 0
         place: io.Place | None = None
         while True:
@@ -125,9 +127,7 @@ class FileBase:
                 place = yield Do(io.open_place, (path,), fence.resource)
                 opened.append(place)
             if not do(Do(place.try_lock, (), fence.resource)):  # never waits, so it needs no thread
-                found = (
-                    "stayed locked, by another process or by a block of this one (there, assign to the block's data)"
-                )
+                found = "stayed locked, by another process or by another block of this one"
             elif place.is_current():
                 return place
             else:
@@ -161,6 +161,12 @@ class FileBase:
         return io.path_of(self._folder, resource) / found.folders[0]
 
     # Writes
+
+    def _plan_begin(self, holder: Holder, claim: bool, opened: list[io.Opened]) -> Plan[FileTransaction]:
+        """Open a transaction for a block. Other calls inside the block would wait for it: they are refused."""
+        transaction = yield from self._plan_open(holder, claim, opened)
+        note_open(self, [transaction._fence], transaction._place)
+        return transaction
 
     def _plan_open(self, holder: Holder, claim: bool, opened: list[io.Opened]) -> Plan[FileTransaction]:
         """Lock, and check the fence. The lock stays until what was opened is closed."""

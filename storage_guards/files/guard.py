@@ -147,7 +147,7 @@ class FileGuard(FileBase):
         sending = Sending()
         try:
             try:
-                transaction = self._run(self._plan_open(holder, claim, opened))
+                transaction = self._run(self._plan_begin(holder, claim, opened))
                 yield transaction
                 self._run(self._plan_store(holder, transaction, sending))
             finally:

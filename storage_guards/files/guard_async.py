@@ -150,7 +150,7 @@ class AsyncFileGuard(FileBase):
         sending = Sending()
         try:
             try:
-                transaction = await self._run(self._plan_open(holder, claim, opened))
+                transaction = await self._run(self._plan_begin(holder, claim, opened))
                 yield transaction
                 await self._run(self._plan_store(holder, transaction, sending))
             finally:

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain, repeat
+from operator import length_hint
 from pathlib import Path
 
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable
@@ -109,6 +110,12 @@ class Place(Opened):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+    is_left = False
+
+    def is_over(self) -> bool:
+        """Return whether it is not locked: not yet, or not any more."""
+        return length_hint(self._to_unlock) == 0
 
     @property
     def inside(self) -> Path:

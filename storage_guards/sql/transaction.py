@@ -17,8 +17,8 @@ from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.continuity import Acknowledged, Continuity, check
+from storage_guards.nesting import note_open, refuse_nested
 from storage_guards.sql.errors import ErrorContext
-from storage_guards.sql.nesting import refuse_nested
 from storage_guards.sql.outcome import Admitted
 
 M = TypeVar("M")
@@ -97,7 +97,8 @@ class GuardedTransaction(ABC, Generic[M]):
 
     def __enter__(self) -> Self:
         if not self.joined:
-            refuse_nested(self._marks, self.fences, self)
+            refuse_nested(self._marks, self.fences)
+            note_open(self._marks, self.fences, self)
         if not self.writes and self._continuity is not None:  # the answer may come after the commit
             for holder in self._holders:
                 fence = as_fence(holder)

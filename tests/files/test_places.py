@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,38 @@ def test_locks_of_this_process_and_of_others_are_told_as_such(side: Side, new_gu
     side.call(guard.claim, MINE)
     other = FileGuard(guard._folder)
     with other.begin(MINE):
-        assert "a block of this one" in str(side.expect(GuardUnavailable, guard.write, MINE, b"2"))
+        assert "another block of this one" in str(side.expect(GuardUnavailable, guard.write, MINE, b"2"))
+
+
+@pytest.mark.parametrize("call", ["write", "claim", "publish", "begin"])
+def test_a_call_inside_its_own_block_is_refused_at_once(side: Side, new_guard: NewGuard, call: str) -> None:
+    guard = new_guard(timeout=60)
+    side.call(guard.claim, MINE)
+    arguments: Any = {"write": [b"2"], "publish": [{"a": b"2"}]}.get(call, [])
+    refused = pytest.raises(RuntimeError, match=r"'r'.*would wait for itself; .* or its data; or end the block first")
+    started = time.monotonic()
+
+    async def in_async_blocks() -> None:
+        async with guard.begin(MINE) as file:
+            with refused:
+                if call == "begin":
+                    await guard.begin(MINE).__aenter__()
+                await getattr(guard, call)(MINE, *arguments)
+            file.data = b"3"
+        await guard.write(MINE, await guard.read("r") + b"4")
+
+    if side.asynchronous:
+        side.call(in_async_blocks)
+    else:
+        with guard.begin(MINE) as file:
+            with refused:
+                if call == "begin":
+                    guard.begin(MINE).__enter__()
+                getattr(guard, call)(MINE, *arguments)
+            file.data = b"3"
+        guard.write(MINE, guard.read("r") + b"4")
+    assert time.monotonic() - started < 50
+    assert side.call(guard.read, "r") == b"34"
 
 
 def test_what_was_left_as_a_link_is_not_written_through(side: Side, new_guard: NewGuard, tmp_path: Path) -> None:

@@ -540,7 +540,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another-task-is-taken-for-the-same",
-        "storage_guards/sql/nesting.py",
+        "storage_guards/nesting.py",
         "if same and each.owner == owner and each.marks == id(marks):",
         "if same and each.marks == id(marks):",
         ("tests/sql/test_nesting.py::test_tasks",),

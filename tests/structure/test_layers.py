@@ -38,7 +38,7 @@ REDIS_CLIENT = (
     "fencing.redis.quirks",
     "fencing.redis.sentinel",
 )
-SHARED = ("storage_guards.bounds", "storage_guards.continuity", "storage_guards.sending")  # what all guards share
+SHARED = tuple(f"storage_guards.{name}" for name in ("bounds", "continuity", "nesting", "sending"))  # by all guards
 REDIS_CONNECTIONS = tuple(
     f"fencing.redis.{name}" for name in ("client", "client_async", "client_cluster", "client_cluster_async")
 )
@@ -123,6 +123,7 @@ ROOMS = {
     "fencing.testing": Room((*BACKEND, "fencing.memory")),
     "storage_guards.bounds": Room((KERNEL,)),
     "storage_guards.continuity": Room((KERNEL,)),
+    "storage_guards.nesting": Room((KERNEL,)),
     "storage_guards.sending": Room((KERNEL,)),
     "storage_guards.memory": Room((KERNEL, "storage_guards.bounds")),
     "storage_guards.testing": Room((KERNEL, "fencing.testing.contract"), ("pytest",)),

@@ -2,6 +2,8 @@
 
 A guarded block that asks its guard for a second transaction of the same fence would wait for itself. The second waits
 for the first, and the first for the second, until one of them runs out of time.
+
+Not noticed are the block of another guard object, and the block of another fence of the same name.
 """
 
 from __future__ import annotations
@@ -38,32 +40,41 @@ class _OpenTransaction(NamedTuple):
 _open: ContextVar[tuple[_OpenTransaction, ...]] = ContextVar("fencing_open_transactions", default=())
 
 
-def refuse_nested(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
-    """Note a transaction until its end, and refuse it inside a guarded block of the same thread or task and the same
-    fence.
-
-    It does not notice the block of another guard object, or of another fence of the same name.
+def note_open(marks: object, fences: Sequence[Fence], holder: Holder) -> None:
+    """Note a transaction of this thread or task, until its end.
 
     Args:
         marks: the object that stands for the guard's marks, one for each guard.
-        fences: the fences whose marks the transaction will hold.
+        fences: the fences whose marks the transaction holds, or is about to hold.
         holder: the transaction.
+    """
+    _open.set((*_still_open(), _OpenTransaction(current_owner(), id(marks), fences, weakref.ref(holder))))
+
+
+def refuse_nested(marks: object, fences: Sequence[Fence]) -> None:
+    """Refuse a call inside a guarded block of the same thread or task and the same fence.
+
+    Args:
+        marks: as for :func:`note_open`.
+        fences: the fences whose marks the call needs.
 
     Raises:
-        RuntimeError: it would wait for a block of the same thread or task. Use that block's connection, or end it
-            first.
+        RuntimeError: it would wait for a block of the same thread or task. Use what that block gives, or end it first.
     """
     owner = current_owner()
-    still_open: list[_OpenTransaction] = []
-    for each in _open.get():
-        held_by = each.holder()
-        if held_by is None or held_by.is_left or held_by.is_over():
-            continue
-        still_open.append(each)
+    for each in _still_open():
         same = [fence for fence in fences if fence in each.fences]
         if same and each.owner == owner and each.marks == id(marks):
             raise RuntimeError(
                 f"a guarded block around this call holds the mark of {same[0].resource!r}, so this call would wait for "
-                f"itself; use the connection or session of that block, or end the block first"
+                f"itself; use the connection or session of that block, or its data; or end the block first"
             )
-    _open.set((*still_open, _OpenTransaction(owner, id(marks), fences, weakref.ref(holder))))
+
+
+def _still_open() -> list[_OpenTransaction]:
+    found: list[_OpenTransaction] = []
+    for each in _open.get():
+        holder = each.holder()
+        if not (holder is None or holder.is_left or holder.is_over()):
+            found.append(each)
+    return found
