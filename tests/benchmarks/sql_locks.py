@@ -82,7 +82,7 @@ def part(run: Run) -> None:
     run.compare(COST, found or {}, dict.fromkeys((REQUESTS, WAL, CLIENT, SERVER), (TWO_UPDATES,)))
     run.say(WAITING)
     waiting = installed([OURS, OURS + AGAIN, POLLING, ADVISORY, FOR_UPDATE, DLOCK, PALS])
-    found = run.child(WAITING, "all", "sql_locks.hand_offs", seconds=LIMIT, rounds=run.rounds(100), kinds=waiting)
+    found = run.child(WAITING, "all", "sql_locks.hand_offs", seconds=LIMIT, rounds=run.rounds(60), kinds=waiting)
     run.compare(WAITING, found or {}, {HAND_OFF: (ADVISORY,)})
     for count in COUNTS:
         run.say(f"{LEASES}: {count:,}")

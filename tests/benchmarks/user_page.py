@@ -240,11 +240,12 @@ def _sql_locks(figures: Figures) -> str:
         else f"After {done:,.0f} pairs of one lock, with autovacuum on, the table had {dead:,.0f} dead rows and "
         f"{size:,.0f} kB."
     )
-    text = f"""One acquire and one release, compared with {TWO_UPDATES} of one row. Only {OURS} has leases and fences. The
-others keep a connection, or a transaction, while they hold the lock. *Hand-off* is the time from a release to the next
-grant. With *{POLLING}* there are no notifications, as on the other databases."""
+    text = f"""One acquire and one release, compared with {TWO_UPDATES} of one row. Only {OURS} has leases and fences.
+The others keep a connection, or a transaction, while they hold the lock. *Hand-off* is the time from a release to the
+next grant. With {OURS} it contains two commits that wait for the disk. With *{POLLING}* there are no notifications, as
+on the other databases."""
     head = ["", "pair", "pair, not waiting for the disk", "requests a pair", "hand-off, ms"]
-    upkeep = _table(["renewal, ttl 10 s", *columns], leases)
+    upkeep = _table([f"renewal, ttl {sql_locks.TTL:.0f} s", *columns], leases)
     return _section("Locks on PostgreSQL", text, _table(head, pairs), upkeep, left)
 
 
