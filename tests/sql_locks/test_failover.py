@@ -16,6 +16,7 @@ from examples.servers.postgres import start_standby
 from fencing import CoordinatorUnavailable, FencingError, NotAcquired, SQLCoordinator
 from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
+from tests.support.servers import start_mariadb
 
 ADD = text("UPDATE orders SET total = total + 1")
 FAKETIME = [
@@ -130,8 +131,8 @@ class Clock:
         made.replace(self._file)
 
 
-@pytest.fixture
-def clocked() -> Iterator[tuple[Shop, Clock]]:
+@pytest.fixture(params=[start_postgres, pytest.param(start_mariadb, marks=pytest.mark.thorough)])
+def clocked(request: pytest.FixtureRequest) -> Iterator[tuple[Shop, Clock]]:
     """A server whose clock the test sets."""
     library = next((path for path in FAKETIME if path.exists()), None)
     if library is None:
@@ -147,7 +148,7 @@ def clocked() -> Iterator[tuple[Shop, Clock]]:
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
     try:
-        server = start_postgres(local=True, environment=environment)
+        server = request.param(local=True, environment=environment)
     except ServerError as error:
         pytest.skip(str(error))
     with temporary, server:
