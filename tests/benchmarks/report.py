@@ -64,11 +64,12 @@ TEXTS = {
     "cycle is a third of the ttl. 10,000 leases lie in some 7,500 slots.",
     "sql": "*plain*: the statement in its own BEGIN … COMMIT. The mark is already claimed; *guard.claim* raises one.",
     "guards": "*plain*: the same write without a check: in one script, by an fsynced rename, by the same request.",
-    "sql_locks": "The server waits for the disk, except where it says otherwise, and except for the cost of a pair. A "
-    "*pair* is an acquire and a release. Its *requests* are round trips. The *server CPU* is that of the sessions. The "
-    "*hand-off* is the time from the release to the end of the acquire of a second client, which has waited 50 ms at "
-    f"least. With *{POLLING}* there are no notifications. The ttl of renewed leases is {sql_locks.TTL:.0f} s. *dead "
-    "rows* and the table's size are read at the end, with autovacuum on.",
+    "sql_locks": "The server waits for the disk, except where it says otherwise. A *pair* is an acquire and a release. "
+    "What it takes beyond the CPU of client and server is the disk's, so ratios depend on the disk. "
+    "*requests* are round trips. The server's CPU is that of the sessions. The *hand-off* is the time from a "
+    "release to the end of the acquire of a second client, which has waited 50 ms at least. With "
+    f"*{POLLING}* there are no notifications. The ttl of renewed leases is {sql_locks.TTL:.0f} s. *dead rows* and the "
+    "table's size are read at the end, with autovacuum on.",
     "object_store": "A store in memory that answers each request after 10 ms. *requests* are counted.",
     "calls": "Counted, not timed, so they do not depend on the machine. A *module crossing* is a call from a function "
     "of one module to a function of another. Each step of a generator counts as a call.",

@@ -222,7 +222,7 @@ ROWS = (
     _guarded(guards.HTTP, None),
     _sql_pair(sql_locks.DURABLE, 1.1),
     _sql_pair(sql_locks.NO_WAIT, 1.8),
-    _sql_locks("requests of a pair", sql_locks.COST, sql_locks.REQUESTS, ""),
+    _sql_locks("requests of a pair", sql_locks.NO_WAIT, sql_locks.REQUESTS, ""),
     _sql_locks(f"hand-off / {ADVISORY}", sql_locks.WAITING, ratio_to(ADVISORY, sql_locks.HAND_OFF), "x"),
     _sql_locks("hand-off", sql_locks.WAITING, sql_locks.HAND_OFF, "ms"),
     *(

@@ -81,14 +81,10 @@ class Database:
         asked = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
         return [int(pid) for (pid,) in self.admin.execute(asked).fetchall() if isinstance(pid, int)]
 
-    def ask(self, question: str) -> int:
-        """Return the one number that the server answers."""
-        [answer] = self.admin.execute(question.encode()).fetchone() or [0]
-        return int(str(answer))
-
     def wal_bytes(self) -> int:
         """Return the bytes of the write-ahead log so far."""
-        return self.ask("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint")
+        [written] = self.admin.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone() or [0]
+        return int(str(written))
 
     def close(self) -> None:
         for each in reversed(self._clients):

@@ -221,7 +221,7 @@ def _sql_locks(figures: Figures) -> str:
         [
             kind,
             *(_ratio(figure(scenario, kind, pair)) for scenario in sql_locks.SYNCHRONOUS),
-            _number(figure(sql_locks.COST, kind, sql_locks.REQUESTS)),
+            _number(figure(sql_locks.NO_WAIT, kind, sql_locks.REQUESTS)),
             _number(figure(sql_locks.WAITING, kind, hand_off)),
         ]
         for kind in (OURS, POLLING, ADVISORY, FOR_UPDATE, DLOCK, PALS)
@@ -241,9 +241,11 @@ def _sql_locks(figures: Figures) -> str:
         f"{size:,.0f} kB."
     )
     text = f"""One acquire and one release, compared with {TWO_UPDATES} of one row. Only {OURS} has leases and fences.
-The others keep a connection, or a transaction, while they hold the lock. *Hand-off* is the time from a release to the
-next grant. With {OURS} it contains two commits that wait for the disk. With *{POLLING}* there are no notifications, as
-on the other databases."""
+The others keep a connection, or a transaction, while they hold the lock.
+
+- The *pair* depends on the disk. The slower its commits are, the closer is {OURS} to x 1.
+- *Hand-off* is the time from a release to the next grant. With {OURS} two commits in it wait for the disk.
+- With *{POLLING}* there are no notifications, as on the other databases."""
     head = ["", "pair", "pair, not waiting for the disk", "requests a pair", "hand-off, ms"]
     upkeep = _table([f"renewal, ttl {sql_locks.TTL:.0f} s", *columns], leases)
     return _section("Locks on PostgreSQL", text, _table(head, pairs), upkeep, left)
