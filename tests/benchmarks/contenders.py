@@ -205,7 +205,7 @@ def versions() -> dict[str, str]:
     found = {}
     for package in (
         *("fencing", "redis", "hiredis", "python-redis-lock", "pottery", "redlock-py", "coredis"),
-        *("psycopg", "SQLAlchemy", "PyMySQL", "obstore"),
+        *("psycopg", "SQLAlchemy", "PyMySQL", "sqlalchemy-dlock", "PALs", "obstore"),
     ):
         try:
             found[package] = importlib.metadata.version(package)

@@ -23,6 +23,7 @@ from tests.benchmarks.contenders import OURS, REDIS_PY
 from tests.benchmarks.pair import scenario_of
 from tests.benchmarks.parts import Figure, ratio_to
 from tests.benchmarks.raw import PINGS, RAW
+from tests.benchmarks.sql_contenders import ADVISORY, TWO_UPDATES
 
 Place = tuple[str, str, str, str]
 """Part, scenario, of, what: where a figure is found."""
@@ -143,8 +144,12 @@ def _guarded(scenario: str, limit: float | None) -> Row:
 
 
 def _sql_pair(scenario: str, limit: float) -> Row:
-    of, what = OURS, ratio_to(sql_locks.TWO_UPDATES, sql_locks.PAIR)
-    return Row(f"{scenario}: pair / two autocommit UPDATEs", limit, (("sql_locks", scenario, of, what),))
+    of, what = OURS, ratio_to(TWO_UPDATES, sql_locks.PAIR)
+    return Row(f"{scenario}: pair / {TWO_UPDATES}", limit, (("sql_locks", scenario, of, what),))
+
+
+def _sql_locks(name: str, scenario: str, what: str, unit: str, of: str = OURS) -> Row:
+    return Row(f"{sql_locks.DURABLE}, {name}", None, (("sql_locks", scenario, of, what),), unit)
 
 
 def _publish(name: str, limit: float, of: str, what: str, unit: str) -> Row:
@@ -217,7 +222,18 @@ ROWS = (
     _guarded(guards.HTTP, None),
     _sql_pair(sql_locks.DURABLE, 1.1),
     _sql_pair(sql_locks.NO_WAIT, 1.8),
-    Row("PostgreSQL locks: hand-off", None, (("sql_locks", sql_locks.WAITING, OURS, sql_locks.HAND_OFF),), "ms"),
+    _sql_locks("requests of a pair", sql_locks.NO_WAIT, sql_locks.REQUESTS, ""),
+    _sql_locks(f"hand-off / {ADVISORY}", sql_locks.WAITING, ratio_to(ADVISORY, sql_locks.HAND_OFF), "x"),
+    _sql_locks("hand-off", sql_locks.WAITING, sql_locks.HAND_OFF, "ms"),
+    *(
+        _sql_locks(f"{of}: {what}", sql_locks.LEASES, what, "", of)
+        for of in map(sql_locks.leases_of, sql_locks.COUNTS)
+        for what in (sql_locks.REQUESTS_A_SECOND, sql_locks.CLIENT_A_SECOND, sql_locks.SERVER_A_SECOND)
+    ),
+    *(
+        _sql_locks(f"one lock again and again: {what}", sql_locks.UPKEEP, what, "")
+        for what in (sql_locks.PAIRS, sql_locks.DEAD)
+    ),
     _publish("requests of a publication", 3, object_store.PUBLISH, object_store.REQUESTS, ""),
     _publish("publish / put", 3.3, object_store.PUBLISH, PUT_X, "x"),
     _publish(f"{object_store.MANY} objects at once", 250.0, object_store.PUBLISH_MANY, object_store.TIME, "ms"),

@@ -6,216 +6,230 @@ the disk decides; without waiting for it, the requests do. The other libraries t
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
+import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
-from examples.servers import start_postgres
-from fencing import Fence, SQLCoordinator
-from fencing.kernel.effects import run as run_plan
-from fencing.locks.holding import Grant
-from tests.benchmarks.contenders import AGAIN, OURS
-from tests.benchmarks.measure import turns
+from fencing import SQLCoordinator
+from fencing.sql.table import Request
+from tests.benchmarks.contenders import AGAIN, OURS, Way
+from tests.benchmarks.measure import SEED, turns
 from tests.benchmarks.parts import Found, Run
+from tests.benchmarks.servers import cpu_seconds
+from tests.benchmarks.sql_contenders import (
+    ADVISORY,
+    DLOCK,
+    FOR_UPDATE,
+    PALS,
+    POLLING,
+    TWO_UPDATES,
+    Database,
+    Requests,
+    database,
+    installed,
+)
 
-TWO_UPDATES = "two autocommit UPDATEs"
-ADVISORY, FOR_UPDATE = "advisory lock", "SELECT FOR UPDATE"
-DLOCK, PALS = "sqlalchemy-dlock", "PALs"
 PAIR, HAND_OFF = "pair, µs", "hand-off, ms"
-RENEWAL, DEAD, SIZE = "renewal, ms", "dead rows, n", "table, kB"
+REQUESTS, WAL = "requests, n", "WAL, bytes"
+CLIENT, SERVER = "client CPU, µs", "server CPU, µs"
+DEAD, HOT, SIZE = "dead rows, n", "updates in their page, %", "table, kB"
+PAIRS, VACUUMS = "pairs, n", "autovacuums, n"
+CLIENT_A_SECOND, SERVER_A_SECOND = "client CPU a second, ms", "server CPU a second, ms"
+REQUESTS_A_SECOND, WAL_A_SECOND = "requests a second, n", "WAL a second, kB"
 
 DURABLE, NO_WAIT = "PostgreSQL locks", "PostgreSQL locks, without waiting for the disk"
 WAITING, LEASES, UPKEEP = "PostgreSQL locks, waiting", "PostgreSQL locks, renewal", "PostgreSQL locks, vacuum"
-SYNCHRONOUS = {DURABLE: "on", NO_WAIT: "off"}
+SYNCHRONOUS = {DURABLE: True, NO_WAIT: False}
 COUNTS = (1_000, 10_000)
-PAIRS = 1_000_000
+MANY_PAIRS = 1_000_000
 WARM_UP = 30
-LIMIT = 150.0
-LIMIT_OF_PAIRS = 1100.0
+BATCH = 100
+OPENING = 4
+"""The first rounds of hand-offs open connections, and do not count."""
 
-UPDATE = text("UPDATE plain SET total = total + 1 WHERE name = 'orders:42'")
-SELECT_FOR_UPDATE = text("SELECT total FROM plain WHERE name = 'orders:42' FOR UPDATE")
+TTL = 10.0
+LIMIT = 150.0
+LONGEST_WAIT = 20.0
+LIMIT_OF_PAIRS = 600.0
+"""The pairs of many pairs end after so many seconds, however many they are by then."""
+
+STATISTICS = (DEAD, HOT, VACUUMS, SIZE)
+LEFT_BEHIND = text(
+    "SELECT n_dead_tup, 100.0 * n_tup_hot_upd / n_tup_upd, autovacuum_count, pg_total_relation_size(relid) / 1024.0 "
+    "FROM pg_stat_user_tables WHERE relname = 'fencing_locks'"
+)
+
+
+def leases_of(count: int) -> str:
+    return f"{count:,} leases"
 
 
 def part(run: Run) -> None:
-    kinds = [OURS, OURS + AGAIN, TWO_UPDATES, ADVISORY, FOR_UPDATE]
-    kinds += [
-        name for name, module in ((DLOCK, "sqlalchemy_dlock"), (PALS, "pals")) if importlib.util.find_spec(module)
-    ]
+    kinds = installed([OURS, OURS + AGAIN, TWO_UPDATES, ADVISORY, FOR_UPDATE, DLOCK, PALS])
     for scenario in SYNCHRONOUS:
         run.say(scenario)
-        options = {"scenario": scenario, "rounds": run.rounds(500), "kinds": kinds}
-        found = run.child(scenario, "all", "sql_locks.measure", seconds=LIMIT, **options)
-        if found is not None:
-            run.compare(scenario, found, {PAIR: (TWO_UPDATES,)})
+        options = {"scenario": scenario, "kinds": kinds}
+        found = run.child(scenario, "all", "sql_locks.measure", seconds=LIMIT, rounds=run.rounds(500), **options)
+        run.compare(scenario, found or {}, {PAIR: (TWO_UPDATES,)})
+        found = run.child(scenario, "all", "sql_locks.costs", seconds=LIMIT, rounds=run.rounds(10), **options)
+        run.compare(scenario, found or {}, {})
     run.say(WAITING)
-    times = run.child(WAITING, OURS, "sql_locks.hand_offs", seconds=LIMIT, rounds=run.rounds(300))
-    run.add(WAITING, OURS, HAND_OFF, times or [])
+    waiting = installed([OURS, OURS + AGAIN, POLLING, ADVISORY, FOR_UPDATE, DLOCK, PALS])
+    found = run.child(WAITING, "all", "sql_locks.hand_offs", seconds=LIMIT, rounds=run.rounds(40), kinds=waiting)
+    run.compare(WAITING, found or {}, {HAND_OFF: (ADVISORY,)})
     for count in COUNTS:
         run.say(f"{LEASES}: {count:,}")
-        times = run.child(LEASES, f"{count:,} leases", "sql_locks.renewals", seconds=LIMIT, count=count)
-        run.add(LEASES, f"{count:,} leases", RENEWAL, times or [])
+        found = run.child(LEASES, leases_of(count), "sql_locks.renewals", seconds=LIMIT, count=count, cycles=3)
+        run.compare(LEASES, {leases_of(count): found or {}}, {})
     run.say(UPKEEP)
-    pairs = PAIRS if run.everything else run.rounds(20_000)
-    left = run.child(UPKEEP, f"{pairs:,} pairs", "sql_locks.left_behind", seconds=LIMIT_OF_PAIRS, pairs=pairs)
-    if left is not None:
-        run.add(UPKEEP, f"{pairs:,} pairs", DEAD, [left["dead"]])
-        run.add(UPKEEP, f"{pairs:,} pairs", SIZE, [left["bytes"] / 1024])
+    pairs = MANY_PAIRS if run.everything else run.rounds(20_000)
+    found = run.child(UPKEEP, OURS, "sql_locks.left_behind", seconds=LIMIT_OF_PAIRS + LIMIT, pairs=pairs)
+    run.compare(UPKEEP, {OURS: found or {}}, {})
 
 
 def measure(scenario: str, rounds: int, kinds: list[str]) -> Found:
     """Return the time of each kind of pair, round by round. Runs in a child."""
-    with _engine(SYNCHRONOUS[scenario]) as engine, SQLCoordinator(engine) as coordinator:
-        pairs = {name: make(engine) for name, make in OTHERS.items() if name in kinds}
-        pairs[OURS] = pairs[OURS + AGAIN] = partial(_pair, coordinator)
+    with database(synchronous=SYNCHRONOUS[scenario]) as its:
+        ways = _ways(its, kinds)
         times: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for kind in kinds * WARM_UP:
-            pairs[kind]()
         for kind in turns(kinds, rounds):
             started = time.perf_counter()
-            pairs[kind]()
+            _pair(ways[kind])
             times[kind].append((time.perf_counter() - started) * 1e6)
         return {kind: {PAIR: its} for kind, its in times.items()}
 
 
-def hand_offs(rounds: int) -> list[float]:
-    """Return the milliseconds from a release to the return of the waiter's acquire, in another coordinator."""
-    times = []
-    with _engine("on") as engine, SQLCoordinator(engine) as one, SQLCoordinator(engine) as other:
-        lease = one.acquire("orders:42", timeout=5)
-        for here, there in [(one, other), (other, one)] * (rounds // 2 + 2):
-            got: list[Any] = []
+def costs(scenario: str, rounds: int, kinds: list[str]) -> Found:
+    """Return what each kind of pair costs the client and the server. Runs in a child."""
+    found: dict[str, dict[str, list[float]]] = {kind: {WAL: [], CLIENT: [], SERVER: []} for kind in kinds}
+    with database(synchronous=SYNCHRONOUS[scenario]) as its:
+        ways = _ways(its, kinds)
+        sessions = its.sessions()
+        for kind in turns(kinds, rounds):
+            before = its.wal_bytes(), time.process_time(), _cpu(sessions)
+            for _ in range(BATCH):
+                _pair(ways[kind])
+            spent = time.process_time(), _cpu(sessions)
+            after = its.wal_bytes(), *spent
+            for values, unit, begin, end in zip(found[kind].values(), (1, 1e6, 1e6), before, after, strict=True):
+                values.append((end - begin) * unit / BATCH)
+        return {kind: {REQUESTS: [_requests(its, kind)], **measured} for kind, measured in found.items()}
 
-            def wait(coordinator: SQLCoordinator = there, got: list[Any] = got) -> None:
-                got += [coordinator.acquire("orders:42", timeout=20), time.perf_counter()]
+
+def _requests(its: Database, kind: str) -> float:
+    with Requests() as requests:
+        [way] = _ways(its, [kind]).values()
+        before = requests.count
+        for _ in range(BATCH):
+            _pair(way)
+        return (requests.count - before) / BATCH
+
+
+def hand_offs(rounds: int, kinds: list[str]) -> Found:
+    """Return the milliseconds from a release to the return of the waiter's acquire. Runs in a child."""
+    random_turns = random.Random(SEED)
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    with database(synchronous=True) as its:
+        ways = {kind: (its.way(kind), its.way(kind)) for kind in kinds if not kind.endswith(AGAIN)}
+        for kind in turns(kinds, rounds + OPENING):
+            holder, waiter = random_turns.sample(ways[kind.removesuffix(AGAIN)], 2)
+            holder.acquire()
+            granted: list[float] = []
+
+            def wait(waiter: Way = waiter, granted: list[float] = granted) -> None:
+                waiter.acquire()
+                granted.append(time.perf_counter())
+                waiter.release()
 
             thread = threading.Thread(target=wait)
             thread.start()
-            while not there.is_waited_for("orders:42"):
-                time.sleep(0.001)
-            time.sleep(0.01)  # until its request has been answered
+            time.sleep(random_turns.uniform(0.05, 0.25))  # at any moment between two polls, but after a request
             released = time.perf_counter()
-            lease.release()
+            holder.release()
             thread.join()
-            lease, granted = got
-            times.append((granted - released) * 1e3)
-            assert here is not there
-        lease.release()
-    return times[4:]  # the first ones wait for the listeners to connect
+            times[kind].append((granted[0] - released) * 1e3)
+    return {kind: {HAND_OFF: found[OPENING:]} for kind, found in times.items()}
 
 
-def renewals(count: int) -> list[float]:
-    """Return the milliseconds of renewing so many leases, ten times."""
-    with _engine("on") as engine, SQLCoordinator(engine, ttl=60) as coordinator:
-        grants = [Grant(Fence(f"orders:{i}", 1, f"{i:022}"), 0.0) for i in range(count)]
-        until = time.time_ns() // 1000 + 3_600_000_000
-        with engine.begin() as connection:
-            rows = [{"name": each.fence.resource, "token": each.fence.token, "until": until} for each in grants]
-            columns = "resource, number, token, owner, granted_at, expires_at"
-            insert = f"INSERT INTO fencing_locks ({columns}) VALUES (:name, 1, :token, '', 0, :until)"
-            connection.execute(text(insert), rows)
-        times = []
-        for _ in range(11):
+class _Counting(SQLCoordinator):
+    """A coordinator that counts its requests. On PostgreSQL each renewal is one round trip."""
+
+    requests = 0
+
+    def perform(self, effect: Any) -> Any:
+        self.requests += isinstance(effect, Request)
+        return super().perform(effect)
+
+
+def renewals(count: int, cycles: int) -> dict[str, list[float]]:
+    """Return what it costs each second to keep so many leases, cycle by cycle. Runs in a child.
+
+    A cycle is a third of the ttl, so each lease is renewed once. Commits wait for the disk, except those of the grants.
+    """
+    found: dict[str, list[float]] = {}
+    with database(synchronous=False) as its, _Counting(its.engine(), ttl=TTL) as coordinator:
+        leases = [coordinator.acquire(f"orders:{number}", timeout=5) for number in range(count)]
+        its.set_synchronous(True)
+        time.sleep(TTL / 2)  # the first renewals do some things for the only time
+        sessions = its.sessions()
+        for _ in range(cycles):
             started = time.perf_counter()
-            for i in range(0, count, coordinator.max_renewals):
-                some = grants[i : i + coordinator.max_renewals]
-                plan = coordinator.plan_renew(some, coordinator.settings, deadline=coordinator.clock() + 30)
-                assert all(run_plan(plan, coordinator.perform))
-            times.append((time.perf_counter() - started) * 1e3)
-        return times[1:]
+            before = its.wal_bytes(), coordinator.requests, time.process_time(), _cpu(sessions)
+            time.sleep(TTL / 3)
+            spent = coordinator.requests, time.process_time(), _cpu(sessions)
+            after = its.wal_bytes(), *spent
+            seconds = time.perf_counter() - started
+            units = {WAL_A_SECOND: 1 / 1024, REQUESTS_A_SECOND: 1, CLIENT_A_SECOND: 1e3, SERVER_A_SECOND: 1e3}
+            for (what, unit), begin, end in zip(units.items(), before, after, strict=True):
+                found.setdefault(what, []).append((end - begin) * unit / seconds)
+        lost = [lease for lease in leases if not lease.held]
+        if lost:
+            raise RuntimeError(f"{len(lost)} leases were lost: {lost[0]!r}")
+        for lease in leases:
+            lease.detach()  # else they would all be released at the end
+    return found
 
 
-def left_behind(pairs: int) -> dict[str, int]:
-    """Return the dead rows, and the size of the table, after so many pairs of one lock, with autovacuum on."""
-    with _engine("off") as engine, SQLCoordinator(engine) as coordinator:
-        for _ in range(pairs):
-            _pair(coordinator)
-        time.sleep(1.0)  # the statistics are written once a second
-        with engine.connect() as connection:
-            dead = "SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'fencing_locks'"
-            size = "SELECT pg_total_relation_size('fencing_locks')"
-            return {
-                "dead": int(connection.execute(text(dead)).scalar_one()),
-                "bytes": int(connection.execute(text(size)).scalar_one()),
-            }
+def left_behind(pairs: int) -> dict[str, list[float]]:
+    """Return what so many pairs of one lock leave in the table, with autovacuum on. Runs in a child."""
+    with database(synchronous=False) as its:
+        way, until, done = its.way(OURS), time.monotonic() + LIMIT_OF_PAIRS, 0
+        while done < pairs and time.monotonic() < until:
+            _pair(way)
+            done += 1
+        its.close()
+        _wait_for(lambda: not its.sessions())  # the statistics of a session are complete when it has ended
+        with its.engine().connect() as connection:
+            row = connection.execute(LEFT_BEHIND).one()
+        return {PAIRS: [done], **{what: [float(value)] for what, value in zip(STATISTICS, row, strict=True)}}
 
 
-def _pair(coordinator: SQLCoordinator) -> None:
-    coordinator.acquire("orders:42", timeout=5).release()
+def _ways(its: Database, kinds: list[str]) -> dict[str, Way]:
+    """Return the ways of these kinds, warmed up. The A/A comparison shares that of what it is compared with."""
+    ways: dict[str, Way] = {}
+    for kind in kinds:
+        ways[kind] = ways.get(kind.removesuffix(AGAIN)) or its.way(kind)
+        for _ in range(WARM_UP):
+            _pair(ways[kind])
+    return ways
 
 
-def _two_updates(engine: Any) -> Callable[[], None]:
-    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-
-    def pair() -> None:
-        connection.execute(UPDATE)
-        connection.execute(UPDATE)
-
-    return pair
+def _pair(way: Way) -> None:
+    way.acquire()
+    way.release()
 
 
-def _advisory(engine: Any) -> Callable[[], None]:
-    connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-
-    def pair() -> None:
-        connection.execute(text("SELECT pg_advisory_lock(42)"))
-        connection.execute(text("SELECT pg_advisory_unlock(42)"))
-
-    return pair
+def _wait_for(condition: Callable[[], object]) -> None:
+    until = time.monotonic() + LONGEST_WAIT
+    while not condition():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(0.001)
 
 
-def _for_update(engine: Any) -> Callable[[], None]:
-    connection = engine.connect()
-
-    def pair() -> None:
-        with connection.begin():
-            connection.execute(SELECT_FOR_UPDATE)
-
-    return pair
-
-
-def _dlock(engine: Any) -> Callable[[], None]:
-    create_sadlock = importlib.import_module("sqlalchemy_dlock").create_sadlock
-    connection = engine.connect()
-
-    def pair() -> None:
-        with create_sadlock(connection, "orders:42"):
-            pass
-        connection.rollback()
-
-    return pair
-
-
-def _pals(engine: Any) -> Callable[[], None]:
-    locker = importlib.import_module("pals").Locker("bench", create_engine_callable=lambda: engine)
-
-    def pair() -> None:
-        with locker.lock("orders:42"):
-            pass
-
-    return pair
-
-
-OTHERS = {TWO_UPDATES: _two_updates, ADVISORY: _advisory, FOR_UPDATE: _for_update, DLOCK: _dlock, PALS: _pals}
-
-
-@contextmanager
-def _engine(synchronous: str) -> Iterator[Any]:
-    """An engine of a new database with the tables, on a server that waits for the disk, and vacuums."""
-    with start_postgres(settings={"fsync": "on", "full_page_writes": "on"}, local=True) as server:
-        arguments = {"options": f"-c synchronous_commit={synchronous}"}
-        engine = create_engine(server.create_database(), connect_args=arguments)
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE plain (name TEXT PRIMARY KEY, total BIGINT) WITH (fillfactor = 50)"))
-            connection.execute(text("INSERT INTO plain VALUES ('orders:42', 0)"))
-        with SQLCoordinator(engine) as coordinator:
-            coordinator.create_tables()
-        yield engine
-        engine.dispose()
+def _cpu(pids: list[int]) -> float:
+    return sum(map(cpu_seconds, pids))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.benchmarks import sql_locks
 from tests.benchmarks.calls import CROSSINGS, PYTHON, counted
 from tests.benchmarks.charts import Panel, lines
 from tests.benchmarks.children import ChildFailed, in_child
@@ -34,6 +35,7 @@ from tests.benchmarks.parts import ALL_ONLY, PARTS, Figure, Run, load, ratio_to
 from tests.benchmarks.raw import IDLE_UNIT, RAW, commands_of
 from tests.benchmarks.report import DOCS, TEXTS, contention_chart, numbers_page, write_pages
 from tests.benchmarks.rows import ROWS, Instead, Row, assess, verdicts
+from tests.benchmarks.sql_contenders import TWO_UPDATES
 from tests.benchmarks.tables import figure_rows, figure_text, markdown, missed, number, plain, verdict_rows
 from tests.benchmarks.user_page import user_page
 
@@ -328,6 +330,14 @@ def test_the_page_for_users_has_ratios_and_leaves_out_what_was_not_measured() ->
     assert "x 0.90 of the time of redis-py Lock, and (not measured) with 64 asyncio tasks" in text
     assert "## Contention" not in text, "a section without a figure is left out"
     assert contention_chart([]) == ""
+
+
+def test_the_page_for_users_has_locks_on_postgresql() -> None:
+    pair = figure(1.25, sql_locks.DURABLE, OURS, ratio_to(TWO_UPDATES, sql_locks.PAIR))
+    left = [figure(12, sql_locks.UPKEEP, OURS, what) for what in (sql_locks.PAIRS, sql_locks.DEAD, sql_locks.SIZE)]
+    text = user_page(results_of([pair, *left], "sql_locks"), chart=False)
+    assert "| fencing | x 1.25 | - | - | - |" in text
+    assert "After 12 pairs of one lock, with autovacuum on, the table had 12 dead rows and 12 kB." in text
 
 
 def test_the_pages_are_those_of_the_recorded_run(tmp_path: Path) -> None:

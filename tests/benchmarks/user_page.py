@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.benchmarks import contended, enforced_guard, failures, live, object_store, pair, renewal, sql
+from tests.benchmarks import contended, enforced_guard, failures, live, object_store, pair, renewal, sql, sql_locks
 from tests.benchmarks.contenders import OURS, REDIS_PY, THREADS
 from tests.benchmarks.parts import Figure, figures_of, ratio_to
 from tests.benchmarks.rows import verdicts
+from tests.benchmarks.sql_contenders import ADVISORY, DLOCK, FOR_UPDATE, PALS, POLLING, TWO_UPDATES
 from tests.benchmarks.tables import Cells, markdown, number, scenarios
 
 Figures = Mapping[str, Sequence[Figure]]
@@ -55,6 +56,7 @@ def user_page(results: Mapping[str, Any], *, chart: bool) -> str:
         _contention(figures, chart),
         _failures(figures),
         _sql(figures),
+        _sql_locks(figures),
         _objects(figures),
         _enforcement(figures),
         _scale(figures),
@@ -208,6 +210,45 @@ def _sql(figures: Figures) -> str:
         "for each lease, when it is acquired."
     )
     return _section("Guarded writes to SQL databases", text, _table(["time", *(f"`{kind}`" for kind in kinds)], rows))
+
+
+def _sql_locks(figures: Figures) -> str:
+    def figure(scenario: str, of: str, what: str) -> float | None:
+        return _median(figures, "sql_locks", scenario, of, what)
+
+    pair, hand_off = (ratio_to(TWO_UPDATES, sql_locks.PAIR), sql_locks.HAND_OFF)
+    pairs = [
+        [
+            kind,
+            *(_ratio(figure(scenario, kind, pair)) for scenario in sql_locks.SYNCHRONOUS),
+            _number(figure(sql_locks.NO_WAIT, kind, sql_locks.REQUESTS)),
+            _number(figure(sql_locks.WAITING, kind, hand_off)),
+        ]
+        for kind in (OURS, POLLING, ADVISORY, FOR_UPDATE, DLOCK, PALS)
+    ]
+    columns = (sql_locks.REQUESTS_A_SECOND, sql_locks.CLIENT_A_SECOND, sql_locks.SERVER_A_SECOND)
+    leases = [
+        [of, *(_number(figure(sql_locks.LEASES, of, what)) for what in columns)]
+        for of in map(sql_locks.leases_of, sql_locks.COUNTS)
+    ]
+    done, dead, size = (
+        figure(sql_locks.UPKEEP, OURS, what) for what in (sql_locks.PAIRS, sql_locks.DEAD, sql_locks.SIZE)
+    )
+    left = (
+        ""
+        if done is None or dead is None or size is None
+        else f"After {done:,.0f} pairs of one lock, with autovacuum on, the table had {dead:,.0f} dead rows and "
+        f"{size:,.0f} kB."
+    )
+    text = f"""One acquire and one release, compared with {TWO_UPDATES} of one row. Only {OURS} has leases and fences.
+The others keep a connection, or a transaction, while they hold the lock.
+
+- The *pair* depends on the disk. The slower its commits are, the closer is {OURS} to x 1.
+- *Hand-off* is the time from a release to the next grant. With {OURS} two commits in it wait for the disk.
+- With *{POLLING}* there are no notifications, as on the other databases."""
+    head = ["", "pair", "pair, not waiting for the disk", "requests a pair", "hand-off, ms"]
+    upkeep = _table([f"renewal, ttl {sql_locks.TTL:.0f} s", *columns], leases)
+    return _section("Locks on PostgreSQL", text, _table(head, pairs), upkeep, left)
 
 
 def _objects(figures: Figures) -> str:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 
-from examples.servers import PostgresServer, ServerError, start_postgres
+from examples.servers import ServerError, start_postgres
 from examples.servers.postgres import start_standby
 from fencing import CoordinatorUnavailable, FencingError, NotAcquired, SQLCoordinator
 from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
+from tests.support.servers import start_mariadb
 
 ADD = text("UPDATE orders SET total = total + 1")
 FAKETIME = [
@@ -54,55 +56,120 @@ class Shop:
         self.engine.dispose()
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+class PostgreSQLPair:
     """A primary, and a replica that follows it."""
-    try:
-        primary = start_postgres(local=True)
-    except ServerError as error:
-        pytest.skip(str(error))
-    with primary, start_standby(primary) as replica:
-        yield primary, replica
 
+    def __init__(self, stack: ExitStack) -> None:
+        self.primary = stack.enter_context(start_postgres(local=True))
+        self.replica = stack.enter_context(start_standby(self.primary))
+        self.name = self.primary.create_database().rpartition("/")[2]
 
-def refused_by_a_replica(replica: PostgresServer, name: str) -> None:
-    engine = create_engine(f"postgresql+psycopg://postgres@127.0.0.1:{replica.port}/{name}")
-    with SQLCoordinator(engine) as coordinator:
-        assert coordinator.holder("orders") is None
-        started = time.monotonic()
-        with pytest.raises(CoordinatorUnavailable, match="read-only transaction"):
-            coordinator.acquire("orders", timeout=0.3)
-        assert time.monotonic() - started < 5
+    def shop(self) -> Shop:
+        """Return a shop whose connections go to the server that takes writes."""
+        hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in (self.primary, self.replica))
+        return Shop(f"postgresql+psycopg://postgres@/{self.name}?{hosts}&target_session_attrs=read-write")
 
+    @property
+    def replica_url(self) -> str:
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.replica.port}/{self.name}"
 
-def test_a_failover_to_a_lagging_replica(pair: tuple[PostgresServer, PostgresServer]) -> None:
-    """The promoted replica knows neither the last holder nor its write. Its number is minted above, all the same.
-
-    Before it is promoted, it is asked for locks: it says that it only reads.
-    """
-    primary, replica = pair
-    name = primary.create_database().rpartition("/")[2]
-    hosts = "&".join(f"host=127.0.0.1:{server.port}" for server in pair)
-    shop = Shop(f"postgresql+psycopg://postgres@/{name}?{hosts}&target_session_attrs=read-write")
-    try:
-        shop.create()
-        holder, other = shop.coordinator(), shop.coordinator()
-        first = holder.acquire("orders", timeout=5)
-        shop.guard.write(first, ADD)
-        first.release()
-        with primary.connect() as on_primary, replica.connect() as on_replica:
+    def part(self) -> None:
+        """Let the replica catch up, and follow no longer."""
+        with self.primary.connect() as on_primary, self.replica.connect() as on_replica:
             [position] = on_primary.execute("SELECT pg_current_wal_lsn()").fetchone() or [None]
             caught_up = "SELECT pg_last_wal_replay_lsn() >= %s::pg_lsn"
             wait_until(lambda: on_replica.execute(caught_up, [position]).fetchone() == (True,))
             on_replica.execute("ALTER SYSTEM SET primary_conninfo = ''")
             on_replica.execute("SELECT pg_reload_conf()")
             wait_until(lambda: on_replica.execute("SELECT 1 FROM pg_stat_wal_receiver").fetchone() is None)
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        with self.replica.connect() as on_replica:
+            on_replica.execute("SELECT pg_promote()")
+
+
+class MariaDBPair:
+    """The same with MariaDB. Its driver knows one address, so a hook of the engine's connections chooses it."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        settings = {"log-bin": "log", "log-basename": "fencing", "innodb-flush-log-at-trx-commit": "1"}
+        self.primary = stack.enter_context(start_mariadb(local=True, settings={**settings, "server-id": "1"}))
+        self.replica = stack.enter_context(
+            start_mariadb(local=True, settings={**settings, "server-id": "2", "read-only": "1"})
+        )
+        self.port = self.primary.port
+        self.replica.execute(
+            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={self.primary.port}, MASTER_USER='root', "
+            "MASTER_USE_GTID=slave_pos"
+        )
+        self.replica.execute("START SLAVE")
+        self.url = self.primary.create_database()
+
+    def shop(self) -> Shop:
+        """Return a shop whose connections go to the server that takes writes."""
+        shop = Shop(self.url)
+        event.listen(shop.engine, "do_connect", self._choose)
+        return shop
+
+    def _choose(self, dialect: Any, record: Any, arguments: Any, options: dict[str, Any]) -> None:
+        options["port"] = self.port
+
+    @property
+    def replica_url(self) -> str:
+        return self.url.replace(f":{self.primary.port}/", f":{self.replica.port}/")
+
+    def part(self) -> None:
+        """Let the replica catch up, and follow no longer."""
+        [(position,)] = self.primary.execute("SELECT @@gtid_binlog_pos")
+        assert self.replica.execute(f"SELECT MASTER_GTID_WAIT('{position}', 20)") == [(0,)]
+        self.replica.execute("STOP SLAVE")
+
+    def fail_over(self) -> None:
+        self.primary.kill()
+        self.replica.execute("SET GLOBAL read_only = 0")
+        self.port = self.replica.port
+
+
+Pair = PostgreSQLPair | MariaDBPair
+
+
+@pytest.fixture(params=[PostgreSQLPair, pytest.param(MariaDBPair, marks=pytest.mark.thorough)])
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        try:
+            made: Pair = request.param(stack)
+        except ServerError as error:
+            pytest.skip(str(error))
+        yield made
+
+
+def refused_by_a_replica(url: str) -> None:
+    with SQLCoordinator(create_engine(url)) as coordinator:
+        assert coordinator.holder("orders") is None
+        started = time.monotonic()
+        with pytest.raises(CoordinatorUnavailable, match="read-only"):
+            coordinator.acquire("orders", timeout=0.3)
+        assert time.monotonic() - started < 5
+
+
+def test_a_failover_to_a_lagging_replica(pair: Pair) -> None:
+    """The promoted replica knows neither the last holder nor its write. Its number is minted above, all the same.
+
+    Before it is promoted, it is asked for locks: it says that it only reads.
+    """
+    shop = pair.shop()
+    try:
+        shop.create()
+        holder, other = shop.coordinator(), shop.coordinator()
+        first = holder.acquire("orders", timeout=5)
+        shop.guard.write(first, ADD)
+        first.release()
+        pair.part()
         lost = holder.acquire("orders", timeout=5)
         shop.guard.write(lost, ADD)
-        refused_by_a_replica(replica, name)
-        primary.kill()
-        with replica.connect() as on_replica:
-            on_replica.execute("SELECT pg_promote()")
+        refused_by_a_replica(pair.replica_url)
+        pair.fail_over()
         newer = other.acquire("orders", timeout=20)
         assert newer.fence.number > lost.fence.number > first.fence.number
         shop.guard.write(newer, ADD)
@@ -130,8 +197,8 @@ class Clock:
         made.replace(self._file)
 
 
-@pytest.fixture
-def clocked() -> Iterator[tuple[Shop, Clock]]:
+@pytest.fixture(params=[start_postgres, pytest.param(start_mariadb, marks=pytest.mark.thorough)])
+def clocked(request: pytest.FixtureRequest) -> Iterator[tuple[Shop, Clock]]:
     """A server whose clock the test sets."""
     library = next((path for path in FAKETIME if path.exists()), None)
     if library is None:
@@ -147,7 +214,7 @@ def clocked() -> Iterator[tuple[Shop, Clock]]:
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
     try:
-        server = start_postgres(local=True, environment=environment)
+        server = request.param(local=True, environment=environment)
     except ServerError as error:
         pytest.skip(str(error))
     with temporary, server:

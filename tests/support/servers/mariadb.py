@@ -125,12 +125,17 @@ def find_mariadb_binary() -> MariaDBBinary | None:
 
 
 def start_mariadb(
-    *, settings: Mapping[str, str] | None = None, own: bool = False, local: bool = False
+    *,
+    settings: Mapping[str, str] | None = None,
+    own: bool = False,
+    local: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> MariaDBServer:
     """Start a MariaDB, or find the server FENCING_MYSQL_URL names; raises ServerError when there is none.
 
     `settings`: options of the server, over those of a throw-away one.
     `own`: never the external server. `local`: a process of this machine, never a container either.
+    `environment`: more variables of a local process.
     """
     url = os.environ.get(URL_VARIABLE)
     if url and not (own or local or settings):
@@ -147,19 +152,19 @@ def start_mariadb(
         raise ServerError(
             f"no MariaDB: set {URL_VARIABLE}, run Docker, or put mariadbd on PATH (apt-get install mariadb-server)"
         )
-    return _start_binary(binary, options)
+    return _start_binary(binary, options, environment or {})
 
 
-def _start_binary(binary: MariaDBBinary, options: Mapping[str, str]) -> MariaDBServer:
+def _start_binary(binary: MariaDBBinary, options: Mapping[str, str], more: Mapping[str, str]) -> MariaDBServer:
     user = not_root()
-    environment = {"PATH": os.defpath + ":/usr/sbin", "LC_ALL": "C", "TZ": "UTC"}
+    clean = {"PATH": os.defpath + ":/usr/sbin", "LC_ALL": "C", "TZ": "UTC"}
     with prepared_directory(user) as directory:
         data = directory / "data"
         command_line = [
             *(str(binary.installer), "--no-defaults", f"--datadir={data}", "--skip-test-db", "--skip-name-resolve"),
             *("--auth-root-authentication-method=normal", f"--tmpdir={directory}"),
         ]
-        install(command_line, directory=directory, user=user, environment=environment)
+        install(command_line, directory=directory, user=user, environment=clean)
 
     def command(port: int) -> list[str]:
         own = {
@@ -182,7 +187,7 @@ def _start_binary(binary: MariaDBBinary, options: Mapping[str, str]) -> MariaDBS
         ready=lambda process: "ready for connections" in process.log,
         clashed=lambda log: "Bind on TCP/IP port" in log,
         user=user,
-        environment=environment,
+        environment={**clean, **more},
     )
     server = MariaDBServer(f"mysql+pymysql://root@127.0.0.1:{process.port}", process, f"PATH: {binary.server}")
     server.version = binary.version
