@@ -6,6 +6,7 @@ balances, and writes both. It starts a Redis and a PostgreSQL of its own, and st
 
 from __future__ import annotations
 
+import argparse
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -64,6 +65,7 @@ def run(redis_url: str, database_url: str, transfers: int) -> dict[str, int]:
 
 def main() -> None:
     """Start the servers, transfer, and print the balances."""
+    argparse.ArgumentParser(prog="python -m examples.transfer", description=__doc__).parse_args()
     with start_redis(own=True) as redis_server, start_postgres(own=True) as postgres:
         balances = run(redis_server.url, postgres.create_database(), transfers=50)
     print(f"{WORKERS * 50} transfers; balances {balances}, together {sum(balances.values())} of 3000")

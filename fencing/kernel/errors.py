@@ -211,7 +211,7 @@ class UnclaimedFence(FencingError):
         has = "no mark" if mark is None else f"only {mark.number}"
         super().__init__(
             f"{holder} was not claimed at this storage, which has {has}: "
-            f"pass guards=[guard] to the lock, or claim before you read"
+            f"pass guards=[guard] to the lock, or claim before you read; after a loss of data, acquire again"
         )
 
 

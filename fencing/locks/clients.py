@@ -25,7 +25,11 @@ _COORDINATORS = {
 }
 """From the package of a client's class to its coordinators, the sync one and the async one: their modules and names."""
 
-_HINTS = {"str": "; write redis.Redis.from_url(...)", "Sentinel": "; pass what sentinel.master_for(...) returns"}
+_HINTS = {
+    "str": "; write redis.Redis.from_url(...), or create_engine(...) of SQLAlchemy",
+    "Sentinel": "; pass what sentinel.master_for(...) returns",
+    "list": "; of several servers, make a RedlockCoordinator first, and use its locks",
+}
 
 
 _ATTRIBUTE = "_fencing_coordinator"

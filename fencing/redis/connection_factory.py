@@ -218,6 +218,17 @@ def command(call: Call, *, by_text: bool = False) -> bytes:
     return script_call(call.script.by_text, len(keys), len(args), bulks((*keys, *args)))
 
 
+_NO_RIGHT = "; give the client's user the permissions that the documentation names; ACL LOG shows the missing one"
+_HINTS = {  # Redis 6.2 has such words in the middle of the text
+    "WRONGTYPE": "; the key of that name has other data: choose another resource name, or another Redis database",
+    "OOM ": "; free memory, or raise its maxmemory, then retry",
+    "no permissions": _NO_RIGHT,  # of a command
+    "can't run this": _NO_RIGHT,  # within a script
+    "No permissions": _NO_RIGHT,  # to a key
+    "can't access": _NO_RIGHT,
+}
+
+
 def map_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
     """Map an error of redis-py to one of ours: NoReply if another attempt may succeed."""
     if isinstance(error, REFUSED) or is_logged_out(error):
@@ -241,11 +252,9 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         redirected.__cause__ = error  # a client of the Cluster follows it
         return redirected
     if isinstance(error, ResponseError):
-        hint = ""
-        if "WRONGTYPE" in str(error):  # Redis 6.2 has it in the middle of the text
-            hint = "; the key of that name has other data: choose another resource name, or another Redis database"
+        hint = next((hint for words, hint in _HINTS.items() if words in str(error)), "")
         return CoordinatorUnavailable(
-            f"Redis at {address} refused to run a script: {error}; nothing was changed{hint}", address=address
+            f"Redis at {address} refused the request: {error}; nothing was changed{hint}", address=address
         )
     return NoReply(_without_objects(error), may_have_run=True)
 

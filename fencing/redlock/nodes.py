@@ -194,10 +194,8 @@ def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
         if sentinel_service(client.connection_pool):
             raise TypeError(f"client {number} is of a Sentinel; each node must be a single server, a {name}")
     if len(found) < 3 or len(found) % 2 == 0:
-        raise ValueError(
-            f"{coordinator} takes an odd number of nodes, at least 3, not {len(found)}: with an even number, "
-            f"one more may fail no more"
-        )
+        more = "; one node fewer stands as many failures" if found and len(found) % 2 == 0 else ""
+        raise ValueError(f"{coordinator} takes an odd number of nodes, at least 3, not {len(found)}{more}")
     return found
 
 

@@ -265,6 +265,6 @@ def _check_bodies(bodies: object) -> dict[str, io.Body]:
     checked: dict[str, io.Body] = {}
     for name, body in bodies.items():
         if not isinstance(body, (bytes, Path)):
-            raise TypeError(f"{name!r:.80} is bytes or a pathlib.Path, not {type(body).__name__}")
+            raise TypeError(f"{name!r:.80} must be bytes or a pathlib.Path, not {type(body).__name__}")
         checked[check_name(name)] = body
     return checked

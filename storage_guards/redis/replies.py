@@ -83,7 +83,7 @@ def error_of(refused: CoordinatorUnavailable, resource: str) -> FencingError | V
 def failed_command(which: int, error: bytes) -> ResponseError:
     """Return the error of a write of which one command, or the caller's Lua, failed."""
     subject = f"command {which}" if which else "the Lua"
-    done = f"the {which - 1} commands before it stay done" if which else "what it did before stays done"
+    done = "nothing was done before it" if which == 1 else "what was done before it stays done"
     return ResponseError(f"{subject} failed: {error.decode('utf-8', 'replace')}; {done}: Redis has no rollback")
 
 

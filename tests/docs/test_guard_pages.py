@@ -52,5 +52,9 @@ def test_whose_job_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with names["engine"].connect() as connection:
         assert connection.execute(text("SELECT key, sent FROM outbox")).all() == [("invoice:42:reminder-1", 0)]
     assert re.fullmatch(r"invoice:42:\d+:quote", names["headers"]["Idempotency-Key"])
+    sent: list[tuple[str, str]] = []
+    for _ in range(2):
+        names["send_waiting"](lambda *message: sent.append(message))
+    assert sent == [("invoice:42:reminder-1", "Please pay.")]
     names["coordinator"].close()
     names["engine"].dispose()

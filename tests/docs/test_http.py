@@ -47,10 +47,11 @@ settings.configure(
     DATABASES={
         "default": {
             "ENGINE": "django.db.backends.postgresql", "NAME": url.path[1:], "USER": url.username,
-            "PASSWORD": url.password or "", "HOST": url.hostname or "", "PORT": url.port or "",
+            "PASSWORD": url.password or "", "HOST": url.hostname or "", "PORT": url.port or "", "ATOMIC_REQUESTS": True,
         }
     },
-    MIDDLEWARE=["__main__.RefusalMiddleware"], ROOT_URLCONF="__main__", ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None,
+    MIDDLEWARE=["django.middleware.csrf.CsrfViewMiddleware", "__main__.RefusalMiddleware"],
+    ROOT_URLCONF="__main__", ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None,
 )
 """
 SERVE_WSGI = """

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from examples.servers import RedisServer
 from fencing import Fence, MarkImplausible, RedisCoordinator
 from fencing.kernel import MAX_NUMBER
 from fencing.redis.keys import keys_of
-from storage_guards import SQLAlchemyGuard
+from storage_guards import RedisGuard, SQLAlchemyGuard
 from tests.support import wait_until
 from tests.support.fixtures import RedisFactory
 
@@ -76,4 +77,39 @@ def test_a_mark_that_was_too_high_can_be_corrected(any_redis: RedisServer, postg
             connection.execute(text(correction.replace(":42", r"\:42")))
         with coordinator.hold(ORDER, timeout=5) as lease, guard.begin(lease):
             pass
+    engine.dispose()
+
+
+def test_a_mark_in_redis_that_was_too_high_can_be_corrected(any_redis: RedisServer) -> None:
+    [key, value] = re.findall(r"(?m)redis-cli HSET '(.*?)' number \"(.*)\"$", INCIDENTS)[0]
+    [pattern] = re.findall(r"(?m)redis-cli --scan --pattern '(.*)'$", INCIDENTS)
+    assert value == "$(date +%s)000000"
+    client = any_redis.client()
+    guard = RedisGuard(client)
+    with RedisCoordinator(any_redis.client(), guards=[guard]) as coordinator:
+        coordinator.acquire(ORDER).release()
+        guard.claim(Fence(ORDER, MAX_NUMBER - 1, "a" * 22))
+        with pytest.raises(MarkImplausible):
+            coordinator.acquire(ORDER, timeout=5)
+        assert list(client.scan_iter(pattern)) == [key.encode()]
+        client.hset(key, "number", f"{int(time.time())}000000")
+        with coordinator.hold(ORDER, timeout=5) as lease:
+            guard.write(lease, ("SET", "total", 1))
+    assert client.get("total") == b"1"
+
+
+def test_a_floor_that_was_too_high_can_be_corrected(any_redis: RedisServer, postgres_url: str) -> None:
+    [correction] = re.findall(r"(?m)^(UPDATE public.fencing_marks .*);$", INCIDENTS)
+    engine = create_engine(postgres_url)
+    guard = SQLAlchemyGuard(engine)
+    guard.create_tables()
+    floor = f"UPDATE fencing_marks SET number = {MAX_NUMBER - 1} WHERE resource = 'fencing:floor'"
+    with RedisCoordinator(any_redis.client(), guards=[guard]) as coordinator:
+        for statement, refused in ((floor, True), (correction, False)):
+            with engine.begin() as connection:
+                connection.execute(text(statement.replace(":floor", r"\:floor")))
+            if refused:
+                with pytest.raises(MarkImplausible):
+                    coordinator.acquire(ORDER, timeout=5)
+        coordinator.acquire(ORDER, timeout=5).release()
     engine.dispose()

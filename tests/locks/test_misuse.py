@@ -130,6 +130,8 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "for asyncio use AsyncRedisCoordinator", FencedLock, ASYNC_CLIENT, "r")
     assert_refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
     assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
+    assert_refused(TypeError, "or create_engine(...) of SQLAlchemy", FencedLock, "sqlite:///locks.db", "r")
+    assert_refused(TypeError, "make a RedlockCoordinator first", FencedLock, [CLIENT, CLIENT, CLIENT], "r")
     assert_refused(TypeError, "takes a redis.Redis or a redis.RedisCluster, not", RedisCoordinator, None)
     assert_refused(
         TypeError,

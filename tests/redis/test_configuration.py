@@ -70,6 +70,27 @@ def test_no_warning_where_nothing_is_evicted_or_told(
     assert not caplog.records
 
 
+@pytest.mark.parametrize("lacks", ["-eval -evalsha", "-set", "resetkeys"])
+def test_a_missing_permission_says_where_to_look(side: Side, any_redis: RedisServer, lacks: str) -> None:
+    admin: Any = any_redis.client()
+    admin.execute_command(f"ACL SETUSER limited on >secret ~* &* +@all {lacks}")
+    try:
+        coordinator = side.coordinator(side.client(any_redis.url, username="limited", password="secret"))
+        refused = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=20)
+    finally:
+        admin.execute_command("ACL DELUSER limited")
+    assert "nothing was changed; give the client's user the permissions" in str(refused)
+
+
+def test_a_redis_without_memory_says_what_to_do(side: Side, configured: RedisServer) -> None:
+    configured.client().config_set("maxmemory", "1b")
+    try:
+        refused = side.expect(CoordinatorUnavailable, side.coordinator(configured.url).acquire, "r", timeout=20)
+    finally:
+        configured.client().config_set("maxmemory", "0")
+    assert "nothing was changed; free memory, or raise its maxmemory, then retry" in str(refused)
+
+
 def test_the_policy_costs_no_round_trip_of_an_open_connection(side: Side, any_redis: RedisServer) -> None:
     admin = any_redis.client()
     coordinator = side.coordinator(any_redis.url)

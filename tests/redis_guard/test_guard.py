@@ -87,12 +87,15 @@ def test_a_command_that_fails_leaves_the_earlier_ones_done(side: Side, any_redis
     guard = guard_of(side, any_redis.url)
     any_redis.client().rpush("list", 1)
     side.call(guard.claim, MINE)
+    failed = side.expect(redis.ResponseError, guard.write, MINE, ("INCR", "list"), SET_1)
+    assert "command 1 failed: WRONGTYPE" in str(failed)
+    assert "nothing was done before it" in str(failed)
     failed = side.expect(redis.ResponseError, guard.write, MINE, SET_1, ("INCR", "list"), ("SET", "last", 1))
     assert "command 2 failed: WRONGTYPE" in str(failed)
-    assert "the 1 commands before it stay done" in str(failed)
+    assert "what was done before it stays done" in str(failed)
     assert (value(any_redis), value(any_redis, "last")) == (b"1", None)
     side.call(guard.write, MINE, SET_2)
-    assert side.call(guard.mark, "orders:42").seq == 2
+    assert side.call(guard.mark, "orders:42").seq == 3
 
 
 def test_lua_of_the_callers_own(side: Side, any_redis: RedisServer) -> None:

@@ -71,7 +71,10 @@ def _report(outcome: Outcome) -> int:
 def check_one(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torture check", description="Check a history again.")
     parser.add_argument("history", type=Path)
-    violations = check(read_history(parser.parse_args(arguments).history))
+    given = parser.parse_args(arguments)
+    if not given.history.is_file():
+        parser.error(f"there is no file {given.history}; a run prints the path of its history")
+    violations = check(read_history(given.history))
     print("\n".join(map(str, violations)) or "no violations")
     return 1 if violations else 0
 
@@ -83,6 +86,8 @@ def draw_one(arguments: list[str]) -> int:
         "at", nargs="?", default="", help="COUNTER@SECONDS; the first violation, or the end, by default"
     )
     given = parser.parse_args(arguments)
+    if not given.history.is_file():
+        parser.error(f"there is no file {given.history}; a run prints the path of its history")
     try:
         print(draw_file(given.history, given.at))
     except ValueError as error:
