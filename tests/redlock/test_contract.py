@@ -24,7 +24,10 @@ class _OnFiveNodes(CoordinatorContract):
         return self.nodes.coordinator(Side(self.asynchronous), **(self.options | options))
 
     def make_unreachable(self, **options: Any) -> Any:
-        return self.nodes.coordinator(Side(self.asynchronous), self.silent, **(self.options | options))
+        # A node that accepts a connection, and never answers, costs a thread this time-out: one after the other.
+        return self.nodes.coordinator(
+            Side(self.asynchronous), self.silent, node_timeout=0.25, **(self.options | options)
+        )
 
     @pytest.fixture(autouse=True)
     def _nodes(self, redlock_nodes: RedlockNodes) -> Iterator[None]:

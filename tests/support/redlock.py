@@ -10,7 +10,7 @@ from fencing import AsyncRedlockCoordinator, RedlockCoordinator
 from tests.support.fixtures import missing
 from tests.support.sides import Side
 
-NODE_TIMEOUT = 0.25
+NODE_TIMEOUT = 1.0
 """Seconds: far more than a node takes on a busy machine. Tests of time-outs pass their own."""
 
 
