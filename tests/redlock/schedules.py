@@ -19,7 +19,7 @@ from typing import Any
 
 from examples.servers import FakeClock, RedisServer, find_faketime
 from fencing import CoordinatorUnavailable, FencingError, GuardUnavailable, LeaseLost, NotAcquired, StaleFence
-from tests.support.redlock import RedlockNodes, cut_off_the_end, start_node
+from tests.support.redlock import TIMESTAMPS, RedlockNodes, cut_off_the_last_second, start_node
 from tests.support.servers import Proxy
 from tests.support.sides import Account, Side
 
@@ -90,7 +90,7 @@ class Schedule:
 
     def _start(self, stack: ExitStack, folder: Path) -> None:
         always = self.chance.random() < 0.2
-        args = ("--appendfsync", "always") if always else ()
+        args = (*TIMESTAMPS, *(("--appendfsync", "always") if always else ()))
         clocks = [stack.enter_context(FakeClock()) for _ in range(NODES)] if find_faketime() else []
         self.clocks = clocks if self.chance.random() < 0.4 else []
         own_clocks: Sequence[FakeClock | None] = self.clocks or [None] * NODES
@@ -210,9 +210,9 @@ class Schedule:
         self._lose(lambda server: None, keep_data=False)
 
     def _cut(self) -> None:
-        self._lose(cut_off_the_end, keep_data=True)
+        self._lose(cut_off_the_last_second, keep_data=True)
 
-    def _lose(self, damage: Callable[[RedisServer], None], *, keep_data: bool) -> None:
+    def _lose(self, damage: Callable[[RedisServer], object], *, keep_data: bool) -> None:
         """A node loses data. A majority never does in one schedule: the numbers of the others must go on growing."""
         if self._losses == NODES - QUORUM:
             return

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import threading
 import time
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -96,6 +100,35 @@ def test_without_a_majority_there_are_no_locks_and_it_is_told_in_time(side: Side
     if how != "killed":
         after = numbers_of(side, coordinator, 2)  # nothing stays taken by what arrived late
         assert [*before, *after] == sorted({*before, *after})
+
+
+@pytest.mark.thorough
+def test_a_partition_that_never_ends_costs_nothing_more_with_time(side: Side, five: Cut) -> None:
+    """Two nodes send no reply any more: no thread, connection or memory is used up by them."""
+    coordinator = five.nodes.coordinator(side, node_timeout=0.02)
+    [last] = numbers_of(side, coordinator, 1)
+    five.fail("frozen", 2)
+    used: list[tuple[int, int, int]] = []
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            began, pairs = time.monotonic(), 0
+            while time.monotonic() - began < 4 or pairs < 200:
+                [number] = numbers_of(side, coordinator, 1)
+                assert number > last
+                last, pairs = number, pairs + 1
+            gc.collect()
+            memory, _ = tracemalloc.get_traced_memory()
+            used.append((threading.active_count(), len(os.listdir("/proc/self/fd")), memory))
+    finally:
+        tracemalloc.stop()
+    first, *_, latest = used
+    assert latest[0] <= first[0]
+    assert latest[1] <= first[1] + 4, "connections to the two come and go"
+    assert latest[2] <= first[2] + 50_000, used
+    started = time.monotonic()
+    side.call(coordinator.close)
+    assert time.monotonic() - started < 5
 
 
 def test_a_late_request_leaves_nothing_behind(side: Side, five: Cut) -> None:

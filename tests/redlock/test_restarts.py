@@ -10,7 +10,7 @@ import pytest
 
 from fencing import CoordinatorUnavailable
 from fencing.redlock.calls import member_words
-from tests.support.redlock import FreshNodes, RedlockNodes, cut_off_the_end
+from tests.support.redlock import TIMESTAMPS, FreshNodes, RedlockNodes, cut_off_the_last_second
 from tests.support.sides import Side
 
 LONGEST = 0.5
@@ -61,8 +61,11 @@ def test_initialise_admits_new_nodes_at_once_and_no_others(side: Side, fresh_nod
 def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
     side: Side, fresh_nodes: FreshNodes, how: str
 ) -> None:
-    nodes = fresh_nodes(longest_ttl=LONGEST)
+    nodes = fresh_nodes(longest_ttl=LONGEST, extra_args=TIMESTAMPS if how == "cut off" else ())
     coordinator = nodes.coordinator(side)
+    if how == "cut off":
+        began = int(time.time())
+        side.wait_until(lambda: int(time.time()) > began)  # the admission must not be in the last second
     before = pair(side, coordinator)
     back = nodes.servers[0]
     if how in ("killed", "cut off"):
@@ -70,7 +73,7 @@ def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
     elif how == "stopped":
         back.stop()
     if how == "cut off":
-        cut_off_the_end(back)
+        assert cut_off_the_last_second(back)
     back.restart(keep_data=how != "empty")
     # Two members are a majority: locks go on meanwhile, and the node grants nothing.
     numbers = [pair(side, coordinator)]

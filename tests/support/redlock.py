@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -61,9 +62,17 @@ def start_node(extra_args: Sequence[str] = (), clock: FakeClock | None = None) -
     return start_redis(extra_args=extra_args, own=True, version="8", environment=clock.environment)
 
 
-def cut_off_the_end(server: RedisServer) -> None:
-    """Remove the end of the file of all writes, as a crash of the machine does. The server does not run."""
+TIMESTAMPS = ("--aof-timestamp-enabled", "yes")
+"""A server that notes in its file of all writes when each second begins."""
+
+
+def cut_off_the_last_second(server: RedisServer) -> bool:
+    """Remove the writes of its last second, as a crash of the machine does. The server does not run. False: it has
+    none."""
     data: Any = server._host
     [file] = data._data.glob("appendonlydir/*.incr.aof")
     text = file.read_bytes()
-    file.write_bytes(text[: len(text) // 2])
+    seconds = list(re.finditer(rb"(?m)^#TS:[0-9]+\r\n", text))
+    if seconds:
+        file.write_bytes(text[: seconds[-1].start()])
+    return bool(seconds)
