@@ -10,9 +10,9 @@
 #                             demo-hot-standby, demo-clock-jump, demo-redlock
 #                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator cluster"
 #   make demos                all of them, and one page with the outcomes of each side by side; two minutes
-#   make test                 all tests; at the end the slowest           ARGS="-k proxy"
+#   make test                 the tests; at the end the slowest           ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
-#   make check                linter, formatter, types, layers
+#   make check                linter, formatter, types, and the tests of the code's structure
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
 #   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite"
 #   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"
@@ -71,7 +71,7 @@ demo-failover: .venv/.demo
 	@$(BIN)/python -m examples.failover $(ARGS)
 
 test: .venv/.dev
-	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 $(ARGS)
+	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 --ignore=tests/structure $(ARGS)
 
 thorough: .venv/.dev
 	@$(PYTEST) $(SPREAD) --thorough $(ARGS)

@@ -65,6 +65,9 @@ from tests.support.sides import Account, Side, with_python_parser
 from tests.support.sql_ways import SharedWays, WayLender
 
 
+NEWEST_REDIS = next(filter(redis_found, REDIS_SERIES), REDIS_SERIES[0])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, and those alone")
 
@@ -108,9 +111,14 @@ def redis_servers() -> Iterator[RedisServers]:
         yield RedisServers(stack)
 
 
-@pytest.fixture(params=[pytest.param(series, id=f"redis-{series}") for series in reversed(REDIS_SERIES)])
+@pytest.fixture(
+    params=[
+        pytest.param(series, id=f"redis-{series}", marks=[] if series == NEWEST_REDIS else pytest.mark.thorough)
+        for series in REDIS_SERIES
+    ]
+)
 def redis_server(request: pytest.FixtureRequest, redis_servers: RedisServers) -> RedisServer:
-    """An empty Redis, shared by the run: the test runs once on each version."""
+    """An empty Redis, shared by the run: the test runs on the newest version, and in the thorough run on each other."""
     return flush(redis_servers.get(request.param))
 
 

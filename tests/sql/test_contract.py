@@ -85,7 +85,7 @@ ROWS = [
     Row("SQLite", "sqlite"),
     Row("SQLiteBegin", "sqlite", "", THOROUGH, begin="BEGIN"),
     Row("SQLiteBeginImmediate", "sqlite", "", THOROUGH, begin="BEGIN IMMEDIATE"),
-    Row("AsyncSQLite", "aiosqlite", is_async=True),
+    Row("AsyncSQLite", "aiosqlite", "", THOROUGH, is_async=True),
     Row("AsyncSQLiteBegin", "aiosqlite", "", THOROUGH, is_async=True, begin="BEGIN"),
     Row("AsyncSQLiteBeginImmediate", "aiosqlite", "", THOROUGH, is_async=True, begin="BEGIN IMMEDIATE"),
     Row("SQLAlchemyGuardBesidePsycopgGuard", "psycopg", "READ COMMITTED", THOROUGH, second="psycopg"),
