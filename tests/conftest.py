@@ -64,7 +64,6 @@ from tests.support.servers import (
 from tests.support.sides import Account, Side, with_python_parser
 from tests.support.sql_ways import SharedWays, WayLender
 
-
 NEWEST_REDIS = next(filter(redis_found, REDIS_SERIES), REDIS_SERIES[0])
 
 

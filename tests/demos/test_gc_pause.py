@@ -21,6 +21,7 @@ from tests.support.demos import ROOT, Environment, Run, run_demo
 DEMO = "examples.gc_pause"
 
 
+@pytest.mark.thorough
 def test_the_three_acts(any_redis: RedisServer, postgres_server: PostgresServer, tmp_path: Path) -> None:
     # The fixtures only say that there are servers: it starts its own.
     run = run_demo(DEMO, tmp_path, "--svg", str(tmp_path))

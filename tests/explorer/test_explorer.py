@@ -23,6 +23,9 @@ Say = Callable[[object], None]
 _LONGER = (
     "2 clients, and one that takes the lock away",
     "2 clients, most faults",
+    "2 clients, twice refused",
+    "2 clients that renew",
+    "3 clients",
     "3 clients without a lock",
     "3 clients, lost and late",
     "3 clients, new storage",

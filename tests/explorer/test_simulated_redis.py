@@ -325,7 +325,9 @@ def _aged(snapshot: Snapshot, clock_us: int) -> Snapshot:
     ["8", pytest.param("7", marks=pytest.mark.thorough), pytest.param("6.2", marks=pytest.mark.thorough)],
     indirect=True,
 )
-@pytest.mark.parametrize("name", ["2 clients, twice refused", "3 that queue, data loss"])
+@pytest.mark.parametrize(
+    "name", ["3 that queue, data loss", pytest.param("2 clients, twice refused", marks=pytest.mark.thorough)]
+)
 def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:
     """Not a sample: each distinct script call on each distinct state of a small exploration, on the real server."""
     result = explored(name)

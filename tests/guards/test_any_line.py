@@ -87,9 +87,10 @@ def test_files(tmp_path: Path, kind: type[BaseException], way: str) -> None:
     assert interrupt_each_line(guard, write, read, kind) > 40
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", [SoftTimeLimitExceeded, pytest.param(KeyboardInterrupt, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("way", ["write", pytest.param("begin", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("kind", [SoftTimeLimitExceeded, KeyboardInterrupt])
+@pytest.mark.parametrize("way", ["write", "begin"])
 def test_redis(any_redis: RedisServer, kind: type[BaseException], way: str) -> None:
     guard, direct = RedisGuard(any_redis.client(), timeout=2), any_redis.client()
 

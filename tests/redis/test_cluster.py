@@ -76,11 +76,15 @@ def test_a_slot_moves_while_one_holds_and_three_wait(side: Side, each_cluster: R
         queue.has(count)
 
     def between() -> None:
-        time.sleep(TTL / 6)  # a key stays alone for a while; renewals come every third of the ttl
+        # A lease is not renewed while its keys are apart. So that a renewal fails, they are apart for longer than the
+        # third of the ttl after which it comes; and all together for less than a ttl.
+        time.sleep(TTL / 12)
         held.append(holder.held)
 
     target = another_primary(each_cluster)
+    began = time.monotonic()
     each_cluster.move_slot(SLOT, target, between=between)
+    assert TTL / 3 < time.monotonic() - began
     assert each_cluster.primary_of("r") is target
     assert len(held) >= 5, "it had its keys there"
     assert all(held)

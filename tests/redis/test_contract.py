@@ -28,6 +28,7 @@ class Way:
         client_options: of the client.
         options: of the coordinator.
         each_version: whether it runs on each version of Redis, or on the newest one only.
+        thorough: whether the thorough run alone has it.
     """
 
     coordinator: type[RedisCoordinator] | type[AsyncRedisCoordinator]
@@ -35,6 +36,7 @@ class Way:
     client_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     each_version: bool = False
+    thorough: bool = False
 
 
 WAYS = {
@@ -52,7 +54,7 @@ WAYS = {
         options={"clock_floor": False},
     ),
     "TestRedisCoordinatorOnCluster": Way(RedisCoordinator, redis.Redis),
-    "TestAsyncRedisCoordinatorOnCluster": Way(AsyncRedisCoordinator, redis.asyncio.Redis),
+    "TestAsyncRedisCoordinatorOnCluster": Way(AsyncRedisCoordinator, redis.asyncio.Redis, thorough=True),
     "TestRedisCoordinatorOnOlderCluster": Way(RedisCoordinator, redis.Redis, client_options={"decode_responses": True}),
     "TestAsyncRedisCoordinatorOnOlderCluster": Way(
         AsyncRedisCoordinator, redis.asyncio.Redis, client_options={"decode_responses": True}
@@ -154,4 +156,5 @@ def _base_of(name: str, way: Way) -> type[_OnRedis]:
 
 
 for _name, _way in WAYS.items():
-    globals()[_name] = type(_name, (_base_of(_name, _way),), {"way": _way, "__module__": __name__})
+    _made = type(_name, (_base_of(_name, _way),), {"way": _way, "__module__": __name__})
+    globals()[_name] = pytest.mark.thorough(_made) if _way.thorough else _made

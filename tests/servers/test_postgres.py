@@ -16,6 +16,8 @@ from examples.servers import (
     start_postgres,
 )
 
+pytestmark = pytest.mark.thorough  # it tests only what other tests use
+
 
 def _query(url: str, statement: str) -> object:
     with psycopg.connect(url.replace("+psycopg", ""), connect_timeout=5) as connection:

@@ -19,6 +19,8 @@ from storage_guards import SQLAlchemyGuard
 from tests.support import wait_until
 from tests.support.servers import start_mariadb
 
+pytestmark = pytest.mark.thorough
+
 ADD = text("UPDATE orders SET total = total + 1")
 FAKETIME = [
     Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
@@ -134,7 +136,7 @@ class MariaDBPair:
 Pair = PostgreSQLPair | MariaDBPair
 
 
-@pytest.fixture(params=[PostgreSQLPair, pytest.param(MariaDBPair, marks=pytest.mark.thorough)])
+@pytest.fixture(params=[PostgreSQLPair, MariaDBPair])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     with ExitStack() as stack:
         try:
@@ -197,7 +199,7 @@ class Clock:
         made.replace(self._file)
 
 
-@pytest.fixture(params=[start_postgres, pytest.param(start_mariadb, marks=pytest.mark.thorough)])
+@pytest.fixture(params=[start_postgres, start_mariadb])
 def clocked(request: pytest.FixtureRequest) -> Iterator[tuple[Shop, Clock]]:
     """A server whose clock the test sets."""
     library = next((path for path in FAKETIME if path.exists()), None)

@@ -16,7 +16,7 @@ SEED = int(os.environ.get("FENCING_SEED", 0)) or random.randrange(1, 2**32)
 @pytest.mark.parametrize(
     ("faults", "seconds"),
     [
-        pytest.param(False, 0.5, id="without faults"),
+        pytest.param(False, 0.5, id="without faults", marks=pytest.mark.thorough),
         pytest.param(True, 2.0, id="with faults", marks=pytest.mark.thorough),
         pytest.param(False, 10.0, id="without faults, for longer", marks=pytest.mark.thorough),
         pytest.param(True, 20.0, id="with faults, for longer", marks=pytest.mark.thorough),
