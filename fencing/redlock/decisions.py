@@ -49,6 +49,12 @@ class Ask(NamedTuple):
     nodes: tuple[int, ...]
 
 
+class Undecided(NamedTuple):
+    """No majority granted the lock in time, and nobody is known to hold it; ``text`` says what was counted."""
+
+    text: str
+
+
 class Implausible(NamedTuple):
     """A node refused the number."""
 
@@ -56,7 +62,7 @@ class Implausible(NamedTuple):
     ceiling: int
 
 
-Decision = Held | Confirm | Refused | Ask | Implausible
+Decision = Held | Confirm | Refused | Ask | Undecided | Implausible
 
 
 def vote(reply: Any) -> Hashable:
@@ -86,7 +92,7 @@ def check_answered(replies: Replies, least: int) -> None:
     refused = [each for each in failures if isinstance(each, CoordinatorUnavailable)]
     if refused and replied + len(lost) < least:
         raise refused[0]
-    cause = lost[0] if lost else failures[0]
+    cause = next((each for each in lost if each.may_have_run), lost[0] if lost else failures[0])
     text = f"{replied} of {len(replies)} nodes answered, and {least} are needed; {str(cause) or type(cause).__name__}"
     raise NoReply(TimeoutError(text), may_have_run=any(each.may_have_run for each in lost)) from cause
 
@@ -107,13 +113,14 @@ def check_settings(replies: Replies, longest_ms: int, restart_wait: bool) -> Non
             )
 
 
-def decide_grant(replies: Replies, quorum: int, digest: str) -> Decision:
+def decide_grant(replies: Replies, quorum: int, digest: str, *, may_ask: bool = True) -> Decision:
     """Return what the replies of a script that grants mean.
 
     Args:
         replies: of lua/acquire.lua, lua/remint.lua or lua/force_release.lua.
         quorum: how many nodes are a majority.
         digest: the digest of the caller's token.
+        may_ask: whether the caller may ask nodes again.
     """
     for reply in replies:  # mostly the first one decides
         if type(reply) is bytes and replies.count(reply) >= quorum:
@@ -135,13 +142,24 @@ def decide_grant(replies: Replies, quorum: int, digest: str) -> Decision:
     holders = Counter(reply[3].decode() for _, reply in taken)
     strongest = max(holders.items(), key=lambda each: (each[1], -int(each[0], 16)), default=("", 0))
     is_split = numbers and strongest[1] < quorum and len(numbers) + len(taken) >= quorum
-    if is_split and (len(numbers), strongest[0]) > (strongest[1], digest):  # a tie: the smaller digest
+    is_ahead = is_split and (len(numbers), strongest[0]) > (strongest[1], digest)  # a tie: the smaller digest
+    if is_ahead and may_ask:
         return Ask(tuple(i for i, _ in taken))
     waiting = min((int(reply[1]) for _, reply in back), default=None)
+    is_missing = not taken or any(isinstance(reply, Exception) for reply in replies)
+    if waiting is None and strongest[1] < quorum and (is_ahead or is_missing):
+        return Undecided(_counted(len(numbers), taken, len(replies)))
     if not taken:
         are_new = not numbers and bool(back) and all(reply[2] == b"0" for _, reply in back)
         return Refused(None, None, waiting, are_new)
     return _refusal([reply for _, reply in taken if reply[3].decode() == strongest[0]], waiting)
+
+
+def _counted(granted: int, taken: Sequence[tuple[int, Any]], nodes: int) -> str:
+    """Describe a round that nobody has won."""
+    owners = ", ".join(sorted({repr(reply[2].decode("utf-8", "replace")) for _, reply in taken}))
+    others = f", {len(taken)} had granted it to {owners}" if taken else ""
+    return f"{granted} of {nodes} nodes granted it{others}, and {nodes - granted - len(taken)} did not answer in time"
 
 
 def _refusal(taken: Sequence[Any], waiting_ms: int | None) -> Refused:

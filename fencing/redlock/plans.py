@@ -34,6 +34,7 @@ from fencing.redlock.decisions import (
     Implausible,
     Refused,
     Replies,
+    Undecided,
     check_settings,
     decide_grant,
     decide_holder,
@@ -92,12 +93,20 @@ class RedlockPlans(Backend):
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
+        failures = 0
         while True:
             if self.ready:
                 yield from self.plan_admit()
             decision, sent_at = yield from self._plan_grant(ACQUIRE, resource, token, (), settings, floor, deadline)
             if isinstance(decision, Held):
                 return _grant(resource, decision, token, settings, sent_at)
+            if isinstance(decision, Undecided):
+                failures += 1
+                yield Sleep(max(min(BACKOFF.pause(failures), deadline - self.clock()), 0.0))
+                if self.clock() < deadline:
+                    continue
+                hint = f"retry, and if it happens again, pass a longer node_timeout than {self.node_timeout:g} s"
+                raise self._no_majority(resource, f"{decision.text}; {hint}")
             assert isinstance(decision, Refused)
             if decision.waiting_ms is None or decision.owner is not None or decision.remaining_ms is not None:
                 left = decision.remaining_ms
@@ -112,7 +121,8 @@ class RedlockPlans(Backend):
     def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
         grant = yield from self._plan_take(FORCE_RELEASE, resource, token, (), settings, floor, deadline)
         if grant is None:
-            raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
+            text = f"no majority granted {resource!r} in time, or it keeps changing hands; retry"
+            raise CoordinatorUnavailable(text, resource=resource, address=self.address)
         return grant
 
     def plan_renew(
@@ -203,11 +213,7 @@ class RedlockPlans(Backend):
                 if refused.are_new
                 else f"nodes came back from a restart, and the next one takes part in {seconds:.3g} s; retry then"
             )
-            raise CoordinatorUnavailable(
-                f"no majority for {about!r}: {text}",
-                resource=about,
-                address=self.address,
-            )
+            raise self._no_majority(about, text)
         yield Sleep(max(seconds, self.node_timeout))
         yield from self.plan_admit()
 
@@ -273,8 +279,8 @@ class RedlockPlans(Backend):
         call = grant_call(script, resource, token, args)
         answer = yield from self._plan_answer(call, resource, settings, deadline, may_take=token)
         sent_at, replies = answer.sent_at, list(answer.value)
-        for _ in range(MOST_ASKS):
-            decision = decide_grant(replies, self.quorum, digest_of(token))
+        for asks_left in reversed(range(MOST_ASKS + 1)):
+            decision = decide_grant(replies, self.quorum, digest_of(token), may_ask=asks_left > 0)
             if not isinstance(decision, Ask):
                 break
             yield Sleep(self.node_timeout / 4)
@@ -283,12 +289,14 @@ class RedlockPlans(Backend):
                 replies[i] = again[i]
         if isinstance(decision, Confirm):
             decision = yield from self._plan_confirm(decision, resource, token, settings)
-        if isinstance(decision, Held) and self.clock() < settings.deadline(sent_at):
-            return decision, sent_at
+        if isinstance(decision, Held):
+            if self.clock() < settings.deadline(sent_at):
+                return decision, sent_at
+            decision = Undecided("a majority granted it, but its ttl was over before that was known")
         yield from self._plan_undo(replies, resource, token)
         if isinstance(decision, Implausible):
             raise MarkImplausible(resource=resource, number=decision.number, ceiling=decision.ceiling)
-        return decision if isinstance(decision, Refused) else Refused(None, None), sent_at
+        return decision, sent_at
 
     def _plan_confirm(self, decision: Confirm, resource: str, token: str, settings: Settings) -> Plan[Decision]:
         """Raise the lower numbers to the highest one, where the lock is still the token's."""
@@ -296,7 +304,10 @@ class RedlockPlans(Backend):
         needed = self.quorum - decision.agreed
         replies: Replies = yield self._fanout(call, decision.nodes, quorum=needed, least=0)
         confirmed = sum(reply == b"r" for reply in replies)
-        return Held(decision.number) if confirmed >= needed else Refused(None, None)
+        if confirmed >= needed:
+            return Held(decision.number)
+        agreed = decision.agreed + confirmed
+        return Undecided(f"a majority granted it, but only {agreed} of {self.nodes} nodes confirmed the number in time")
 
     def _plan_undo(self, replies: Replies, resource: str, token: str) -> Plan[None]:
         """Release what nodes granted, or may grant: a time-out has been followed by a release already."""
@@ -322,8 +333,13 @@ class RedlockPlans(Backend):
         return None
 
     def _too_few(self, replies: Replies, about: str) -> CoordinatorUnavailable:
-        text = "nodes came back from a restart" if any(type(reply) is list for reply in replies) else "they disagree"
-        return CoordinatorUnavailable(f"no majority for {about!r}: {text}; retry", resource=about, address=self.address)
+        came_back = any(type(reply) is list for reply in replies)
+        return self._no_majority(
+            about, ("nodes came back from a restart" if came_back else "they disagree") + "; retry"
+        )
+
+    def _no_majority(self, about: str, text: str) -> CoordinatorUnavailable:
+        return CoordinatorUnavailable(f"no majority for {about!r}: {text}", resource=about, address=self.address)
 
 
 def _is_stranger(reply: Any) -> bool:

@@ -15,6 +15,7 @@ from fencing.redlock.decisions import (
     Confirm,
     Held,
     Refused,
+    Undecided,
     check_answered,
     decide_grant,
     decide_renewals,
@@ -42,8 +43,15 @@ def test_different_numbers_are_confirmed_where_they_are_lower() -> None:
 def test_split_votes_go_to_the_caller_with_most_nodes() -> None:
     assert decide_grant([b"7", b"7", taken(SMALLER), taken(LARGER), None], 3, MINE) == Ask((2, 3))
     assert decide_grant([b"7", b"7", taken(LARGER), taken(LARGER), LOST], 3, MINE) == Ask((2, 3)), "a tie"
-    lost = decide_grant([b"7", b"7", taken(SMALLER), taken(SMALLER, 1500), LOST], 3, MINE)
+    lost = decide_grant([b"7", b"7", taken(SMALLER), taken(SMALLER, 1500), taken(LARGER)], 3, MINE)
     assert lost == Refused(1500, "me"), "the smaller digest wins a tie"
+
+
+def test_nobody_holds_it_where_nobody_is_known_to_have_a_majority() -> None:
+    counted = Undecided("2 of 5 nodes granted it, 2 had granted it to 'me', and 1 did not answer in time")
+    assert decide_grant([b"7", b"7", taken(SMALLER), taken(SMALLER), LOST], 3, MINE) == counted
+    assert decide_grant([b"7", b"7", taken(LARGER), taken(LARGER), LOST], 3, MINE, may_ask=False) == counted
+    assert decide_grant([b"7", *[taken(SMALLER)] * 3, LOST], 3, MINE) == Refused(1000, "me")
 
 
 def test_nodes_that_came_back_name_the_shortest_wait() -> None:

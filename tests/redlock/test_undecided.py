@@ -1,0 +1,124 @@
+"""Rounds that nobody wins, on slow nodes or in a slow process: nobody is named as the holder."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from fencing import CoordinatorUnavailable
+from fencing.kernel.effects import Sleep
+from fencing.kernel.retry import NoReply
+from fencing.locks.backend import Taken
+from fencing.locks.holding import Grant
+from fencing.locks.settings import Settings
+from fencing.redis.keys import keys_of
+from fencing.redis.scripts import RELEASE
+from fencing.redlock.calls import Fanout
+from fencing.redlock.plans import RedlockPlans
+from fencing.redlock.scripts import ACQUIRE, RENEW
+from tests.support.redis_requests import asks_for
+from tests.support.redlock import FreshNodes
+from tests.support.servers import Proxy
+from tests.support.sides import Side
+
+LOST = NoReply(TimeoutError("no reply in time"), may_have_run=True)
+MINE, OTHER = [b"7", b"7"], [[b"taken", 900, b"worker-1", digest] for digest in (b"1" * 16, b"2" * 16)]
+
+
+class World:
+    """Nodes that give the same replies at first, or always, and then grant. Time passes only here."""
+
+    def __init__(self, first: list[Any], confirmations: list[Any], *, slow: float, always: bool) -> None:
+        self.first, self.confirmations, self.slow, self.always = first, confirmations, slow, always
+        self.now, self.acquires = 0.0, 0
+        plans = self.plans = RedlockPlans()
+        plans.nodes, plans.ready, plans.node_timeout = len(first), set(), 0.05
+        plans.longest_ttl, plans.clock_floor, plans.address = 0.3, False, "here"
+        plans.clock = lambda: self.now
+
+    def perform(self, effect: Any) -> Any:
+        if isinstance(effect, Sleep):
+            self.now += effect.seconds
+            return None
+        assert isinstance(effect, Fanout)
+        replies: list[Any] = [None] * self.plans.nodes
+        if effect.script is RENEW:
+            replies = self.confirmations
+        elif effect.script is ACQUIRE:
+            bad = self.acquires == 0 or self.always
+            self.now += self.slow if bad else 0.001
+            self.acquires += effect.least > 0
+            replies = self.first if bad else [b"9"] * self.plans.nodes
+        else:
+            assert effect.script is RELEASE
+        return replies
+
+    def acquire(self) -> Grant | Taken:
+        settings = Settings(ttl=0.3, owner="me")
+        plan = self.plans.plan_acquire("r", "t" * 22, settings, floor=0, deadline=1.0)
+        result = None
+        try:
+            while True:
+                result = self.perform(plan.send(result))
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("first", "confirmations", "slow", "text"),
+    [
+        ([b"7", b"8", b"6"], [LOST, None, LOST], 0.001, "but only 1 of 3 nodes confirmed the number in time"),
+        ([b"7", b"7", b"7"], [], 0.3, "its ttl was over before that was known"),
+        (
+            [*MINE, OTHER[0], OTHER[0], LOST],
+            [],
+            0.001,
+            "2 of 5 nodes granted it, 2 had granted it to 'worker-1', and 1 did not answer in time",
+        ),
+        (
+            [*MINE, OTHER[0], OTHER[1], LOST],
+            [],
+            0.001,
+            "2 of 5 nodes granted it, 2 had granted it to 'worker-1', and 1 did not answer in time",
+        ),
+    ],
+    ids=["unconfirmed", "late", "a tie", "split"],
+)
+def test_it_is_tried_again_and_then_told(first: list[Any], confirmations: list[Any], slow: float, text: str) -> None:
+    world = World(first, confirmations, slow=slow, always=True)
+    with pytest.raises(
+        CoordinatorUnavailable, match=r"no majority for 'r'.*longer node_timeout than 0\.05 s"
+    ) as raised:
+        world.acquire()
+    assert text in str(raised.value)
+    assert 1 <= world.now < 1.5
+    once = World(first, confirmations, slow=slow, always=False)
+    granted = once.acquire()
+    assert isinstance(granted, Grant)
+    assert granted.fence.number == 9
+    assert once.acquires == 2
+
+
+@pytest.mark.parametrize("times", [1, 10_000])
+def test_a_confirmation_without_a_reply_is_no_holder(side: Side, fresh_nodes: FreshNodes, times: int) -> None:
+    """Each node has another number, and the requests to confirm the highest one are lost."""
+    nodes = fresh_nodes(longest_ttl=60.0)
+    with ExitStack() as stack:
+        for server, number in zip(nodes.servers, (5, 3, 1), strict=True):
+            with server.client() as client:
+                client.set(keys_of("r").counter, number)
+        proxies = [stack.enter_context(Proxy(server.host, server.port)) for server in nodes.servers]
+        for proxy in proxies[1:]:
+            proxy.drop_request_when(lambda request: asks_for(RENEW, request), times=times)
+        urls = [proxy.url(server.url) for proxy, server in zip(proxies, nodes.servers, strict=True)]
+        coordinator = nodes.coordinator(side, urls, ttl=0.6, clock_floor=False)
+        if times == 1:
+            lease = side.call(coordinator.acquire, "r", timeout=0)
+            assert lease.fence.number > 6
+            side.call(lease.release)
+        else:
+            error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0)
+            assert "no majority for 'r': a majority granted it, but only 1 of 3 nodes confirmed" in str(error)
+            side.expect(CoordinatorUnavailable, coordinator.try_acquire, "r")
