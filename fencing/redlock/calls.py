@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -13,6 +12,8 @@ from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulks, script_call, size_of
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL, Script
 from fencing.redlock.scripts import HIGHEST, HOLDER, JOIN, RENEW
+
+_new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 
 FOR_ANYONE = frozenset((RELEASE.name, RELEASE_SEVERAL.name, HOLDER.name))
 """The scripts that a node runs whether it is a member or not. All others end with the words of ``member.lua``."""
@@ -71,18 +72,29 @@ def _grant_keys(resource: str) -> tuple[str, ...]:
     return (names.lock, names.holder, names.counter)
 
 
-def grant_call(script: Script, resource: str, token: str, args: Arguments) -> Call:
-    """Return a call of a script that grants; ``args``: those of ``grant.lua`` after the token."""
-    keys, head = _grant_head(script, resource, len(args), size_of(token))
-    return Call(Form(script, keys, args, head, b"\r\n" + bulks(args), ""), token)
+def grant_call(
+    script: Script, resource: str, token: str, args: Arguments, proposal: int, more: tuple[str, ...] = ()
+) -> Call:
+    """Return a call of a script that grants.
+
+    ``args``: those of ``grant.lua`` between the token and the proposal; ``more``: those behind it.
+    """
+    keys, head, tail = _grant_form(script, resource, args, len(more), size_of(token))
+    text = str(proposal)
+    tail += f"${len(text)}\r\n{text}\r\n".encode()
+    if more:
+        tail += bulks(more)
+    return _new(Call, (_new(Form, (script, keys, (*args, proposal, *more), head, tail, "")), token, 0.0, False))
 
 
 @lru_cache(maxsize=8192)
-def _grant_head(script: Script, resource: str, count: int, token_size: int) -> tuple[tuple[str, ...], bytes]:
-    """Return the keys of a script that grants, and the bytes of its call up to the token."""
+def _grant_form(
+    script: Script, resource: str, args: Arguments, more: int, token_size: int
+) -> tuple[tuple[str, ...], bytes, bytes]:
+    """Return the keys of a script that grants, and the bytes of its call before and behind the token."""
     keys = _grant_keys(resource)
-    form = form_of(script, keys, (), "", token_size=token_size, more=count + 1)
-    return keys, form.head
+    form = form_of(script, keys, args, "", token_size=token_size, more=more + 2)  # the proposal, and words of a member
+    return keys, form.head, form.tail
 
 
 def renew_call(fences: Sequence[Fence], milliseconds: int | str) -> Call:
@@ -117,9 +129,3 @@ def highest_call() -> Call:
 def join_call(seed: int, *, at_once: bool) -> Call:
     """Return the call that admits a node."""
     return _member_call(JOIN, (), (seed, int(at_once)))
-
-
-@lru_cache(maxsize=1024)
-def digest_of(token: str) -> str:
-    """Return what stands for a token in the replies of nodes."""
-    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 import weakref
+from collections import deque
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -73,7 +74,14 @@ class FanoutConnections(Connections):
                     bundle = self._free.pop()
                 except IndexError:
                     bundle = self._wait_for_connection(fanout.timeout)
-            replies = self._exchange_all(bundle, fanout)
+            exchange = Exchange(self.nodes, bundle, fanout)
+            try:
+                exchange.run()
+            except BaseException:
+                exchange.abandon()
+                raise
+            if call.token is not None and (exchange.owes or self._owing):
+                self._note_owing(call.token, bundle)
         except NoReply as failure:  # no bundle was free in time
             if fanout.least:
                 raise
@@ -86,33 +94,20 @@ class FanoutConnections(Connections):
                 self._take_back(bundle)
         if call.form.script is RELEASE_SEVERAL:
             self._release_behind(fanout, bundle)
-        check_answered(replies, fanout.least)
-        return replies
-
-    def _exchange_all(self, bundle: Bundle, fanout: Fanout) -> list[Any]:
-        exchange = Exchange(self.nodes, bundle, fanout)
-        try:
-            exchange.send()
-            exchange.wait()
-            exchange.end()
-        except BaseException:
-            exchange.abandon()
-            raise
-        token = fanout.call.token
-        if token is not None:
-            if bundle.owes:
-                self._owing[token] = bundle.reference
-                if len(self._owing) > MOST_TOKENS:
-                    self._forget_oldest()
-            else:
-                self._owing.pop(token, None)
+        if not exchange.decided or fanout.quorum < fanout.least:
+            check_answered(exchange.replies, fanout.least)
         return exchange.replies
 
-    def _forget_oldest(self) -> None:
-        try:
-            self._owing.pop(next(iter(self._owing)), None)
-        except (RuntimeError, StopIteration):
-            pass  # another thread changes it; the next call tries again
+    def _note_owing(self, token: str, bundle: Bundle) -> None:
+        if not bundle.owes():
+            self._owing.pop(token, None)
+            return
+        self._owing[token] = bundle.reference
+        if len(self._owing) > MOST_TOKENS:
+            try:
+                self._owing.pop(next(iter(self._owing)), None)  # the oldest
+            except (RuntimeError, StopIteration):
+                pass  # another thread changes it; the next call tries again
 
     def _release_behind(self, fanout: Fanout, bundle: Bundle) -> None:
         """Release locks once more, behind their requests, where another bundle owes replies to those."""
@@ -129,8 +124,9 @@ class FanoutConnections(Connections):
             super()._take_back(connection)
         else:
             self._free.appendleft(connection)  # the last one that a call without a wish takes
-        for wake in list(bundle.wanted)[:1]:  # a thread first says that it waits, and then looks for its bundle
-            wake.set()
+        if bundle.wanted:  # a thread first says that it waits, and then looks for its bundle
+            for wake in list(bundle.wanted)[:1]:
+                wake.set()
 
     def _new_connection(self) -> Any:
         with self._lock:
@@ -146,20 +142,23 @@ class FanoutConnections(Connections):
 
     def _wait_for_bundle(self, bundle: Bundle, seconds: float) -> Bundle:
         """Wait for this very bundle."""
+        free: deque[Any] = self._free
+        try:
+            free.remove(bundle)
+            return bundle
+        except ValueError:
+            pass  # another call uses it
         deadline, wake = time.monotonic() + max(seconds, LEAST_WAIT_SECONDS), Wake()
         try:
+            bundle.wanted.append(wake)
             while True:
                 try:
-                    self._free.remove(bundle)  # type: ignore[arg-type]
+                    free.remove(bundle)
                     return bundle
                 except ValueError:
-                    pass  # another call uses it
-                if time.monotonic() > deadline:
-                    raise NoReply(TimeoutError("its connections were busy"), may_have_run=False)
-                if wake not in bundle.wanted:
-                    bundle.wanted.append(wake)
-                else:
-                    wake.wait(LOST_WAKE_SECONDS)
+                    if time.monotonic() > deadline:
+                        raise NoReply(TimeoutError("its connections were busy"), may_have_run=False) from None
+                wake.wait(LOST_WAKE_SECONDS)
         finally:
             if wake in bundle.wanted:
                 bundle.wanted.remove(wake)

@@ -110,6 +110,8 @@ class NodeConnection(LoopConnection):
         return bytes_for(request.call, self._member, by_text=request.by_text)
 
     def _on_reply(self, reply: Any) -> None:
+        if self._index in self._nodes.failing:
+            self._nodes.replied(self._index)
         self._nodes.note(self._index, reply)
         super()._on_reply(reply)
 
@@ -177,7 +179,7 @@ class _Collector:
         self.check(decided=self._votes[said] >= self._fanout.quorum)
 
     def on_failure(self, index: int, error: Exception) -> None:
-        self._nodes.health[index].failed(time.monotonic())
+        self._nodes.failed(index, time.monotonic())
         self.replies[index] = error
         self.waiting.discard(index)
         self.check(decided=False)
@@ -241,7 +243,7 @@ class AsyncFanoutConnections:
         return collector.replies
 
     async def _greet_unknown(
-        self, connections: list[NodeConnection], collector: _Collector, chosen: list[int], deadline: float
+        self, connections: list[NodeConnection], collector: _Collector, chosen: tuple[int, ...], deadline: float
     ) -> None:
         """Wait for the first connections, so that a node that cannot be one is told at the first use."""
         unknown = [index for index in chosen if self._nodes.is_unknown(index)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
@@ -113,13 +114,18 @@ def check_settings(replies: Replies, longest_ms: int, restart_wait: bool) -> Non
             )
 
 
-def decide_grant(replies: Replies, quorum: int, digest: str, *, may_ask: bool = True) -> Decision:
+def digest_of(token: str) -> str:
+    """Return what stands for a token in the replies of nodes."""
+    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]
+
+
+def decide_grant(replies: Replies, quorum: int, token: str, *, may_ask: bool = True) -> Decision:
     """Return what the replies of a script that grants mean.
 
     Args:
         replies: of lua/acquire.lua, lua/remint.lua or lua/force_release.lua.
         quorum: how many nodes are a majority.
-        digest: the digest of the caller's token.
+        token: the caller's.
         may_ask: whether the caller may ask nodes again.
     """
     for reply in replies:  # mostly the first one decides
@@ -142,7 +148,7 @@ def decide_grant(replies: Replies, quorum: int, digest: str, *, may_ask: bool = 
     holders = Counter(reply[3].decode() for _, reply in taken)
     strongest = max(holders.items(), key=lambda each: (each[1], -int(each[0], 16)), default=("", 0))
     is_split = numbers and strongest[1] < quorum and len(numbers) + len(taken) >= quorum
-    is_ahead = is_split and (len(numbers), strongest[0]) > (strongest[1], digest)  # a tie: the smaller digest
+    is_ahead = is_split and (len(numbers), strongest[0]) > (strongest[1], digest_of(token))  # a tie: the smaller digest
     if is_ahead and may_ask:
         return Ask(tuple(i for i, _ in taken))
     waiting = min((int(reply[1]) for _, reply in back), default=None)

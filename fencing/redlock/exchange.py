@@ -9,7 +9,7 @@ import ssl
 import time
 import weakref
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
@@ -29,18 +29,36 @@ from fencing.redlock.nodes import INFO, LOADS, STALLED_SECONDS, Nodes
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
+FRESH_SECONDS = 1.0
+"""A connection that was used within so many seconds is believed to be open."""
+
+Expected = tuple[Call | None, float]
+"""A reply that is missing: the call (None: its reply is dropped), and when the caller stopped waiting for it; infinity:
+it still waits."""
+
+
+def not_reading() -> RedisError:
+    return RedisError("the server does not read")
+
 
 class NodeConnection(LazyConnection):
-    """A connection to one node, and the replies that it still owes."""
+    """A connection to one node, and the replies that it still owes, in order.
 
-    __slots__ = ("expected", "member", "since", "sock")
+    Attributes:
+        reads_ahead: whether there may be bytes of which the kernel knows nothing: TLS reads whole records.
+        used: when it was last good; minus infinity: it is closed.
+    """
+
+    __slots__ = ("expected", "member", "reader", "reads_ahead", "sock")
 
     def __init__(self) -> None:
         super().__init__()
+        self.used = -math.inf
         self.sock: Any = None
+        self.reader: Any = None
+        self.reads_ahead = False
         self.member = b""
-        self.expected: list[tuple[Call, bool] | None] = []  # in order; None: the reply is dropped; True: it is awaited
-        self.since = 0.0  # when the oldest reply that is dropped was given up
+        self.expected: list[Expected] = []
 
     def greet(self, connection: Any, seconds: float) -> Any:
         """Connect, and return the reply to the first question."""
@@ -54,30 +72,13 @@ class NodeConnection(LazyConnection):
         if self.sock is None:
             raise CoordinatorUnavailable("this version of redis-py hides its sockets; install one that was tested")
         self.sock.settimeout(0)
+        self.reader, self.reads_ahead = self._reader, self._fd is None
         return reply
 
     def send(self, data: bytes) -> None:
         """Write all of it. A socket whose buffer is full has a server that does not read."""
-        sent = self.sock.send(data)
-        if sent != len(data):
-            raise RedisError("the server does not read")
-
-    def receive(self) -> list[Any]:
-        """Return the replies that have arrived."""
-        replies: list[Any] = []
-        reader = self._reader
-        while True:
-            try:
-                data = self.sock.recv(READ_BYTES)
-            except WOULD_BLOCK:
-                return replies
-            if not data:
-                raise RedisError("Connection closed by server.")
-            reader.feed(data)
-            while (reply := reader.gets()) is not INCOMPLETE:
-                replies.append(reply)
-            if len(data) < READ_BYTES and self._fd is not None:  # TLS may have read ahead
-                return replies
+        if self.sock.send(data) != len(data):
+            raise not_reading()
 
 
 class Poll:
@@ -112,25 +113,30 @@ class Bundle:
     """One connection to each node.
 
     Attributes:
+        closed: the indices of the connections that are not open.
         wanted: the threads that wait for this very bundle, in order.
         reference: a weak reference to this bundle.
     """
 
     def __init__(self, count: int) -> None:
         self.nodes = [NodeConnection() for _ in range(count)]
+        self.closed = set(range(count))
         self.wanted: deque[Wake] = deque()
         self.reference = weakref.ref(self)
         self._poll = Poll()
         self.select = self._poll.select
 
-    @property
     def owes(self) -> bool:
-        """Whether replies are missing."""
-        return any(node.expected for node in self.nodes)
+        """Return whether replies are missing."""
+        for node in self.nodes:  # noqa: SIM110 - any() takes longer
+            if node.expected:
+                return True
+        return False
 
     def register(self, index: int) -> None:
         """Note that a connection was opened."""
         self._poll.register(self.nodes[index].sock, index)
+        self.closed.discard(index)
 
     def close(self) -> None:
         """Close all connections."""
@@ -140,169 +146,225 @@ class Bundle:
     def close_node(self, index: int) -> None:
         """Close the connection to one node."""
         node = self.nodes[index]
+        self.closed.add(index)
         if node.sock is not None:
             try:
                 self._poll.unregister(node.sock)
             except (KeyError, ValueError, OSError):
                 pass  # it was closed before
-        node.sock = None
+        node.sock, node.used = None, -math.inf
         node.close()
 
 
 class Exchange:
-    """One fan-out over one bundle."""
+    """One fan-out over one bundle. What it does for each reply is most of what a lock costs its thread: few calls.
+
+    Attributes:
+        decided: whether enough nodes agreed.
+        owes: whether a node that was asked owes its reply.
+        replies: the result: see ``Fanout``.
+    """
+
+    __slots__ = (
+        "_awaited",
+        "_bundle",
+        "_call",
+        "_fanout",
+        "_nodes",
+        "_votes",
+        "_waiting",
+        "decided",
+        "owes",
+        "replies",
+    )
 
     def __init__(self, nodes: Nodes, bundle: Bundle, fanout: Fanout) -> None:
-        self.nodes, self.bundle, self.fanout = nodes, bundle, fanout
-        self.call = fanout.call
-        self.deadline = 0.0
+        self._nodes, self._bundle, self._fanout = nodes, bundle, fanout
+        self._call = fanout.call
+        self._awaited: Expected = (fanout.call, math.inf)
+        self._waiting: set[int] = set()
+        self._votes: dict[Hashable, int] = {}
         self.replies: list[Any] = [None] * nodes.count
-        self.waiting: set[int] = set()
-        self.votes: dict[Hashable, int] = {}
         self.decided = fanout.quorum <= 0
+        self.owes = False
 
-    def send(self) -> None:
+    def run(self) -> None:
+        """Send the call, and read replies until enough agree, all have replied, or the time is up."""
+        self._send()
+        # Counted from here: new connections to some nodes must not use up the time of the others.
+        left = max(self._fanout.timeout, LEAST_SECONDS)
+        deadline = time.monotonic() + left
+        while self._waiting and not self.decided:
+            self._read(self._bundle.select(left))
+            if left <= 0:
+                break
+            left = max(deadline - time.monotonic(), 0.0)
+        if self._waiting:
+            self.owes = True
+            self._give_up()
+
+    def _send(self) -> None:
         now = time.monotonic()
-        fanout, nodes = self.fanout, self.bundle.nodes
-        chosen = self.nodes.chosen(fanout, now)
-        data, is_for_anyone = self.call.packed, fanout.is_for_anyone
-        indices: Sequence[int] = fanout.nodes
-        if None in [node.sock for node in nodes]:
-            indices = sorted(indices, key=lambda i: nodes[i].sock is None)  # opening takes time
-        for index in indices:
-            node = nodes[index]
-            is_chosen = index in chosen
-            if not is_chosen and (node.sock is None or not is_for_anyone):
-                self.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
-                continue
+        fanout, bundle, waiting, awaited = self._fanout, self._bundle, self._waiting, self._awaited
+        asked = fanout.nodes if not bundle.closed else sorted(fanout.nodes, key=bundle.closed.__contains__)
+        chosen = self._nodes.chosen(fanout, now)
+        all_are_chosen = len(chosen) == len(asked)
+        data, is_for_anyone = self._call.packed, fanout.is_for_anyone
+        fresh_since, owes_since = now - FRESH_SECONDS, now - fanout.timeout
+        for index in asked:  # those that must be opened come last: opening takes time
+            node = bundle.nodes[index]
+            expected = node.expected
             try:
-                if is_chosen:
-                    may_be_stale = node.sock is None or node.expected or now - node.used >= 1.0
-                    if may_be_stale and (node.sock is None or self._is_stale(index, node, now)):
-                        self._open(index, node)
-                self.waiting.add(index)
-                node.expected.append((self.call, True))
-                node.send(data if is_for_anyone else data + node.member)
+                is_ready = all_are_chosen and node.used > fresh_since and not (expected and expected[0][1] < owes_since)
+                if not is_ready and not self._prepare(index, node, index in chosen, now):
+                    continue
+                waiting.add(index)
+                node.expected.append(awaited)
+                packed = data if is_for_anyone else data + node.member
+                if node.sock.send(packed) != len(packed):
+                    raise not_reading()
             except CoordinatorUnavailable as error:
-                if self.nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
+                if self._nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
                     raise
                 self._failed(index, error)
             except (NoReply, RedisError, OSError) as error:
                 raise_interruption(error)
                 self._failed(index, error)
-        # Counted from here: new connections to some nodes must not use up the time of the others.
-        self.deadline = time.monotonic() + max(self.fanout.timeout, LEAST_SECONDS)
+
+    def _prepare(self, index: int, node: NodeConnection, is_chosen: bool, now: float) -> bool:
+        """Open a connection that is of no more use, if the node is chosen. Return whether to send the call to it."""
+        if is_chosen:
+            if node.sock is None or self._is_stale(index, node, now):
+                self._open(index, node)
+            return True
+        if node.sock is not None and self._fanout.is_for_anyone:
+            return True
+        self.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
+        return False
 
     def _is_stale(self, index: int, node: NodeConnection, now: float) -> bool:
         """Return whether a connection that was idle, or owes replies, is of no more use."""
-        self._read(index)
+        self._read((index,))
         if node.sock is None:
             return True
-        if node.expected and now - node.since > self.fanout.timeout:
-            self.nodes.health[index].failed(now)
-            return now - node.since > max(STALLED_SECONDS, self.fanout.timeout)
-        return False
+        owes_since = node.expected[0][1] if node.expected else now
+        if now - owes_since > self._fanout.timeout:
+            self._nodes.failed(index, now)
+        return now - owes_since > max(STALLED_SECONDS, self._fanout.timeout)
 
     def _open(self, index: int, node: NodeConnection) -> None:
-        self.bundle.close_node(index)
-        factory = self.nodes.factories[index]
-        seconds = factory.limit_seconds(self.fanout.timeout)
+        self._bundle.close_node(index)
+        factory = self._nodes.factories[index]
+        seconds = factory.limit_seconds(self._fanout.timeout)
         try:
-            node.member = self.nodes.greeted(index, node.greet(factory.make(), seconds))
+            node.member = self._nodes.greeted(index, node.greet(factory.make(), seconds))
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_connect_error(error, factory.address) from error
         node.used = time.monotonic()
-        self.bundle.register(index)
+        self._bundle.register(index)
 
-    def wait(self) -> None:
-        """Read replies until enough agree, all have replied, or the time is up."""
-        while self.waiting and not self.decided:
-            left = self.deadline - time.monotonic()
-            for index in self.bundle.select(left if left > 0 else 0.0):
-                self._read(index)
-            if left <= 0:
-                return
+    def _read(self, indices: Iterable[int]) -> None:
+        """Read what has arrived from these nodes."""
+        nodes, failing, now = self._bundle.nodes, self._nodes.failing, time.monotonic()
+        awaited, kinds, quorum = self._awaited, self._call.form.script.replies, self._fanout.quorum
+        waiting, replies, counts = self._waiting, self.replies, self._votes
+        for index in indices:
+            node = nodes[index]
+            reader, expected = node.reader, node.expected
+            try:
+                size = READ_BYTES
+                while size == READ_BYTES or node.reads_ahead:
+                    try:
+                        data = node.sock.recv(READ_BYTES)
+                    except WOULD_BLOCK:
+                        break
+                    size = len(data)
+                    if not size:
+                        raise RedisError("Connection closed by server.")
+                    reader.feed(data)
+                    while (reply := reader.gets()) is not INCOMPLETE:
+                        if index in failing:
+                            self._nodes.replied(index)
+                        if not expected:
+                            raise not_of_a_script(reply)
+                        missing = expected.pop(0)
+                        kind = type(reply)
+                        if missing is not awaited or kind not in kinds:
+                            self._on_unusual(index, node, missing, reply)
+                            continue
+                        waiting.discard(index)
+                        replies[index] = reply
+                        if kind is list:
+                            self._nodes.note(index, reply)
+                        said = reply if kind is bytes else vote(reply)
+                        counts[said] = votes = counts.get(said, 0) + 1
+                        if votes >= quorum:
+                            self.decided = True
+                node.used = now
+            except (RedisError, OSError) as error:
+                raise_interruption(error)
+                self._failed(index, error)
 
-    def _read(self, index: int) -> None:
-        node = self.bundle.nodes[index]
-        try:
-            for reply in node.receive():
-                self._on_reply(index, node, reply)
-            node.used = time.monotonic()
-        except (RedisError, OSError) as error:
-            raise_interruption(error)
-            self._failed(index, error)
-
-    def _on_reply(self, index: int, node: NodeConnection, reply: Any) -> None:
-        if not node.expected:
-            raise not_of_a_script(reply)
-        expected = node.expected.pop(0)
-        self.nodes.note(index, reply)
-        if expected is None:
+    def _on_unusual(self, index: int, node: NodeConnection, expected: Expected, reply: Any) -> None:
+        self._nodes.note(index, reply)
+        call = expected[0]
+        if call is None:
             return
-        call, is_awaited = expected
-        if not is_awaited:
-            self.nodes.settled(index, call.token)
-        elif type(reply) in call.form.script.replies:
-            self.waiting.discard(index)
-            self.replies[index] = reply
-            said = vote(reply)
-            self.votes[said] = votes = self.votes.get(said, 0) + 1
-            self.decided = self.decided or votes >= self.fanout.quorum
+        if expected is not self._awaited:
+            self._nodes.settled(index, call.token)
         elif type(reply) is NoScriptError:
-            node.expected.append((call, True))
+            node.expected.append(expected)
             node.send(bytes_for(call, node.member, by_text=True))
         elif isinstance(reply, RedisError):
-            self.waiting.discard(index)
-            self.replies[index] = map_error(reply, self.nodes.factories[index].address)
+            self._waiting.discard(index)
+            self.replies[index] = map_error(reply, self._nodes.factories[index].address)
         else:
             raise not_of_a_script(reply)
 
     def _failed(self, index: int, error: Exception) -> None:
         """Close the connection of a node after an error. What was sent may have run."""
-        self.nodes.health[index].failed(time.monotonic())
-        self.bundle.close_node(index)
-        if index in self.waiting:
-            self.waiting.discard(index)
+        self._nodes.failed(index, time.monotonic())
+        self._bundle.close_node(index)
+        if index in self._waiting:
+            self._waiting.discard(index)
             error = error if isinstance(error, NoReply) else NoReply(error, may_have_run=True)
         if isinstance(error, (NoReply, CoordinatorUnavailable)):
             self.replies[index] = error
-        elif index in self.fanout.nodes and self.replies[index] is None:
+        elif index in self._fanout.nodes and self.replies[index] is None:
             self.replies[index] = NoReply(error, may_have_run=False)
 
-    def end(self) -> None:
+    def _give_up(self) -> None:
         """Give up the replies that are missing. If the time was up, send a release behind them."""
         now = time.monotonic()
-        for index in list(self.waiting):
-            node = self.bundle.nodes[index]
-            self.waiting.discard(index)
-            node.since = now if None not in node.expected else node.since
-            node.expected[-1] = None  # a connection awaits one reply, that to the last call
+        for index in list(self._waiting):
+            node = self._bundle.nodes[index]
+            self._waiting.discard(index)
+            node.expected[-1] = (None, now)  # a connection awaits one reply, that to the last call
             if not self.decided:
                 self.replies[index] = NoReply(TimeoutError("no reply in time"), may_have_run=True)
-                self.nodes.health[index].failed(now)
-                self._release_behind(index, node)
+                self._nodes.failed(index, now)
+                self._release_behind(index, node, now)
 
-    def _release_behind(self, index: int, node: NodeConnection) -> None:
-        undo = self.call.compensation
+    def _release_behind(self, index: int, node: NodeConnection, now: float) -> None:
+        undo = self._call.compensation
         if undo is None or undo.token is None or node.sock is None:
             return
-        self.nodes.doubt(index, undo.token)
+        self._nodes.doubt(index, undo.token)
         try:
-            node.expected.append((undo, False))
+            node.expected.append((undo, now))
             node.send(bytes_for(undo, b"", by_text=True))
         except (RedisError, OSError) as error:
             raise_interruption(error)
-            self.bundle.close_node(index)
+            self._bundle.close_node(index)
 
     def abandon(self) -> None:
         """Close the connections that an interruption left in between, each after a release."""
-        for index in list(self.waiting):
+        for index in list(self._waiting):
             try:
-                self._release_behind(index, self.bundle.nodes[index])
+                self._release_behind(index, self._bundle.nodes[index], time.monotonic())
             except BaseException as error:  # noqa: BLE001 - the ttl frees the lock; the first interruption is raised
                 if interruption_in(error) is not None:
                     continue
-        for index in list(self.waiting):
-            self.bundle.close_node(index)
+        for index in list(self._waiting):
+            self._bundle.close_node(index)

@@ -45,8 +45,8 @@ DOUBT_SECONDS = 1.0
 """For how long a node is not asked with a token whose release it has not answered. After that the release has arrived,
 or the answer is lost: a connection was closed."""
 
-MOST_DOUBTS = 1000
-"""For how many tokens a node remembers that it was sent a release which it has not answered."""
+MOST_DOUBTS = 5000
+"""How many releases without an answer are remembered, of all nodes together."""
 
 
 class Health:
@@ -80,6 +80,7 @@ class Nodes:
     """The nodes of a coordinator.
 
     Attributes:
+        failing: the indices of those whose last request failed.
         ready: the indices of those that came back, and have waited long enough to be admitted.
     """
 
@@ -93,27 +94,29 @@ class Nodes:
         after_fork(self._reset)
 
     def _reset(self) -> None:
-        self.health = [Health() for _ in self.factories]
+        self.failing: set[int] = set()
+        self._health = [Health() for _ in self.factories]
         self._run_ids: dict[int, str] = {}
-        self._doubts: list[dict[str, float]] = [{} for _ in self.factories]  # token: since when
+        self._doubts: dict[tuple[str | None, int], float] = {}  # token and node: since when
 
     @property
     def address(self) -> str:
         """The addresses of all, for messages."""
         return ", ".join(factory.address for factory in self.factories)
 
-    def chosen(self, fanout: Fanout, now: float) -> list[int]:
+    def chosen(self, fanout: Fanout, now: float) -> tuple[int, ...]:
         """Return the nodes to connect to: not those that are dead, unless a majority would be missing.
 
         A release also goes to a dead node whose connection is open: the node may have granted.
         """
-        nodes = list(fanout.nodes)
-        ill = sum([self.health[i].failures > 0 for i in nodes])
-        if ill and len(nodes) - ill >= min(fanout.quorum, len(nodes)):
-            nodes = [i for i in nodes if self.health[i].may_ask(now)]
-        token = fanout.call.token if fanout.call.may_take else None
-        if token is not None and any(self._doubts):
-            nodes = [i for i in nodes if now - self._doubts[i].get(token, -math.inf) > DOUBT_SECONDS]
+        nodes = fanout.nodes
+        if self.failing:
+            failing = self.failing.intersection(nodes)
+            if len(nodes) - len(failing) >= min(fanout.quorum, len(nodes)):
+                nodes = tuple([i for i in nodes if i not in failing or self._health[i].may_ask(now)])
+        if self._doubts and fanout.call.may_take:
+            token = fanout.call.token
+            nodes = tuple([i for i in nodes if now - self._doubts.get((token, i), -math.inf) > DOUBT_SECONDS])
         return nodes
 
     def doubt(self, index: int, token: str) -> None:
@@ -121,19 +124,27 @@ class Nodes:
 
         Until it is answered, the node is not asked with this token: the release may come after the new request.
         """
-        doubts = self._doubts[index]
-        doubts[token] = time.monotonic()
-        for oldest in list(doubts)[:-MOST_DOUBTS]:
-            doubts.pop(oldest, None)
+        self._doubts[token, index] = time.monotonic()
+        if len(self._doubts) > MOST_DOUBTS:
+            for oldest in list(self._doubts)[:-MOST_DOUBTS]:
+                self._doubts.pop(oldest, None)
 
     def settled(self, index: int, token: str | None) -> None:
         """Note that a node has answered all that was sent with this token."""
-        if token is not None:
-            self._doubts[index].pop(token, None)
+        self._doubts.pop((token, index), None)
+
+    def failed(self, index: int, now: float) -> None:
+        """Note that a node did not reply in time, or that there was no connection."""
+        self._health[index].failed(now)
+        self.failing.add(index)
+
+    def replied(self, index: int) -> None:
+        """Note that a node that is failing has replied, perhaps late."""
+        self._health[index].failures = 0
+        self.failing.discard(index)
 
     def note(self, index: int, reply: Any) -> None:
-        """Note a node's reply, also a late one."""
-        self.health[index].failures = 0
+        """Note what a reply says of its node."""
         if type(reply) is list and reply[0] == b"back" and int(reply[1]) == 0:
             self.ready.add(index)
 
@@ -168,7 +179,8 @@ class Nodes:
                     address=address,
                 )
         if self._run_ids.get(index) != run_id:
-            self._doubts[index].clear()  # what the former process had received is gone with it
+            for doubt in [doubt for doubt in list(self._doubts) if doubt[1] == index]:
+                self._doubts.pop(doubt, None)  # what the former process had received is gone with it
         self._run_ids[index] = run_id
         if self.factories[index].must_ask_info():
             self.factories[index].check_info(reply)

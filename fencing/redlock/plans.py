@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Sleep
@@ -18,7 +19,6 @@ from fencing.redis.calls import Call, release_call
 from fencing.redis.scripts import Script
 from fencing.redlock.calls import (
     Fanout,
-    digest_of,
     grant_call,
     highest_call,
     holder_call,
@@ -85,7 +85,7 @@ class RedlockPlans(Backend):
     ready: set[int]
     """The nodes that came back, and have waited long enough to be admitted."""
 
-    @property
+    @cached_property
     def quorum(self) -> int:
         """The number of nodes that are a majority."""
         return self.nodes // 2 + 1
@@ -132,6 +132,7 @@ class RedlockPlans(Backend):
         fences = [grant.fence for grant in grants]
         about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
         answer = yield from self._plan_answer(renew_call(fences, settings.milliseconds), about, settings, deadline)
+        self._check_settings(answer.value)
         decided = decide_renewals(answer.value, len(fences), self.quorum)
         if all(each is None for each in decided):
             raise self._too_few(answer.value, about)
@@ -142,8 +143,7 @@ class RedlockPlans(Backend):
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         call = release_call(fence.resource, fence.token)
         answer = yield from self._plan_answer(call, fence.resource, settings, deadline)
-        not_held = sum(reply == 0 for reply in answer.value if type(reply) is int)
-        return not_held < self.quorum or answer.repeated  # an earlier attempt may have freed it
+        return answer.value.count(0) < self.quorum or answer.repeated  # an earlier attempt may have freed it
 
     def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
         """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
@@ -201,6 +201,7 @@ class RedlockPlans(Backend):
             node_timeout=INITIALISE_SECONDS / 4,  # no majority can decide without the slowest
         )
         replies: Replies = answer.value
+        self._check_settings(replies)
         return replies
 
     def _plan_wait_for_members(self, refused: Refused, about: str, deadline: float) -> Plan[None]:
@@ -219,7 +220,7 @@ class RedlockPlans(Backend):
 
     # Rounds
 
-    @property
+    @cached_property
     def _all(self) -> tuple[int, ...]:
         return tuple(range(self.nodes))
 
@@ -239,29 +240,31 @@ class RedlockPlans(Backend):
         node_timeout: float | None = None,
     ) -> Plan[Answer]:
         """Send a call to all nodes until a majority has replied."""
-
-        majority = self.nodes // 2 + 1
-        needed, votes = (majority if least is None else least), (majority if quorum is None else quorum)
         longest = node_timeout or self.node_timeout
-
-        def attempt(timeout: float, last: bool) -> Fanout:
-            return Fanout(call, self._all, votes, needed, min(longest, timeout))
-
         sent_at = self.clock()
+        seconds = max(min(longest, settings.attempt_seconds, deadline - sent_at), LEAST_SECONDS)
+        fanout = Fanout(call, self._all, quorum or self.quorum, least or self.quorum, seconds)
         try:  # the first attempt without the machinery of retries: mostly there is no second one
-            seconds = max(min(settings.attempt_seconds, deadline - sent_at), LEAST_SECONDS)
-            answer = Answer((yield attempt(seconds, False)), sent_at, False)
+            replies = yield fanout
         except NoReply as failure:
+
+            def attempt(timeout: float, last: bool) -> Fanout:
+                return fanout._replace(timeout=min(longest, timeout))
+
             try:
-                answer = yield from self.plan_until_answered(
-                    attempt, about, settings, deadline, may_take=may_take, failure=failure
+                return (
+                    yield from self.plan_until_answered(
+                        attempt, about, settings, deadline, may_take=may_take, failure=failure
+                    )
                 )
             except CoordinatorUnavailable:
                 if may_take is not None:  # a minority may have granted
                     yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
                 raise
-        check_settings(answer.value, math.ceil(self.longest_ttl * 1000), self.restart_wait)
-        return answer
+        return Answer(replies, sent_at, False)
+
+    def _check_settings(self, replies: Replies) -> None:
+        check_settings(replies, math.ceil(self.longest_ttl * 1000), self.restart_wait)
 
     def _plan_grant(
         self,
@@ -275,12 +278,12 @@ class RedlockPlans(Backend):
     ) -> Plan[tuple[Decision, float]]:
         """Send a script that grants to all nodes, and decide. What a minority granted is released."""
         proposal = self.wall_clock_us() if self.clock_floor else 1
-        args = (settings.milliseconds, owner_label(settings), floor, proposal, *more)
-        call = grant_call(script, resource, token, args)
+        args = (settings.milliseconds, owner_label(settings), floor)
+        call = grant_call(script, resource, token, args, proposal, more)
         answer = yield from self._plan_answer(call, resource, settings, deadline, may_take=token)
         sent_at, replies = answer.sent_at, list(answer.value)
         for asks_left in reversed(range(MOST_ASKS + 1)):
-            decision = decide_grant(replies, self.quorum, digest_of(token), may_ask=asks_left > 0)
+            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
             if not isinstance(decision, Ask):
                 break
             yield Sleep(self.node_timeout / 4)
@@ -294,6 +297,7 @@ class RedlockPlans(Backend):
                 return decision, sent_at
             decision = Undecided("a majority granted it, but its ttl was over before that was known")
         yield from self._plan_undo(replies, resource, token)
+        self._check_settings(replies)
         if isinstance(decision, Implausible):
             raise MarkImplausible(resource=resource, number=decision.number, ceiling=decision.ceiling)
         return decision, sent_at

@@ -62,6 +62,11 @@ def pin(cores: Iterable[int]) -> None:
         os.sched_setaffinity(0, cores)
 
 
+def leave_cores() -> None:
+    """Move this thread to the other processors. What it has started stays where it is."""
+    pin(set(range(os.cpu_count() or 1)).difference(all_cores()))
+
+
 def unpin() -> None:
     """Return to all processors, for work that is not measured."""
     pin(range(os.cpu_count() or 1))

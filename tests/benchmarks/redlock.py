@@ -23,8 +23,9 @@ from fencing.kernel.effects import run as run_plan
 from fencing.locks.plans import new_token
 from fencing.redis.calls import release_call
 from fencing.redis.resp import INCOMPLETE, bulk, new_reader
-from fencing.redlock.calls import Fanout, bytes_for, grant_call, member_words
+from fencing.redlock.calls import Fanout, grant_call, member_words
 from fencing.redlock.scripts import ACQUIRE, RENEW
+from tests.benchmarks.children import all_cores, leave_cores
 from tests.benchmarks.contenders import AGAIN, OURS
 from tests.benchmarks.measure import turns
 from tests.benchmarks.parts import Found, Run
@@ -36,6 +37,7 @@ RAW = "raw fan-out"
 REDLOCK_PY, POTTERY = "redlock-py", "pottery"
 REDISSON, REDSYNC = "Redisson's algorithm", "redsync's algorithm"
 PAIR, FROZEN, ROUNDS = "pair on five nodes", "two nodes frozen", "grants in one round"
+ELSEWHERE = "pair on five nodes elsewhere"
 TIME, ACQUIRED, SHARE = "pair, µs", "acquire, µs", "of all grants, %"
 TTL = 10
 LIMIT = 120.0
@@ -48,6 +50,11 @@ def part(run: Run) -> None:
     found = run.child(PAIR, "all", "redlock.pairs", seconds=LIMIT, rounds=run.rounds(300))
     if found is not None:
         run.compare(PAIR, found, {TIME: (RAW, REDLOCK_PY)})
+    if len(all_cores()) > 1:  # else there is nowhere else
+        run.say(ELSEWHERE)
+        found = run.child(ELSEWHERE, "all", "redlock.pairs", seconds=LIMIT, rounds=run.rounds(300), elsewhere=True)
+        if found is not None:
+            run.compare(ELSEWHERE, found, {TIME: (RAW, REDLOCK_PY)})
     run.say(FROZEN)
     found = run.child(FROZEN, OURS, "redlock.frozen", seconds=LIMIT, rounds=run.rounds(500))
     if found is not None:
@@ -68,9 +75,14 @@ def _nodes() -> Iterator[tuple[list[RedisServer], RedlockCoordinator]]:
         yield servers, coordinator
 
 
-def pairs(rounds: int) -> Found:
-    """Return the time of a pair of each contender, round by round. Runs in a child."""
+def pairs(rounds: int, elsewhere: bool = False) -> Found:
+    """Return the time of a pair of each contender, round by round. Runs in a child.
+
+    ``elsewhere``: the servers share a processor that the client does not use, as nodes are other machines.
+    """
     with _nodes() as (servers, coordinator):
+        if elsewhere:
+            leave_cores()
         lock = coordinator.lock("orders:1")
         functions: dict[str, Callable[[], object]] = {
             OURS: lambda: lock.acquire(timeout=5).release(),
@@ -163,9 +175,10 @@ def _raw(servers: list[RedisServer]) -> Callable[[], object]:
     readers = {sock.fileno(): (sock, new_reader()) for sock in sockets}
     owed = dict.fromkeys(readers, 0)
 
-    def send(call: Any) -> None:
+    def send(call: Any, members: list[bytes]) -> None:
+        data = call.packed
         for sock, member in zip(sockets, members, strict=True):
-            sock.send(bytes_for(call, member))
+            sock.send(data + member)
         replied = 0
         for number in owed:
             owed[number] += 1
@@ -179,8 +192,8 @@ def _raw(servers: list[RedisServer]) -> Callable[[], object]:
 
     def pair() -> None:
         token = new_token()
-        send(grant_call(ACQUIRE, "orders:2", token, (TTL * 1000, "raw", 0, time.time_ns() // 1000)))
-        send(release_call("orders:2", token))
+        send(grant_call(ACQUIRE, "orders:2", token, (TTL * 1000, "raw", 0), time.time_ns() // 1000), members)
+        send(release_call("orders:2", token), [b""] * NODES)
 
     return pair
 

@@ -58,7 +58,8 @@ TEXTS = {
     "failures": "A holder and two waiters, one process each. The first waiter is killed or frozen before the release, "
     f"or the holder is killed. In two tables, {failures.CROWD:,} tasks of one process wait in front of the second "
     f"waiter. The ttl is {failures.TTL} s. The time starts at the release, or at the expiry of the lock.",
-    "redlock": "A majority of five servers grants. *raw fan-out*: our bytes to five sockets, until three have replied.",
+    "redlock": "A majority of five servers grants. *raw fan-out*: our bytes to five sockets, until three have replied. "
+    "*elsewhere*: the client does not share the servers' processor; nodes are other machines.",
     "renewal": "In one cycle, every lease is renewed once. A cycle is a third of the ttl.",
     "cluster": "The nodes have no replicas. The server's CPU is that of all nodes, less what they use when idle. A "
     "cycle is a third of the ttl. 10,000 leases lie in some 7,500 slots.",

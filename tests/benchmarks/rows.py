@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.benchmarks import (
@@ -162,8 +162,11 @@ def _cluster(name: str, limit: float, what: str, *scenarios: str) -> Row:
     return Row(f"Cluster, {name} / {cluster.ONE}", limit, places)
 
 
-def _redlock(name: str, limit: float, scenario: str, what: str, unit: str = "x") -> Row:
-    return Row(f"five nodes, {name}", limit, (("redlock", scenario, OURS, what),), unit)
+def _redlock_pairs() -> Iterator[Row]:
+    for where, scenario in (("", redlock.PAIR), (" elsewhere", redlock.ELSEWHERE)):
+        for peer, limit in ((redlock.REDLOCK_PY, 0.6), (redlock.RAW, 1.15)):
+            place = ("redlock", scenario, OURS, ratio_to(peer, redlock.TIME))
+            yield Row(f"five nodes{where}, pair / {peer}", limit, (place,))
 
 
 def _calls(of: str, what: str) -> Row:
@@ -210,9 +213,8 @@ ROWS = (
     _cluster("pair", 1.15, pair.TIME, cluster.PAIRS),
     _cluster("renewals: server CPU", 1.7, cluster.SERVER, *RENEWALS),
     _cluster("renewals: client CPU", 3.0, cluster.CLIENT, *RENEWALS),
-    _redlock(f"pair / {redlock.REDLOCK_PY}", 0.6, redlock.PAIR, ratio_to(redlock.REDLOCK_PY, redlock.TIME)),
-    _redlock(f"pair / {redlock.RAW}", 1.15, redlock.PAIR, ratio_to(redlock.RAW, redlock.TIME)),
-    _redlock("two frozen: acquire", 5000.0, redlock.FROZEN, redlock.ACQUIRED, "µs"),
+    *_redlock_pairs(),
+    Row("five nodes, two frozen: acquire", 5000.0, (("redlock", redlock.FROZEN, OURS, redlock.ACQUIRED),), "µs"),
     _write(sql.PSYCOPG, 1.35),
     _write(sql.SQLALCHEMY, 1.35),
     _write(sql.SQLITE, 1.2),

@@ -200,7 +200,7 @@ def test_racing_clients_never_share_a_lock_or_a_number(side: Side, five: Cut, ro
 def test_a_release_is_sent_behind_each_request_without_a_reply(side: Side, fresh_nodes: FreshNodes) -> None:
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(side, node_timeout=0.1)
-    call = grant_call(ACQUIRE, "r", "t" * 22, (60_000, "me", 0, 1))
+    call = grant_call(ACQUIRE, "r", "t" * 22, (60_000, "me", 0), 1)
     numbers_of(side, coordinator, 1)  # all connections are open
     before = [highest_of(server) for server in nodes.servers]
     for server in nodes.servers[:2]:

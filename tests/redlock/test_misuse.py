@@ -12,6 +12,7 @@ from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.sentinel import Sentinel
 
 from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencedLock, RedlockCoordinator
+from fencing.redis.keys import keys_of
 from tests.support.fixtures import RedisFactory
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.sides import Side
@@ -101,6 +102,24 @@ def test_a_wrong_password_of_one_node_is_noticed_at_the_first_use(side: Side, re
     urls[4] = urls[4].replace("redis://", "redis://user:wrong@")
     error = side.expect(CoordinatorUnavailable, redlock_nodes.coordinator(side, urls).acquire, "r", timeout=5)
     assert "refused the credentials" in str(error)
+
+
+@pytest.mark.parametrize("foreign", [["not ours"], "not a number", "1e99"])
+def test_a_counter_of_somebody_else_is_never_overwritten(
+    side: Side, redlock_nodes: RedlockNodes, foreign: list[str] | str
+) -> None:
+    counter = keys_of("theirs").counter
+    clients = [server.client() for server in redlock_nodes.servers]
+    for client in clients:
+        client.delete(counter)
+        client.rpush(counter, *foreign) if isinstance(foreign, list) else client.set(counter, foreign)
+    before = [client.dump(counter) for client in clients]
+    error = side.expect(CoordinatorUnavailable, redlock_nodes.coordinator(side).acquire, "theirs", timeout=5)
+    assert ("WRONGTYPE" if isinstance(foreign, list) else "does not hold a number") in str(error)
+    assert [client.dump(counter) for client in clients] == before
+    assert not any(client.exists("theirs") for client in clients)
+    for client in clients:
+        client.delete(counter)
 
 
 def test_a_lock_is_made_from_the_coordinator(redlock_nodes: RedlockNodes) -> None:
