@@ -52,6 +52,8 @@ MOST_ASKS = 3
 NOT_HELD = ord("g")
 """The character of lua/release_several.lua for a lock that its token does not hold."""
 
+_new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
+
 
 def _wall_clock_us() -> int:
     return time.time_ns() // 1000
@@ -234,34 +236,57 @@ class RedlockPlans(Backend):
         settings: Settings,
         deadline: float,
         *,
-        may_take: str | None = None,
         quorum: int | None = None,
         least: int | None = None,
         node_timeout: float | None = None,
     ) -> Plan[Answer]:
         """Send a call to all nodes until a majority has replied."""
-        longest = node_timeout or self.node_timeout
         sent_at = self.clock()
-        seconds = max(min(longest, settings.attempt_seconds, deadline - sent_at), LEAST_SECONDS)
-        fanout = Fanout(call, self._all, quorum or self.quorum, least or self.quorum, seconds)
-        try:  # the first attempt without the machinery of retries: mostly there is no second one
-            replies = yield fanout
+        fanout = self._first(call, settings, deadline - sent_at, quorum, least, node_timeout)
+        try:
+            return Answer((yield fanout), sent_at, False)
         except NoReply as failure:
+            return (yield from self._plan_again(fanout, about, settings, deadline, failure, None, node_timeout))
 
-            def attempt(timeout: float, last: bool) -> Fanout:
-                return fanout._replace(timeout=min(longest, timeout))
+    def _first(
+        self,
+        call: Call,
+        settings: Settings,
+        left: float,
+        quorum: int | None = None,
+        least: int | None = None,
+        node_timeout: float | None = None,
+    ) -> Fanout:
+        """Return the first fan-out of a call to all nodes, for which so many seconds are left."""
+        seconds = max(min(node_timeout or self.node_timeout, settings.attempt_seconds, left), LEAST_SECONDS)
+        return _new(Fanout, (call, self._all, quorum or self.quorum, least or self.quorum, seconds))
 
-            try:
-                return (
-                    yield from self.plan_until_answered(
-                        attempt, about, settings, deadline, may_take=may_take, failure=failure
-                    )
+    def _plan_again(
+        self,
+        fanout: Fanout,
+        about: str,
+        settings: Settings,
+        deadline: float,
+        failure: NoReply,
+        may_take: str | None = None,
+        node_timeout: float | None = None,
+    ) -> Plan[Answer]:
+        """Repeat a fan-out that got no answer; ``may_take``: the token of a call that may take the lock."""
+        longest = node_timeout or self.node_timeout
+
+        def attempt(timeout: float, last: bool) -> Fanout:
+            return fanout._replace(timeout=min(longest, timeout))
+
+        try:
+            return (
+                yield from self.plan_until_answered(
+                    attempt, about, settings, deadline, may_take=may_take, failure=failure
                 )
-            except CoordinatorUnavailable:
-                if may_take is not None:  # a minority may have granted
-                    yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
-                raise
-        return Answer(replies, sent_at, False)
+            )
+        except CoordinatorUnavailable:
+            if may_take is not None:  # a minority may have granted
+                yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
+            raise
 
     def _check_settings(self, replies: Replies) -> None:
         check_settings(replies, math.ceil(self.longest_ttl * 1000), self.restart_wait)
@@ -280,16 +305,20 @@ class RedlockPlans(Backend):
         proposal = self.wall_clock_us() if self.clock_floor else 1
         args = (settings.milliseconds, owner_label(settings), floor)
         call = grant_call(script, resource, token, args, proposal, more)
-        answer = yield from self._plan_answer(call, resource, settings, deadline, may_take=token)
-        sent_at, replies = answer.sent_at, list(answer.value)
-        for asks_left in reversed(range(MOST_ASKS + 1)):
-            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
+        sent_at = self.clock()
+        fanout = self._first(call, settings, deadline - sent_at)
+        try:  # without the machinery of retries: mostly there is no second attempt
+            replies = yield fanout
+        except NoReply as failure:
+            replies, sent_at, _ = yield from self._plan_again(fanout, resource, settings, deadline, failure, token)
+        decision = decide_grant(replies, self.quorum, token)
+        for asks_left in reversed(range(MOST_ASKS)):
             if not isinstance(decision, Ask):
                 break
             yield Sleep(self.node_timeout / 4)
             again = yield self._fanout(call, decision.nodes, least=0)
-            for i in decision.nodes:
-                replies[i] = again[i]
+            replies = [again[i] if i in decision.nodes else reply for i, reply in enumerate(replies)]
+            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
         if isinstance(decision, Confirm):
             decision = yield from self._plan_confirm(decision, resource, token, settings)
         if isinstance(decision, Held):

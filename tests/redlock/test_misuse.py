@@ -81,6 +81,21 @@ def test_coordinators_of_one_installation_have_the_same_longest_ttl(side: Side, 
     )
 
 
+def test_a_refusal_of_other_settings_leaves_no_lock_behind(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(side)
+    for server in nodes.servers[1:]:
+        with server.client() as client:
+            run_id, _, wait = client.get("fencing:1:member").decode().split()
+            client.set("fencing:1:member", f"{run_id} 30000 {wait}")
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
+    assert "was admitted with longest_ttl=30 and restart_wait=True, but this coordinator has longest_ttl=60" in str(
+        error
+    )
+    with nodes.servers[0].client() as client:
+        assert client.get("r") is None
+
+
 def test_one_server_under_two_names_is_noticed_at_the_first_use(side: Side, redlock_nodes: RedlockNodes) -> None:
     urls = [server.url for server in redlock_nodes.servers]
     urls[4] = urls[0].replace("127.0.0.1", "localhost")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.support.redlock import TIMESTAMPS, FreshNodes, RedlockNodes, cut_off_
 from tests.support.sides import Side
 
 LONGEST = 0.5
+MEMBER = "fencing:1:member"
 
 
 def highest(nodes: RedlockNodes, index: int) -> int:
@@ -24,7 +26,7 @@ def highest(nodes: RedlockNodes, index: int) -> int:
 def is_member(nodes: RedlockNodes, index: int) -> bool:
     with nodes.servers[index].client() as client:
         run_id = client.info("server")["run_id"]
-        return bool(client.get("fencing:1:member") == member_words(run_id, int(LONGEST * 1000), True).encode())
+        return bool(client.get(MEMBER) == member_words(run_id, int(LONGEST * 1000), True).encode())
 
 
 def pair(side: Side, coordinator: Any, name: str = "r") -> int:
@@ -104,12 +106,15 @@ def test_without_a_wait_a_node_with_its_data_goes_on_at_once(side: Side, fresh_n
     side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
 
 
-def test_a_flushed_node_is_one_that_came_back(side: Side, fresh_nodes: FreshNodes) -> None:
+@pytest.mark.parametrize("damage", [lambda client: client.flushall(), lambda client: client.append(MEMBER, " ?")])
+def test_a_node_without_its_record_is_one_that_came_back(
+    side: Side, fresh_nodes: FreshNodes, damage: Callable[[Any], object]
+) -> None:
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(side)
     before = pair(side, coordinator)
     with nodes.servers[0].client() as client:
-        client.flushall()
+        damage(client)
     assert pair(side, coordinator) > before
     nodes.servers[1].freeze()
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.5)

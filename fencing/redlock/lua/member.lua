@@ -23,8 +23,8 @@ local function refuse_stranger()
   local member = redis.call('GET', MEMBER)
   if member == given then return nil end
   local run_id, longest, wait = string.match(given, '^(%S+) (%d+) ([01])$')
-  if member then
-    local old_id, old_longest, old_wait = string.match(member, '^(%S+) (%d+) ([01])$')
+  local old_id, old_longest, old_wait = string.match(member or '', '^(%S+) (%d+) ([01])$')
+  if old_id then
     if old_longest ~= longest or old_wait ~= wait then return {'setting', old_longest, old_wait} end
     if wait == '0' or old_id == run_id then
       redis.call('SET', MEMBER, given)
