@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tests.explorer.simulated_redis import MAX_NUMBER, Reply, SimulatedRedis
 
-__all__ = ["BACK", "MEMBER", "Node"]
+__all__ = ["BACK", "HIGHEST", "MEMBER", "SEED", "Node"]
 
 MEMBER, BACK, SEED, HIGHEST = "fencing:1:member", "fencing:1:back", "fencing:1:seed", "fencing:1:highest"
 PROPOSAL_AHEAD = 60_000_000

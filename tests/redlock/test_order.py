@@ -14,7 +14,8 @@ from fencing.kernel.effects import run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.redis.calls import release_call
 from fencing.redlock import client, client_async, exchange
-from fencing.redlock.calls import Fanout
+from fencing.redlock.calls import Fanout, grant_call
+from fencing.redlock.scripts import ACQUIRE
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -99,6 +100,40 @@ def test_a_release_of_several_locks_is_repeated_behind_their_requests(side: Side
     with slow_third.connections_in_use():
         assert side.call(run_async if side.asynchronous else run, plan, coordinator.perform) == [True]
     assert slow_third.is_free_in_the_end()
+
+
+def test_a_late_reply_is_never_that_to_a_later_request(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(side)
+    before = side.call(coordinator.acquire, "before", timeout=10)
+    number = before.fence.number
+
+    def ask(name: str, proposal: int, *, quorum: int) -> list[Any]:
+        call = grant_call(ACQUIRE, name, name * 22, (60_000, "me", 0), proposal)
+        return list(side.call(coordinator.perform, Fanout(call, (0, 1, 2), quorum, 2, 10.0)))
+
+    nodes.servers[2].freeze()
+    first, second = b"%d" % (number + 1), b"%d" % (number + 2)
+    assert ask("a", number + 1, quorum=2) == [first, first, None]
+    nodes.servers[2].thaw()
+    assert ask("b", number + 2, quorum=4) == [second, second, second]
+    side.call(before.release)
+
+
+def test_a_connection_that_owes_a_reply_for_long_is_replaced(
+    side: Side, slow_third: SlowThird, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = slow_third.take()
+    for module in (exchange, client_async):
+        monkeypatch.setattr(module, "STALLED_SECONDS", 0.1)
+
+    def third_grants() -> bool:
+        side.call(side.call(slow_third.coordinator.acquire, "another", timeout=10).release)
+        with slow_third.third.client() as client:
+            return int(client.get("fencing:1:highest")) > slow_third.highest
+
+    side.wait_until(third_grants)
+    side.call(lease.release)
 
 
 def test_a_round_that_needs_no_reply_does_without_connections(
