@@ -37,10 +37,6 @@ Expected = tuple[Call | None, float]
 it still waits."""
 
 
-def not_reading() -> RedisError:
-    return RedisError("the server does not read")
-
-
 class NodeConnection(LazyConnection):
     """A connection to one node, and the replies that it still owes, in order.
 
@@ -78,7 +74,7 @@ class NodeConnection(LazyConnection):
     def send(self, data: bytes) -> None:
         """Write all of it. A socket whose buffer is full has a server that does not read."""
         if self.sock.send(data) != len(data):
-            raise not_reading()
+            raise RedisError("the server does not read")
 
 
 class Poll:
@@ -220,9 +216,7 @@ class Exchange:
                     continue
                 waiting.add(index)
                 node.expected.append(awaited)
-                packed = data if is_for_anyone else data + node.member
-                if node.sock.send(packed) != len(packed):
-                    raise not_reading()
+                node.send(data if is_for_anyone else data + node.member)
             except CoordinatorUnavailable as error:
                 if self._nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
                     raise
