@@ -42,7 +42,7 @@ class NodeConnection(LazyConnection):
 
     Attributes:
         reads_ahead: whether there may be bytes of which the kernel knows nothing: TLS reads whole records.
-        used: when it was last good; minus infinity: it is closed.
+        used: when its last good exchange began; minus infinity: it is closed.
     """
 
     __slots__ = ("expected", "member", "reader", "reads_ahead", "sock")
@@ -82,12 +82,12 @@ class Poll:
 
     def __init__(self) -> None:
         self._poll: Any = getattr(select, "poll", lambda: None)()
-        self._indices: dict[int, int] = {}
+        self.indices: dict[int, int] = {}  # of the sockets, by their files
         self._selector = selectors.SelectSelector() if self._poll is None else None
 
     def register(self, sock: Any, index: int) -> None:
         """Wait for this socket, too."""
-        self._indices[sock.fileno()] = index
+        self.indices[sock.fileno()] = index
         if self._selector is not None:
             self._selector.register(sock, selectors.EVENT_READ)
         else:
@@ -95,14 +95,15 @@ class Poll:
 
     def unregister(self, sock: Any) -> None:
         """Wait for this socket no longer."""
-        self._indices.pop(sock.fileno(), None)
+        self.indices.pop(sock.fileno(), None)
         (self._selector or self._poll).unregister(sock)
 
-    def select(self, seconds: float) -> list[int]:
-        """Return the indices of the sockets that can be read, after at most this many seconds."""
+    def select(self, seconds: float) -> Iterable[tuple[int, Any]]:
+        """Return the files of the sockets that can be read, after at most this many seconds."""
         if self._selector is not None:
-            return [self._indices[key.fd] for key, _ in self._selector.select(seconds)]
-        return [self._indices[number] for number, _ in self._poll.poll(math.ceil(seconds * 1000))]
+            return [(key.fd, None) for key, _ in self._selector.select(seconds)]
+        ready: list[tuple[int, int]] = self._poll.poll(math.ceil(seconds * 1000))
+        return ready
 
 
 class Bundle:
@@ -120,7 +121,7 @@ class Bundle:
         self.wanted: deque[Wake] = deque()
         self.reference = weakref.ref(self)
         self._poll = Poll()
-        self.select = self._poll.select
+        self.select, self.indices = self._poll.select, self._poll.indices
 
     def owes(self) -> bool:
         """Return whether replies are missing."""
@@ -167,6 +168,7 @@ class Exchange:
         "_call",
         "_fanout",
         "_nodes",
+        "_sent_at",
         "_votes",
         "_waiting",
         "decided",
@@ -177,6 +179,7 @@ class Exchange:
     def __init__(self, nodes: Nodes, bundle: Bundle, fanout: Fanout) -> None:
         self._nodes, self._bundle, self._fanout = nodes, bundle, fanout
         self._call = fanout.call
+        self._sent_at = time.monotonic()
         self._awaited: Expected = (fanout.call, math.inf)
         self._waiting: set[int] = set()
         self._votes: dict[Hashable, int] = {}
@@ -187,20 +190,21 @@ class Exchange:
     def run(self) -> None:
         """Send the call, and read replies until enough agree, all have replied, or the time is up."""
         self._send()
-        # Counted from here: new connections to some nodes must not use up the time of the others.
         left = max(self._fanout.timeout, LEAST_SECONDS)
+        # Counted from here: new connections to some nodes must not use up the time of the others.
         deadline = time.monotonic() + left
         while self._waiting and not self.decided:
             self._read(self._bundle.select(left))
             if left <= 0:
                 break
-            left = max(deadline - time.monotonic(), 0.0)
+            if not self.decided:
+                left = max(deadline - time.monotonic(), 0.0)
         if self._waiting:
             self.owes = True
             self._give_up()
 
     def _send(self) -> None:
-        now = time.monotonic()
+        now = self._sent_at
         fanout, bundle, waiting, awaited = self._fanout, self._bundle, self._waiting, self._awaited
         asked = fanout.nodes if not bundle.closed else sorted(fanout.nodes, key=bundle.closed.__contains__)
         chosen = self._nodes.chosen(fanout, now)
@@ -238,7 +242,7 @@ class Exchange:
 
     def _is_stale(self, index: int, node: NodeConnection, now: float) -> bool:
         """Return whether a connection that was idle, or owes replies, is of no more use."""
-        self._read((index,))
+        self._read([(node.sock.fileno(), None)])
         if node.sock is None:
             return True
         owes_since = node.expected[0][1] if node.expected else now
@@ -258,12 +262,13 @@ class Exchange:
         node.used = time.monotonic()
         self._bundle.register(index)
 
-    def _read(self, indices: Iterable[int]) -> None:
-        """Read what has arrived from these nodes."""
-        nodes, failing, now = self._bundle.nodes, self._nodes.failing, time.monotonic()
+    def _read(self, ready: Iterable[tuple[int, Any]]) -> None:
+        """Read what has arrived at these files."""
+        indices, nodes, failing = self._bundle.indices, self._bundle.nodes, self._nodes.failing
         awaited, kinds, quorum = self._awaited, self._call.form.script.replies, self._fanout.quorum
         waiting, replies, counts = self._waiting, self.replies, self._votes
-        for index in indices:
+        for file, _ in ready:
+            index = indices[file]
             node = nodes[index]
             reader, expected = node.reader, node.expected
             try:
@@ -295,7 +300,7 @@ class Exchange:
                         counts[said] = votes = counts.get(said, 0) + 1
                         if votes >= quorum:
                             self.decided = True
-                node.used = now
+                node.used = self._sent_at
             except (RedisError, OSError) as error:
                 raise_interruption(error)
                 self._failed(index, error)

@@ -143,9 +143,13 @@ class RedlockPlans(Backend):
         return [until if each else None if each is False else -math.inf for each in decided]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
-        call = release_call(fence.resource, fence.token)
-        answer = yield from self._plan_answer(call, fence.resource, settings, deadline)
-        return answer.value.count(0) < self.quorum or answer.repeated  # an earlier attempt may have freed it
+        sent_at = self.clock()
+        fanout = self._first(release_call(fence.resource, fence.token), settings, deadline - sent_at)
+        try:
+            replies, repeated = (yield fanout), False
+        except NoReply as failure:
+            replies, _, repeated = yield from self._plan_again(fanout, fence.resource, settings, deadline, failure)
+        return replies.count(0) < self.quorum or repeated  # an earlier attempt may have freed it
 
     def plan_release_all(self, fences: Sequence[Fence], settings: Settings, *, deadline: float) -> Plan[Sequence[bool]]:
         """Free locks in one request: see ``ReleasesSeveral`` in ``fencing/locks/capabilities.py``."""
