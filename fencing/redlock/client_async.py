@@ -230,7 +230,7 @@ class AsyncFanoutConnections:
             if fanout.quorum > 0:
                 collector.check(decided=False)
                 await collector.future
-                await self._greet_unknown(connections, collector, chosen, deadline)
+                await self._greet_unknown(connections, collector, fanout.nodes, deadline)
         except asyncio.CancelledError:
             self._undo(connections, collector, call, now, deadline)
             raise
@@ -243,10 +243,10 @@ class AsyncFanoutConnections:
         return collector.replies
 
     async def _greet_unknown(
-        self, connections: list[NodeConnection], collector: _Collector, chosen: tuple[int, ...], deadline: float
+        self, connections: list[NodeConnection], collector: _Collector, nodes: tuple[int, ...], deadline: float
     ) -> None:
-        """Wait for the first connections, so that a node that cannot be one is told at the first use."""
-        unknown = [index for index in chosen if self._nodes.is_unknown(index)]
+        """Wait for the first connections, so that a node that cannot be one is told at each use."""
+        unknown = [index for index in nodes if self._nodes.is_unknown(index)]
         openers = [each for each in (connections[index].opener for index in unknown) if each is not None]
         if openers:
             await asyncio.wait(openers, timeout=max(deadline - time.monotonic(), LEAST_SECONDS))

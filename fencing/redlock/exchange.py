@@ -256,7 +256,10 @@ class Exchange:
         seconds = factory.limit_seconds(self._fanout.timeout)
         try:
             node.member = self._nodes.greeted(index, node.greet(factory.make(), seconds))
-        except (RedisError, OSError) as error:
+        except BaseException as error:
+            self._bundle.close_node(index)  # a server that was refused must not be asked
+            if not isinstance(error, (RedisError, OSError)):
+                raise
             raise_interruption(error)
             raise map_connect_error(error, factory.address) from error
         node.used = time.monotonic()

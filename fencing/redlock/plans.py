@@ -288,9 +288,16 @@ class RedlockPlans(Backend):
                 )
             )
         except CoordinatorUnavailable:
-            if may_take is not None:  # a minority may have granted
-                yield self._fanout(release_call(about, may_take), self._all, quorum=0, least=0)
+            if may_take is not None:
+                yield from self._plan_free(about, may_take)
             raise
+
+    def _plan_free(self, resource: str, token: str) -> Plan[None]:
+        """Release what a minority may have granted, and wait for no reply."""
+        try:
+            yield self._fanout(release_call(resource, token), self._all, quorum=0, least=0)
+        except CoordinatorUnavailable:
+            pass  # the others were sent it; what is wrong with this node is raised already
 
     def _check_settings(self, replies: Replies) -> None:
         check_settings(replies, math.ceil(self.longest_ttl * 1000), self.restart_wait)
@@ -315,6 +322,9 @@ class RedlockPlans(Backend):
             replies = yield fanout
         except NoReply as failure:
             replies, sent_at, _ = yield from self._plan_again(fanout, resource, settings, deadline, failure, token)
+        except CoordinatorUnavailable:
+            yield from self._plan_free(resource, token)
+            raise
         decision = decide_grant(replies, self.quorum, token)
         for asks_left in reversed(range(MOST_ASKS)):
             if not isinstance(decision, Ask):

@@ -96,12 +96,15 @@ def test_a_refusal_of_other_settings_leaves_no_lock_behind(side: Side, fresh_nod
         assert client.get("r") is None
 
 
-def test_one_server_under_two_names_is_noticed_at_the_first_use(side: Side, redlock_nodes: RedlockNodes) -> None:
+def test_one_server_under_two_names_is_noticed_at_each_use(side: Side, redlock_nodes: RedlockNodes) -> None:
     urls = [server.url for server in redlock_nodes.servers]
     urls[4] = urls[0].replace("127.0.0.1", "localhost")
-    coordinator = redlock_nodes.coordinator(side, urls)
-    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
-    assert "nodes 1 and 5 are the same Redis server" in str(error)
+    coordinator = redlock_nodes.coordinator(side, urls, ttl=60)
+    for _ in range(5):
+        error = side.expect(CoordinatorUnavailable, coordinator.acquire, "alias", timeout=5)
+        assert "nodes 1 and 5 are the same Redis server" in str(error)
+    clients = [server.client() for server in redlock_nodes.servers]
+    side.wait_until(lambda: not any(client.exists("alias") for client in clients), seconds=5)
 
 
 def test_a_replica_is_noticed_at_the_first_use(side: Side, fresh_nodes: FreshNodes) -> None:
@@ -134,6 +137,18 @@ def test_a_counter_of_somebody_else_is_never_overwritten(
     assert [client.dump(counter) for client in clients] == before
     assert not any(client.exists("theirs") for client in clients)
     for client in clients:
+        client.delete(counter)
+
+
+def test_what_a_minority_granted_is_freed_where_the_others_refuse(side: Side, redlock_nodes: RedlockNodes) -> None:
+    counter = keys_of("half").counter
+    clients = [server.client() for server in redlock_nodes.servers]
+    for client in clients[:3]:
+        client.set(counter, "not a number")
+    error = side.expect(CoordinatorUnavailable, redlock_nodes.coordinator(side, ttl=60).acquire, "half", timeout=5)
+    assert "does not hold a number" in str(error)
+    side.wait_until(lambda: not any(client.exists("half") for client in clients), seconds=5)
+    for client in clients[:3]:
         client.delete(counter)
 
 

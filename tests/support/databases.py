@@ -75,9 +75,7 @@ def _empty_postgres(url: str) -> bool:
 def _empty_mariadb(server: MariaDBServer, url: str) -> bool:
     """Empty it, and return whether it is as new."""
     name = urlsplit(url).path.removeprefix("/")
-    for (session,) in server.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
-        with contextlib.suppress(Exception):  # it may have ended
-            server.execute(f"KILL {session}")
+    server.end_sessions(name)
     tables = server.execute(
         f"SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = '{name}'"
     )

@@ -103,12 +103,18 @@ class MariaDBServer(Server):
         self.execute(f"GRANT ALL PRIVILEGES ON `{pattern}`.* TO '{parts.username}'@'%'")
         return parts._replace(path=urlsplit(url).path).geturl()
 
+    def end_sessions(self, name: str) -> None:
+        """Send away whoever is connected to a database."""
+        # Not information_schema.processlist: MySQL cannot convert a statement with an emoji for that table.
+        for session, _, _, database, *_ in self.execute("SHOW PROCESSLIST"):
+            if database == name:
+                with contextlib.suppress(Exception):  # it may be gone by now
+                    self.execute(f"KILL {session}")
+
     def drop_database(self, url: str) -> None:
         """Drop what `create_database` made; whoever is still connected to it is sent away first."""
         name = urlsplit(url).path.removeprefix("/")
-        for (session,) in self.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
-            with contextlib.suppress(Exception):  # it may be gone by now
-                self.execute(f"KILL {session}")
+        self.end_sessions(name)
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
         self.execute(f"DROP USER IF EXISTS '{name}'@'%'")
 
