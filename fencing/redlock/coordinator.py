@@ -13,7 +13,7 @@ from fencing.coordinator import Coordinator
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run, run_async
 from fencing.locks.capabilities import check_capabilities
-from fencing.locks.settings import AsyncLockOptions, LockOptions, check_flag, check_seconds
+from fencing.locks.settings import MAX_TTL, MIN_TTL, AsyncLockOptions, LockOptions, check_flag, check_seconds
 from fencing.redlock.calls import Fanout
 from fencing.redlock.client import FanoutConnections
 from fencing.redlock.client_async import AsyncFanoutConnections
@@ -169,6 +169,10 @@ def _nodes(
         else check_seconds(node_timeout, "node_timeout")
     )
     coordinator.longest_ttl = ttl if longest_ttl is None else check_seconds(longest_ttl, "longest_ttl")
+    if not MIN_TTL <= coordinator.longest_ttl <= MAX_TTL:
+        raise ValueError(f"longest_ttl must be between {MIN_TTL} seconds and a year, not {longest_ttl}")
+    if node_timeout is None and coordinator.node_timeout >= ttl / 3:
+        raise ValueError(f"ttl must be above {3 * least:g} s with Redlock, not {ttl:g}")
     if not 0 < coordinator.node_timeout < ttl / 3:
         raise ValueError(f"node_timeout must be above 0 and below a third of the ttl ({ttl:g} s), not {node_timeout}")
     check_capabilities(coordinator, coordinator.settings, ttl)

@@ -94,8 +94,18 @@ def check_answered(replies: Replies, least: int) -> None:
     if refused and replied + len(lost) < least:
         raise refused[0]
     cause = next((each for each in lost if each.may_have_run), lost[0] if lost else failures[0])
-    text = f"{replied} of {len(replies)} nodes answered, and {least} are needed; {str(cause) or type(cause).__name__}"
+    silent = named([i for i, reply in enumerate(replies) if isinstance(reply, Exception)])
+    text = (
+        f"{replied} of {len(replies)} nodes answered, and {least} are needed; {silent} did not: "
+        f"{str(cause) or type(cause).__name__}"
+    )
     raise NoReply(TimeoutError(text), may_have_run=any(each.may_have_run for each in lost)) from cause
+
+
+def named(nodes: Sequence[int]) -> str:
+    """Return these nodes in words; they count from 1, in the order of the coordinator's list."""
+    first, last = ", ".join(str(i + 1) for i in nodes[:-1]), nodes[-1] + 1
+    return f"nodes {first} and {last}" if first else f"node {last}"
 
 
 def check_settings(replies: Replies, longest_ms: int, restart_wait: bool) -> None:

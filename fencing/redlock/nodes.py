@@ -193,22 +193,34 @@ def check_clients(clients: Any, wanted: Any, coordinator: str) -> list[Any]:
     Raises:
         TypeError, ValueError: they are not an odd number of clients of different single servers, at least three.
     """
-    if isinstance(clients, (str, bytes)) or not hasattr(clients, "__iter__"):
-        raise TypeError(f"{coordinator} takes a list of clients, one for each node, not {type(clients).__name__}")
-    found: list[Any] = list(clients)
     name = f"{wanted.__module__.removesuffix('.client')}.{wanted.__name__}"
+    if isinstance(clients, (str, bytes)) or not hasattr(clients, "__iter__"):
+        raise TypeError(
+            f"{coordinator} takes a list of clients, one for each node, such as [{name}.from_url(...), ...], "
+            f"not {type(clients).__name__}"
+        )
+    found: list[Any] = list(clients)
     for number, client in enumerate(found, 1):
         kind = type(client).__name__
         if "Cluster" in kind:
             raise TypeError(f"client {number} is of a Redis Cluster; each node must be a single server, a {name}")
         if not isinstance(client, wanted):
-            raise TypeError(f"client {number} must be a {name}, not {type(client).__module__}.{kind}")
+            hint = _hint_for(client, coordinator)
+            raise TypeError(f"client {number} must be a {name}, not {type(client).__module__}.{kind}{hint}")
         if sentinel_service(client.connection_pool):
             raise TypeError(f"client {number} is of a Sentinel; each node must be a single server, a {name}")
     if len(found) < 3 or len(found) % 2 == 0:
-        more = "; one node fewer stands as many failures" if found and len(found) % 2 == 0 else ""
-        raise ValueError(f"{coordinator} takes an odd number of nodes, at least 3, not {len(found)}{more}")
+        more = "one node fewer stands as many failures" if len(found) > 2 else "with one server, use RedisCoordinator"
+        raise ValueError(f"{coordinator} takes an odd number of nodes, at least 3, not {len(found)}; {more}")
     return found
+
+
+def _hint_for(client: Any, coordinator: str) -> str:
+    if isinstance(client, str):
+        return "; make it with from_url()"
+    if type(client).__name__ == "Redis":  # of the other redis-py
+        return f"; use {'RedlockCoordinator' if coordinator.startswith('Async') else 'AsyncRedlockCoordinator'}"
+    return ""
 
 
 def check_distinct(factories: Sequence[ConnectionFactory]) -> None:

@@ -39,6 +39,7 @@ from fencing.redlock.decisions import (
     decide_grant,
     decide_holder,
     decide_renewals,
+    named,
     seed_for,
 )
 from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
@@ -173,14 +174,18 @@ class RedlockPlans(Backend):
 
     # Nodes that come back
 
-    def plan_admit(self) -> Plan[None]:
-        """Admit the nodes that came back and have waited long enough, with numbers above those of the members."""
+    def plan_admit(self) -> Plan[Sequence[int]]:
+        """Admit the nodes that came back and have waited long enough, with numbers above those of the members.
+
+        Return the nodes whose answers are missing for that; it is empty if none is.
+        """
         self.ready.clear()
         replies: Replies = yield self._fanout(highest_call(), self._all, quorum=self.nodes + 1, least=0)  # all of them
         waited = tuple(i for i, reply in enumerate(replies) if _is_stranger(reply) and int(reply[2]) == 0)
         seed = seed_for(replies, self.quorum, self.wall_clock_us() if self.clock_floor else 0)
         if waited and seed is not None:
             yield self._fanout(join_call(seed, at_once=False), waited, quorum=len(waited), least=0)
+        return [] if seed is not None else [i for i, reply in enumerate(replies) if type(reply) is not list]
 
     def plan_initialise(self) -> Plan[None]:
         """Admit all nodes at once. None of them may ever have granted a lock."""
@@ -197,15 +202,19 @@ class RedlockPlans(Backend):
         yield from self._plan_all(join_call(0, at_once=True), deadline)
 
     def _plan_all(self, call: Call, deadline: float) -> Plan[Replies]:
-        answer = yield from self._plan_answer(
-            call,
-            "all nodes",
-            self.settings,
-            deadline,
-            quorum=self.nodes + 1,
-            least=self.nodes,
-            node_timeout=INITIALISE_SECONDS / 4,  # no majority can decide without the slowest
-        )
+        try:
+            answer = yield from self._plan_answer(
+                call,
+                "initialise()",
+                self.settings,
+                deadline,
+                quorum=self.nodes + 1,
+                least=self.nodes,
+                node_timeout=INITIALISE_SECONDS / 4,  # no majority can decide without the slowest
+            )
+        except CoordinatorUnavailable as error:
+            text = f"initialise() needs all nodes; start them, and repeat it: {error}"
+            raise CoordinatorUnavailable(text, address=self.address) from error
         replies: Replies = answer.value
         self._check_settings(replies)
         return replies
@@ -213,16 +222,26 @@ class RedlockPlans(Backend):
     def _plan_wait_for_members(self, refused: Refused, about: str, deadline: float) -> Plan[None]:
         """Wait until a node may be admitted."""
         seconds = (refused.waiting_ms or 0) / 1000
-        if self.clock() + seconds >= deadline:
-            text = (
-                f"the nodes have no data, and were never admitted; if they are new servers, call initialise() once; "
-                f"otherwise the first one takes part in {seconds:.3g} s, and you retry then"
-                if refused.are_new
-                else f"nodes came back from a restart, and the next one takes part in {seconds:.3g} s; retry then"
-            )
+        silent = (yield from self.plan_admit()) if seconds == 0 else []
+        pause = max(seconds, self.node_timeout)
+        if self.clock() + (pause if silent else seconds) >= deadline:
+            if silent:
+                text = (
+                    f"so many nodes came back from a restart that all must answer before one takes part, and "
+                    f"{named(silent)} of the list did not; start what is down, or an empty server in its place, "
+                    f"then retry"
+                )
+            elif refused.are_new:
+                text = (
+                    "the nodes have no data, and were never admitted; if they are new servers, call initialise() once; "
+                    f"otherwise the first one takes part in {seconds:.3g} s, and you retry then"
+                )
+            else:
+                text = f"nodes came back from a restart, and the next one takes part in {seconds:.3g} s; retry then"
             raise self._no_majority(about, text)
-        yield Sleep(max(seconds, self.node_timeout))
-        yield from self.plan_admit()
+        yield Sleep(pause)
+        if seconds:
+            yield from self.plan_admit()
 
     # Rounds
 
@@ -381,8 +400,10 @@ class RedlockPlans(Backend):
 
     def _too_few(self, replies: Replies, about: str) -> CoordinatorUnavailable:
         came_back = any(type(reply) is list for reply in replies)
+        lost = "nodes came back from a restart; if a retry fails, too, it is lost: release it, and acquire it again"
         return self._no_majority(
-            about, ("nodes came back from a restart" if came_back else "they disagree") + "; retry"
+            about,
+            lost if came_back else "they disagree; retry",
         )
 
     def _no_majority(self, about: str, text: str) -> CoordinatorUnavailable:

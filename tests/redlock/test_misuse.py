@@ -28,6 +28,7 @@ def test_the_number_of_nodes_is_odd_and_at_least_three(side: Side) -> None:
     for count in (0, 1, 2, 4):
         error = side.expect(ValueError, make, side, *range(7001, 7001 + count))
         assert f"an odd number of nodes, at least 3, not {count}" in str(error)
+        assert ("with one server, use RedisCoordinator" in str(error)) is (count < 3)
 
 
 def test_each_server_is_named_once(side: Side) -> None:
@@ -43,13 +44,14 @@ def test_clients_are_of_single_servers_and_of_the_right_kind(side: Side) -> None
     other = Side(not side.asynchronous).client("redis://127.0.0.1:7005")
     for wrong, said in (
         (sentinel, "client 3 is of a Sentinel; each node must be a single server"),
-        (other, "client 3 must be a redis."),
+        (other, f"; use {'' if side.asynchronous else 'Async'}RedlockCoordinator"),
         ("redis://127.0.0.1", "client 3 must be a redis."),
+        ("redis://127.0.0.1", "; make it with from_url()"),
     ):
         assert said in str(side.expect(TypeError, kind, [*clients[:2], wrong]))
     if not side.asynchronous:  # redis-py's destructor of the async one needs the attributes
         assert "client 3 is of a Redis Cluster" in str(side.expect(TypeError, kind, [*clients[:2], cluster]))
-    assert "a list of clients, one for each node, not Redis" in str(side.expect(TypeError, kind, clients[0]))
+    assert "a list of clients, one for each node, such as [redis." in str(side.expect(TypeError, kind, clients[0]))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +60,9 @@ def test_clients_are_of_single_servers_and_of_the_right_kind(side: Side) -> None
         ({"ttl": 10, "longest_ttl": 5}, "ttl must be at most longest_ttl"),
         ({"ttl": 1, "node_timeout": 0.5}, "node_timeout must be above 0 and below a third of the ttl"),
         ({"node_timeout": 0}, "node_timeout must be above 0"),
+        ({"ttl": 0.015}, "ttl must be above 0.015 s with Redlock, not 0.015"),
+        ({"longest_ttl": 0}, "longest_ttl must be between 0.01 seconds and a year, not 0"),
+        ({"longest_ttl": 4e8}, "longest_ttl must be between 0.01 seconds and a year, not 4"),
         ({"longest_ttl": None, "restart_wait": 1}, "restart_wait must be True or False"),
         ({"longest_ttl": "long"}, "longest_ttl must be a number of seconds"),
     ],

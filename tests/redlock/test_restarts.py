@@ -130,3 +130,23 @@ def test_a_majority_that_lost_its_data_takes_its_numbers_from_the_clock(side: Si
     assert pair(side, coordinator) > before
     # A slow node's reply to its admission is not waited for, and another acquire admits it.
     side.wait_until(lambda: pair(side, coordinator) > before and all(is_member(nodes, index) for index in range(2)))
+
+
+def test_a_majority_that_lost_its_data_needs_the_others_and_names_them(side: Side, fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=LONGEST)
+    coordinator = nodes.coordinator(side)
+    before = pair(side, coordinator)
+    for server in nodes.servers[1:]:
+        with server.client() as client:
+            client.flushall()
+    nodes.servers[0].freeze()
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=2)
+    assert "all must answer before one takes part, and node 1 of the list did not; start what is down" in str(error)
+    nodes.servers[0].thaw()
+    assert pair(side, coordinator) > before
+    nodes.servers[0].freeze()
+    error = side.expect(CoordinatorUnavailable, coordinator.initialise)
+    assert "initialise() needs all nodes; start them, and repeat it" in str(error)
+    assert "2 of 3 nodes answered, and 3 are needed; node 1 did not" in str(error)
+    nodes.servers[0].thaw()
+    side.call(coordinator.initialise)
