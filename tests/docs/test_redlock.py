@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+import sqlalchemy
 
 from fencing import Fence, RedlockCoordinator
 from storage_guards import MemoryGuard
@@ -18,14 +20,19 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "coordinators" / "redlock
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
+    assert len(EXAMPLES) == 3
     with ExitStack() as stack:
         ports = [stack.enter_context(start_node()).port for _ in range(5)]
-        text = EXAMPLES[0].replace('host=f"lock-{number}"', f'host="127.0.0.1", port={ports}[number - 1]')
-        exec(text, names)
-        assert int(capsys.readouterr().out) > 1e15
+        for text in EXAMPLES:
+            exec(text.replace("[7001, 7002, 7003, 7004, 7005]", str(ports)), names)
+        with names["engine"].connect() as connection:
+            [fence] = connection.execute(sqlalchemy.text("SELECT fence FROM jobs WHERE name = 'nightly'")).scalars()
+        assert asyncio.run(names["work"]()) > fence > 1e15
         names["coordinator"].close()
+        names["engine"].dispose()
 
 
 def test_the_rule_for_the_user_allows_all_calls_and_no_other_keys() -> None:

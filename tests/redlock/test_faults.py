@@ -229,4 +229,8 @@ def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: R
     side.wait_until(lambda: [client.get(name) for client in clients[3:]] == [None, None], seconds=5)
     for client in clients[:3]:
         client.delete(name)
-    side.call(side.call(coordinator.acquire, name, timeout=5).release)
+    lease = side.call(coordinator.acquire, name, timeout=5)
+    assert sum(bool(client.set(name, "another library's token", nx=True, px=60_000)) for client in clients) < 3
+    side.call(lease.release)
+    for client in clients:
+        client.delete(name)
