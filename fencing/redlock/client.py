@@ -68,8 +68,8 @@ class FanoutConnections(Connections):
         bundle: Any = None
         try:
             if wanted is not None:
-                bundle = self._wait_for_bundle(wanted, fanout.timeout)
-            else:
+                bundle = self._wait_for_bundle(wanted, fanout)
+            if bundle is None:
                 try:
                     bundle = self._free.pop()
                 except IndexError:
@@ -140,15 +140,18 @@ class FanoutConnections(Connections):
     def _wait_for_connection(self, seconds: float) -> LazyConnection:
         return super()._wait_for_connection(max(seconds, LEAST_WAIT_SECONDS))
 
-    def _wait_for_bundle(self, bundle: Bundle, seconds: float) -> Bundle:
-        """Wait for this very bundle."""
+    def _wait_for_bundle(self, bundle: Bundle, fanout: Fanout) -> Bundle | None:
+        """Wait for this very bundle; None: it does not come, and another one will do.
+
+        That is so for a release: an interruption may have taken the bundle from its call, and its traceback keeps it.
+        """
         free: deque[Any] = self._free
         try:
             free.remove(bundle)
             return bundle
         except ValueError:
             pass  # another call uses it
-        deadline, wake = time.monotonic() + max(seconds, LEAST_WAIT_SECONDS), Wake()
+        deadline, wake = time.monotonic() + max(fanout.timeout, LEAST_WAIT_SECONDS), Wake()
         try:
             bundle.wanted.append(wake)
             while True:
@@ -157,6 +160,8 @@ class FanoutConnections(Connections):
                     return bundle
                 except ValueError:
                     if time.monotonic() > deadline:
+                        if fanout.is_for_anyone:
+                            return None
                         raise NoReply(TimeoutError("its connections were busy"), may_have_run=False) from None
                 wake.wait(LOST_WAKE_SECONDS)
         finally:

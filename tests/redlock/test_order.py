@@ -136,6 +136,23 @@ def test_a_connection_that_owes_a_reply_for_long_is_replaced(
     side.call(lease.release)
 
 
+def test_a_release_does_without_connections_that_an_interruption_took(fresh_nodes: FreshNodes) -> None:
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
+    coordinator.acquire("before", timeout=10).release()
+    nodes.servers[2].freeze()
+    lease = coordinator.acquire("r", timeout=10)
+    lost = coordinator._connections._free.pop()
+    assert lost.owes()
+    assert lease.release() is True
+    nodes.servers[2].thaw()
+    for server in nodes.servers[:2]:
+        with server.client() as client:
+            assert client.get("r") is None
+    lost.close()
+    coordinator.close()
+
+
 def test_a_round_that_needs_no_reply_does_without_connections(
     redlock_nodes: RedlockNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
