@@ -66,6 +66,11 @@ class Request:
         return self.future is not None and not self.future.done()
 
     @property
+    def must_run(self) -> bool:
+        """Whether it is repeated with its text even if nobody waits for its reply any more."""
+        return False
+
+    @property
     def stalls_at(self) -> float:
         return max(self.deadline, self.sent + STALL_SECONDS)
 
@@ -287,7 +292,7 @@ class LoopConnection:
             raise not_of_a_script(reply)
         elif isinstance(reply, NoScriptError) and not request.by_text:
             self._waiting.popleft()
-            if request.is_awaited:
+            if request.is_awaited or request.must_run:
                 request.by_text = True
                 self.send(request)
         else:

@@ -77,11 +77,11 @@ class FanoutConnections(Connections):
             exchange = Exchange(self.nodes, bundle, fanout)
             try:
                 exchange.run()
+                if call.token is not None and (exchange.owes or self._owing):
+                    self._note_owing(call.token, bundle)
             except BaseException:
                 exchange.abandon()
                 raise
-            if call.token is not None and (exchange.owes or self._owing):
-                self._note_owing(call.token, bundle)
         except NoReply as failure:  # no bundle was free in time
             if fanout.least:
                 raise

@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Hashable
 from typing import Any, NamedTuple
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel import process
 from fencing.kernel.effects import background
@@ -16,10 +16,10 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis.calls import Call
 from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
-from fencing.redis.scripts import RELEASE
+from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
-from fencing.redlock.nodes import INFO, LOADS, STALLED_SECONDS, Nodes
+from fencing.redlock.nodes import INFO, LOAD_CALLS, LOADS, STALLED_SECONDS, Nodes
 
 
 class _Unsent(NamedTuple):
@@ -35,6 +35,10 @@ class _NodeRequest(Request):
     """A request to one node. It may stay unanswered for longer than its time-out: others have decided."""
 
     __slots__ = ()
+
+    @property
+    def must_run(self) -> bool:
+        return self.call.form.script in (RELEASE, RELEASE_SEVERAL)
 
     @property
     def stalls_at(self) -> float:
@@ -107,12 +111,20 @@ class NodeConnection(LoopConnection):
             raise RedisError(str(refusal)) from refusal
 
     def _pack(self, request: Request) -> bytes:
+        if not request.call.script.sha:
+            return request.call.packed
         return bytes_for(request.call, self._member, by_text=request.by_text)
 
     def _on_reply(self, reply: Any) -> None:
         if self._index in self._nodes.failing:
             self._nodes.replied(self._index)
         self._nodes.note(self._index, reply)
+        if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
+            now = time.monotonic()
+            for call in LOAD_CALLS:
+                request = _NodeRequest(call, None, now, now + STALLED_SECONDS)
+                request.by_text = False
+                self.send(request)
         super()._on_reply(reply)
 
     def send_undo(self, call: Call, sent: float, deadline: float) -> None:

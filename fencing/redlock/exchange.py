@@ -311,13 +311,17 @@ class Exchange:
     def _on_unusual(self, index: int, node: NodeConnection, expected: Expected, reply: Any) -> None:
         self._nodes.note(index, reply)
         call = expected[0]
-        if call is None:
+        if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
+            node.expected += [(None, self._sent_at)] * len(LOADS)
+            data = b"".join(LOADS)
+            if call is not None:
+                node.expected.append(expected)
+                data += bytes_for(call, node.member, by_text=True)
+            node.send(data)
+        elif call is None:
             return
-        if expected is not self._awaited:
+        elif expected is not self._awaited:
             self._nodes.settled(index, call.token)
-        elif type(reply) is NoScriptError:
-            node.expected.append(expected)
-            node.send(bytes_for(call, node.member, by_text=True))
         elif isinstance(reply, RedisError):
             self._waiting.discard(index)
             self.replies[index] = map_error(reply, self._nodes.factories[index].address)
@@ -342,7 +346,8 @@ class Exchange:
         for index in list(self._waiting):
             node = self._bundle.nodes[index]
             self._waiting.discard(index)
-            node.expected[-1] = (None, now)  # a connection awaits one reply, that to the last call
+            # A connection awaits one reply, that to the last call. A release is remembered: it may have to be repeated.
+            node.expected[-1] = (self._call if self._fanout.is_for_anyone else None, now)
             if not self.decided:
                 self.replies[index] = NoReply(TimeoutError("no reply in time"), may_have_run=True)
                 self._nodes.failed(index, now)
@@ -361,12 +366,13 @@ class Exchange:
             self._bundle.close_node(index)
 
     def abandon(self) -> None:
-        """Close the connections that an interruption left in between, each after a release."""
-        for index in list(self._waiting):
+        """Close the connections that owe replies after an interruption, each after a release."""
+        owing = [index for index, node in enumerate(self._bundle.nodes) if node.expected]
+        for index in owing:
             try:
                 self._release_behind(index, self._bundle.nodes[index], time.monotonic())
             except BaseException as error:  # noqa: BLE001 - the ttl frees the lock; the first interruption is raised
                 if interruption_in(error) is not None:
                     continue
-        for index in list(self._waiting):
+        for index in self._waiting.union(owing):
             self._bundle.close_node(index)

@@ -12,6 +12,7 @@ from typing import Any
 
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.process import after_fork
+from fencing.redis.calls import plain_command
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.quirks import sentinel_service
 from fencing.redis.resp import bulk, bulks
@@ -24,12 +25,14 @@ logger = logging.getLogger("fencing")
 INFO = b"*1\r\n" + bulks(("INFO",))
 """The question that each new connection begins with, packed."""
 
-LOADS = tuple(
-    b"*3\r\n" + bulks(("SCRIPT", "LOAD", script.text))
+LOAD_CALLS = tuple(
+    plain_command("SCRIPT", "LOAD", script.text, replies=(bytes, str))
     for script in (ACQUIRE, RENEW, RELEASE, RELEASE_SEVERAL, REMINT, FORCE_RELEASE)
 )
-"""Each new connection loads these scripts. A node that is slower than the majority could not ask for their text: its
-reply is not waited for. An error reply, such as of a user who may not do that, is ignored."""
+LOADS = tuple(call.packed for call in LOAD_CALLS)
+"""Each new connection loads these scripts, and one whose server has forgotten a script. A node that is slower than the
+majority could not ask for their text: its reply is not waited for. An error reply, such as of a user who may not do
+that, is ignored."""
 
 STALLED_SECONDS = 1.0
 """A connection whose oldest reply is missing for so long is closed: its network path may be gone."""

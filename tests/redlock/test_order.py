@@ -13,6 +13,7 @@ from examples.servers import RedisServer
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.redis.calls import release_call
+from fencing.redis.scripts import RELEASE
 from fencing.redlock import client, client_async, exchange
 from fencing.redlock.calls import Fanout, grant_call
 from fencing.redlock.scripts import ACQUIRE
@@ -134,6 +135,50 @@ def test_a_connection_that_owes_a_reply_for_long_is_replaced(
 
     side.wait_until(third_grants)
     side.call(lease.release)
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_a_server_that_has_forgotten_the_scripts_is_told_them_again(
+    side: Side, redlock_nodes: RedlockNodes, node: int
+) -> None:
+    """Also where its reply comes after those of a majority, which decide."""
+    coordinator, name = redlock_nodes.coordinator(side), f"forgotten:{side.name}:{node}"
+    client = redlock_nodes.servers[node].client()
+    lease = side.call(coordinator.acquire, name, timeout=10)
+    redlock_nodes.wait_until_all_hold(side, name)
+    client.script_flush()
+    assert side.call(lease.release) is True
+
+    def works_again() -> bool:
+        side.call(side.call(coordinator.acquire, "another", timeout=10).release)
+        return bool(all(client.script_exists(ACQUIRE.sha, RELEASE.sha))) and not client.exists(name)
+
+    side.wait_until(works_again, seconds=5)
+
+
+def test_an_interruption_closes_what_owes_replies_behind_a_release(
+    fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its give-back may go over other connections, and would overtake the acquire at a slow node."""
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
+    coordinator.acquire("before", timeout=10).release()
+    pool = coordinator._connections
+    [bundle] = pool._free
+
+    def interrupt(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, "_note_owing", interrupt)
+    nodes.servers[2].freeze()
+    with pytest.raises(KeyboardInterrupt):
+        coordinator.acquire("r", timeout=10)
+    assert bundle.nodes[2].sock is None or not bundle.nodes[2].expected
+    nodes.servers[2].thaw()
+    with nodes.servers[2].client() as client:
+        Side(False).wait_until(lambda: client.get("r") is None, seconds=5)
+    coordinator.close()
 
 
 def test_a_release_does_without_connections_that_an_interruption_took(fresh_nodes: FreshNodes) -> None:
