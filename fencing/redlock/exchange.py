@@ -61,9 +61,8 @@ class NodeConnection(LazyConnection):
         self.expected = []
         self.open(connection, seconds)
         deadline = time.monotonic() + seconds
-        reply = self.ask(INFO, deadline)
-        for load in LOADS:
-            self.ask(load, deadline)
+        super().send(INFO + b"".join(LOADS))  # in one round trip: a far server has no time for more
+        reply, *_ = [self.next_reply(deadline) for _ in (INFO, *LOADS)]
         self.sock = quirks.socket_of(connection)
         if self.sock is None:
             raise CoordinatorUnavailable("this version of redis-py hides its sockets; install one that was tested")
