@@ -160,6 +160,7 @@ class FanoutConnections(Connections):
                     return bundle
                 except ValueError:
                     if time.monotonic() > deadline:
+                        self._owing.pop(_first_token(fanout.call), None)
                         if fanout.is_for_anyone:
                             return None
                         raise NoReply(TimeoutError("its connections were busy"), may_have_run=False) from None

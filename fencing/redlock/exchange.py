@@ -94,8 +94,10 @@ class Poll:
 
     def unregister(self, sock: Any) -> None:
         """Wait for this socket no longer."""
-        self.indices.pop(sock.fileno(), None)
-        (self._selector or self._poll).unregister(sock)
+        try:
+            (self._selector or self._poll).unregister(sock)
+        finally:
+            self.indices.pop(sock.fileno(), None)
 
     def select(self, seconds: float) -> Iterable[tuple[int, Any]]:
         """Return the files of the sockets that can be read, after at most this many seconds."""
@@ -142,13 +144,14 @@ class Bundle:
     def close_node(self, index: int) -> None:
         """Close the connection to one node."""
         node = self.nodes[index]
+        node.used = -math.inf  # first: an interruption may come between any two of these steps
         self.closed.add(index)
         if node.sock is not None:
             try:
                 self._poll.unregister(node.sock)
             except (KeyError, ValueError, OSError):
                 pass  # it was closed before
-        node.sock, node.used = None, -math.inf
+        node.sock, node.expected = None, []
         node.close()
 
 
@@ -167,6 +170,7 @@ class Exchange:
         "_call",
         "_fanout",
         "_nodes",
+        "_reading",
         "_sent_at",
         "_votes",
         "_waiting",
@@ -181,6 +185,7 @@ class Exchange:
         self._sent_at = time.monotonic()
         self._awaited: Expected = (fanout.call, math.inf)
         self._waiting: set[int] = set()
+        self._reading = -1  # the node whose reply may be lost to an interruption
         self._votes: dict[Hashable, int] = {}
         self.replies: list[Any] = [None] * nodes.count
         self.decided = fanout.quorum <= 0
@@ -241,6 +246,8 @@ class Exchange:
 
     def _is_stale(self, index: int, node: NodeConnection, now: float) -> bool:
         """Return whether a connection that was idle, or owes replies, is of no more use."""
+        if index in self._bundle.closed:  # an interruption came while it was opened or closed
+            return True
         self._read([(node.sock.fileno(), None)])
         if node.sock is None:
             return True
@@ -270,7 +277,7 @@ class Exchange:
         awaited, kinds, quorum = self._awaited, self._call.form.script.replies, self._fanout.quorum
         waiting, replies, counts = self._waiting, self.replies, self._votes
         for file, _ in ready:
-            index = indices[file]
+            self._reading = index = indices[file]
             node = nodes[index]
             reader, expected = node.reader, node.expected
             try:
@@ -366,7 +373,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """Close the connections that owe replies after an interruption, each after a release."""
-        owing = [index for index, node in enumerate(self._bundle.nodes) if node.expected]
+        owing = {index for index, node in enumerate(self._bundle.nodes) if node.expected or index == self._reading}
         for index in owing:
             try:
                 self._release_behind(index, self._bundle.nodes[index], time.monotonic())

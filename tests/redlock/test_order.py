@@ -13,6 +13,7 @@ from examples.servers import RedisServer
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.redis.calls import release_call
+from fencing.redis.resp import INCOMPLETE
 from fencing.redis.scripts import RELEASE
 from fencing.redlock import client, client_async, exchange
 from fencing.redlock.calls import Fanout, grant_call
@@ -178,6 +179,42 @@ def test_an_interruption_closes_what_owes_replies_behind_a_release(
     nodes.servers[2].thaw()
     with nodes.servers[2].client() as client:
         Side(False).wait_until(lambda: client.get("r") is None, seconds=5)
+    coordinator.close()
+
+
+class Interrupted:
+    """A parser of replies; an interruption comes when the next one was taken from it."""
+
+    def __init__(self, reader: Any) -> None:
+        self.feed, self._gets = reader.feed, reader.gets
+
+    def gets(self) -> Any:
+        if self._gets() is not INCOMPLETE:
+            raise KeyboardInterrupt
+        return INCOMPLETE
+
+
+def test_an_interruption_that_loses_a_reply_closes_its_connection(fresh_nodes: FreshNodes) -> None:
+    """Otherwise, the connection would stay one reply behind, and the node would never be heard in time."""
+    nodes = fresh_nodes(longest_ttl=60.0)
+    coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
+    coordinator.acquire("before", timeout=10).release()
+    [bundle] = coordinator._connections._free
+    nodes.servers[2].freeze()
+    lease = coordinator.acquire("r", timeout=10)
+    third = bundle.nodes[2]
+    assert third.expected
+    third.reader = Interrupted(third.reader)
+    nodes.servers[2].thaw()
+
+    def ask_until_it_replies() -> None:
+        while True:
+            coordinator.holder("r")
+
+    with pytest.raises(KeyboardInterrupt):
+        ask_until_it_replies()
+    assert third.sock is None
+    assert lease.release() is True
     coordinator.close()
 
 
