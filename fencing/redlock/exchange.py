@@ -170,7 +170,6 @@ class Exchange:
         "_call",
         "_fanout",
         "_nodes",
-        "_reading",
         "_sent_at",
         "_votes",
         "_waiting",
@@ -185,7 +184,6 @@ class Exchange:
         self._sent_at = time.monotonic()
         self._awaited: Expected = (fanout.call, math.inf)
         self._waiting: set[int] = set()
-        self._reading = -1  # the node whose reply may be lost to an interruption
         self._votes: dict[Hashable, int] = {}
         self.replies: list[Any] = [None] * nodes.count
         self.decided = fanout.quorum <= 0
@@ -277,7 +275,7 @@ class Exchange:
         awaited, kinds, quorum = self._awaited, self._call.form.script.replies, self._fanout.quorum
         waiting, replies, counts = self._waiting, self.replies, self._votes
         for file, _ in ready:
-            self._reading = index = indices[file]
+            index = indices[file]
             node = nodes[index]
             reader, expected = node.reader, node.expected
             try:
@@ -373,7 +371,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """Close the connections that owe replies after an interruption, each after a release."""
-        owing = {index for index, node in enumerate(self._bundle.nodes) if node.expected or index == self._reading}
+        owing = {index for index, node in enumerate(self._bundle.nodes) if node.expected}
         for index in owing:
             try:
                 self._release_behind(index, self._bundle.nodes[index], time.monotonic())
