@@ -25,9 +25,10 @@ from fencing.redis.client import MAX_CONNECTIONS, Connections
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import map_error
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
+from fencing.redlock.bundle import Bundle
 from fencing.redlock.calls import Fanout
 from fencing.redlock.decisions import check_answered
-from fencing.redlock.exchange import Bundle, Exchange
+from fencing.redlock.exchange import Exchange
 from fencing.redlock.nodes import Nodes
 from fencing.redlock.scripts import REMINT
 

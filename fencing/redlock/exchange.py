@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import math
-import select
-import selectors
 import ssl
 import time
-import weakref
-from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -17,142 +13,18 @@ from redis.exceptions import NoScriptError, RedisError
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.kernel.waking import Wake
-from fencing.redis import quirks
-from fencing.redis.calls import Call
-from fencing.redis.connection import READ_BYTES, LazyConnection
+from fencing.redis.connection import READ_BYTES
 from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
+from fencing.redlock.bundle import Bundle, Expected, NodeConnection
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import vote
-from fencing.redlock.nodes import INFO, LOADS, STALLED_SECONDS, Nodes
+from fencing.redlock.nodes import LOADS, STALLED_SECONDS, Nodes
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 FRESH_SECONDS = 1.0
 """A connection that was used within so many seconds is believed to be open."""
-
-Expected = tuple[Call | None, float]
-"""A reply that is missing: the call (None: its reply is dropped), and when the caller stopped waiting for it; infinity:
-it still waits."""
-
-
-class NodeConnection(LazyConnection):
-    """A connection to one node, and the replies that it still owes, in order.
-
-    Attributes:
-        reads_ahead: whether there may be bytes of which the kernel knows nothing: TLS reads whole records.
-        used: when its last good exchange began; minus infinity: it is closed.
-    """
-
-    __slots__ = ("expected", "member", "reader", "reads_ahead", "sock")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.used = -math.inf
-        self.sock: Any = None
-        self.reader: Any = None
-        self.reads_ahead = False
-        self.member = b""
-        self.expected: list[Expected] = []
-
-    def greet(self, connection: Any, seconds: float) -> Any:
-        """Connect, and return the reply to the first question."""
-        self.expected = []
-        self.open(connection, seconds)
-        deadline = time.monotonic() + seconds
-        super().send(INFO + b"".join(LOADS))  # in one round trip: a far server has no time for more
-        reply, *_ = [self.next_reply(deadline) for _ in (INFO, *LOADS)]
-        self.sock = quirks.socket_of(connection)
-        if self.sock is None:
-            raise CoordinatorUnavailable("this version of redis-py hides its sockets; install one that was tested")
-        self.sock.settimeout(0)
-        self.reader, self.reads_ahead = self._reader, self._fd is None
-        return reply
-
-    def send(self, data: bytes) -> None:
-        """Write all of it. A socket whose buffer is full has a server that does not read."""
-        if self.sock.send(data) != len(data):
-            raise RedisError("the server does not read")
-
-
-class Poll:
-    """A wait for several sockets: poll() where there is one. It has no state in the kernel, so a fork does no harm."""
-
-    def __init__(self) -> None:
-        self._poll: Any = getattr(select, "poll", lambda: None)()
-        self.indices: dict[int, int] = {}  # of the sockets, by their files
-        self._selector = selectors.SelectSelector() if self._poll is None else None
-
-    def register(self, sock: Any, index: int) -> None:
-        """Wait for this socket, too."""
-        self.indices[sock.fileno()] = index
-        if self._selector is not None:
-            self._selector.register(sock, selectors.EVENT_READ)
-        else:
-            self._poll.register(sock, select.POLLIN)
-
-    def unregister(self, sock: Any) -> None:
-        """Wait for this socket no longer."""
-        try:
-            (self._selector or self._poll).unregister(sock)
-        finally:
-            self.indices.pop(sock.fileno(), None)
-
-    def select(self, seconds: float) -> Iterable[tuple[int, Any]]:
-        """Return the files of the sockets that can be read, after at most this many seconds."""
-        if self._selector is not None:
-            return [(key.fd, None) for key, _ in self._selector.select(seconds)]
-        ready: list[tuple[int, int]] = self._poll.poll(math.ceil(seconds * 1000))
-        return ready
-
-
-class Bundle:
-    """One connection to each node.
-
-    Attributes:
-        closed: the indices of the connections that are not open.
-        wanted: the threads that wait for this very bundle, in order.
-        reference: a weak reference to this bundle.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.nodes = [NodeConnection() for _ in range(count)]
-        self.closed = set(range(count))
-        self.wanted: deque[Wake] = deque()
-        self.reference = weakref.ref(self)
-        self._poll = Poll()
-        self.select, self.indices = self._poll.select, self._poll.indices
-
-    def owes(self) -> bool:
-        """Return whether replies are missing."""
-        for node in self.nodes:  # noqa: SIM110 - any() takes longer
-            if node.expected:
-                return True
-        return False
-
-    def register(self, index: int) -> None:
-        """Note that a connection was opened."""
-        self._poll.register(self.nodes[index].sock, index)
-        self.closed.discard(index)
-
-    def close(self) -> None:
-        """Close all connections."""
-        for index in range(len(self.nodes)):
-            self.close_node(index)
-
-    def close_node(self, index: int) -> None:
-        """Close the connection to one node."""
-        node = self.nodes[index]
-        node.used = -math.inf  # first: an interruption may come between any two of these steps
-        self.closed.add(index)
-        if node.sock is not None:
-            try:
-                self._poll.unregister(node.sock)
-            except (KeyError, ValueError, OSError):
-                pass  # it was closed before
-        node.sock, node.expected = None, []
-        node.close()
 
 
 class Exchange:

@@ -101,11 +101,20 @@ ROOMS = {
     "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),
     "fencing.redlock.decisions": Room((KERNEL,)),
     "fencing.redlock.nodes": Room((*REDIS_CLIENT, *REDLOCK)),
-    "fencing.redlock.exchange": Room(
+    "fencing.redlock.bundle": Room(
         (*REDIS_CLIENT, *REDLOCK, "fencing.redis.connection", "fencing.redlock.nodes"), ("redis",)
     ),
+    "fencing.redlock.exchange": Room(
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redis.connection", "fencing.redlock.nodes", "fencing.redlock.bundle"),
+        ("redis",),
+    ),
     "fencing.redlock.client": Room(
-        (*REDIS_THREADS, *REDLOCK, "fencing.redlock.nodes", "fencing.redlock.exchange"), ("redis",)
+        (
+            *REDIS_THREADS,
+            *REDLOCK,
+            *("fencing.redlock.nodes", "fencing.redlock.bundle", "fencing.redlock.exchange"),
+        ),
+        ("redis",),
     ),
     "fencing.redlock.client_async": Room((*REDIS_ASYNCIO, *REDLOCK, "fencing.redlock.nodes"), ("redis",)),
     "fencing.redlock.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, *REDLOCK)),
