@@ -110,15 +110,21 @@ def test_a_late_reply_is_never_that_to_a_later_request(side: Side, fresh_nodes: 
     before = side.call(coordinator.acquire, "before", timeout=10)
     number = before.fence.number
 
-    def ask(name: str, proposal: int, *, quorum: int) -> list[Any]:
+    def ask(name: str, proposal: int, *, quorum: int, timeout: float) -> list[Any]:
         call = grant_call(ACQUIRE, name, name * 22, (60_000, "me", 0), proposal)
-        return list(side.call(coordinator.perform, Fanout(call, (0, 1, 2), quorum, 2, 10.0)))
+        return list(side.call(coordinator.perform, Fanout(call, (0, 1, 2), quorum, 2, timeout)))
 
     nodes.servers[2].freeze()
     first, second = b"%d" % (number + 1), b"%d" % (number + 2)
-    assert ask("a", number + 1, quorum=2) == [first, first, None]
+    assert ask("a", number + 1, quorum=2, timeout=10.0) == [first, first, None]
     nodes.servers[2].thaw()
-    assert ask("b", number + 2, quorum=4) == [second, second, second]
+    with nodes.servers[2].client() as client:
+        side.wait_until(lambda: client.exists("a"))  # it has replied
+    nodes.servers[2].freeze()
+    *two, third = ask("b", number + 2, quorum=4, timeout=0.3)
+    assert two == [second, second]
+    assert isinstance(third, NoReply)
+    nodes.servers[2].thaw()
     side.call(before.release)
 
 
