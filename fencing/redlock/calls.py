@@ -61,6 +61,11 @@ def bytes_for(call: Call, member: bytes, *, by_text: bool = False) -> bytes:
     return script_call(call.script.by_text, len(keys), len(args) + 1, packed + member)
 
 
+def takes_again(later: Call, release: Call) -> bool:
+    """Return whether a later call takes the lock for the token of a release: then the release is not repeated."""
+    return later.may_take and later.token is not None and later.token == release.token
+
+
 def member_words(run_id: str, longest_ms: int, restart_wait: bool) -> str:
     """Return the last argument of the scripts of members: see ``member.lua``."""
     return f"{run_id} {longest_ms} {int(restart_wait)}"

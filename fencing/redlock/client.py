@@ -161,8 +161,8 @@ class FanoutConnections(Connections):
                     return bundle
                 except ValueError:
                     if time.monotonic() > deadline:
-                        self._owing.pop(_first_token(fanout.call), None)
                         if fanout.is_for_anyone:
+                            self._owing.pop(_first_token(fanout.call), None)
                             return None
                         raise NoReply(TimeoutError("its connections were busy"), may_have_run=False) from None
                 wake.wait(LOST_WAKE_SECONDS)

@@ -17,7 +17,7 @@ from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis.calls import Call
 from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
-from fencing.redlock.calls import Fanout, bytes_for
+from fencing.redlock.calls import Fanout, bytes_for, takes_again
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.nodes import INFO, LOAD_CALLS, LOADS, STALLED_SECONDS, Nodes
 
@@ -120,6 +120,9 @@ class NodeConnection(LoopConnection):
             self._nodes.replied(self._index)
         self._nodes.note(self._index, reply)
         if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
+            first, *later = self._waiting
+            if any(takes_again(request.call, first.call) for request in later) and not first.is_awaited:
+                first.by_text = True  # as if it had been repeated
             now = time.monotonic()
             for call in LOAD_CALLS:
                 request = _NodeRequest(call, None, now, now + STALLED_SECONDS)

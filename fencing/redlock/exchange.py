@@ -17,7 +17,7 @@ from fencing.redis.connection import READ_BYTES
 from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
 from fencing.redlock.bundle import Bundle, Expected, NodeConnection
-from fencing.redlock.calls import Fanout, bytes_for
+from fencing.redlock.calls import Fanout, bytes_for, takes_again
 from fencing.redlock.decisions import vote
 from fencing.redlock.nodes import LOADS, STALLED_SECONDS, Nodes
 
@@ -190,7 +190,7 @@ class Exchange:
         if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
             node.expected += [(None, self._sent_at)] * len(LOADS)
             data = b"".join(LOADS)
-            if call is not None:
+            if call is not None and not (call is not self._call and takes_again(self._call, call)):
                 node.expected.append(expected)
                 data += bytes_for(call, node.member, by_text=True)
             node.send(data)
