@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
@@ -234,23 +234,38 @@ class AsyncCoordinator(Backend):
 
         Raises:
             LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            CoordinatorUnavailable: no answer, and nothing was freed. Repeat it with this coordinator.
+            GuardUnavailable, NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
         """
         return await self.lock(check_adoptable(fence).resource).adopt(fence)
 
-    async def force_release(self, resource: str) -> ForcedRelease:
+    @overload
+    async def force_release(self, resource: str) -> ForcedRelease: ...
+    @overload
+    async def force_release(self, resource: str, number: int | None) -> ForcedRelease | None: ...
+    async def force_release(self, resource: str, number: int | None = None) -> ForcedRelease | None:
         """Take the lock from its holder, shut that holder out at every guard, and free the lock.
 
         Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder can still write
         until a newer one claims.
 
+        A late request takes the lock from nobody else: it names the grant that was read just before.
+
+        Args:
+            number: the number of a grant, as ``holder()`` or ``holders()`` named it: only it is forced out. None:
+                whoever holds the lock.
+
+        Returns:
+            What was done; None: the grant with this number does not hold the lock, and nothing was done.
+
         Raises:
-            CoordinatorUnavailable: no answer. Repeat it.
+            CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.
             GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
                 free, but the holder may not be shut out. Repeat it.
+            TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
         """
-        return await self.lock(resource).force_release()
+        return await self.lock(resource).force_release(number)
 
     def track(self, holding: Holding) -> None:
         """Watch a holding, and renew it, until it ends."""

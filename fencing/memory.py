@@ -80,10 +80,10 @@ class LockTable:
         return self._mint(now, resource, token, ttl, floor, owner)
 
     def _remint(
-        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, old: str
+        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, old: Fence
     ) -> int | None:
         held = self._held.get(resource)
-        if held is None or held.token not in (old, token):
+        if held is None or (held.token != token and (held.token, held.number) != (old.token, old.number)):
             return None
         return self._mint(now, resource, token, ttl, floor, owner)
 
@@ -96,10 +96,14 @@ class LockTable:
         self._held[resource] = _Held(token, self._last, owner, now, now + ttl)
         return self._last
 
-    def _force(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int:
+    def _force(
+        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, holder: Holder
+    ) -> int | None:
         former = self._held.get(resource)
+        if former is None or (former.token != token and former.number != holder.number):
+            return None
         number = self._mint(now, resource, token, ttl, floor, owner)
-        if former is not None and former.token != token:
+        if former.token != token:
             for name in [name for name, forced in self._forced.items() if forced.forgotten_at <= now]:
                 del self._forced[name]
             self._forced[resource] = _Forced(former.token, owner, now + FORCED_SECONDS)
@@ -109,12 +113,13 @@ class LockTable:
         forced = self._forced.get(resource)
         return forced.owner if forced is not None and forced.token == token else None
 
-    def _renew(self, now: float, ttl: float, names: Sequence[tuple[str, str]]) -> list[bool]:
+    def _renew(self, now: float, ttl: float, fences: Sequence[Fence]) -> list[bool]:
         renewed = []
-        for resource, token in names:
-            held = self._held.get(resource)
-            renewed.append(held is not None and held.token == token)
-            if held is not None and held.token == token:
+        for fence in fences:
+            held = self._held.get(fence.resource)
+            is_held = held is not None and (held.token, held.number) == (fence.token, fence.number)
+            renewed.append(is_held)
+            if held is not None and is_held:
                 held.expires_at = max(held.expires_at, now + ttl)  # never earlier than another renewal has set it
         return renewed
 
@@ -165,21 +170,22 @@ class MemoryPlans(Backend):
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
         sent_at = self.clock()
-        number = yield _Request("remint", (*_mint_arguments(fence.resource, token, settings, floor), fence.token))
+        number = yield _Request("remint", (*_mint_arguments(fence.resource, token, settings, floor), fence))
         return None if number is None else _grant(fence.resource, number, token, settings, sent_at)
 
-    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
         sent_at = self.clock()
-        number = yield _Request("force", _mint_arguments(resource, token, settings, floor))
-        return _grant(resource, number, token, settings, sent_at)
+        number = yield _Request("force", (*_mint_arguments(resource, token, settings, floor), holder))
+        return None if number is None else _grant(resource, number, token, settings, sent_at)
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
     ) -> Plan[Sequence[float | None]]:
         """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
         until = settings.deadline(self.clock())
-        names = [(grant.fence.resource, grant.fence.token) for grant in grants]
-        renewed = yield _Request("renew", (_seconds(settings), names))
+        renewed = yield _Request("renew", (_seconds(settings), [grant.fence for grant in grants]))
         return [until if ok else None for ok in renewed]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:

@@ -41,11 +41,14 @@ class NoReply(Exception):
     Attributes:
         cause: the client library's exception.
         may_have_run: False if the request was certainly not sent, or was refused.
+        was_undone: whether a release was sent behind the request. Nobody knows when the two arrive, so the request is
+            not repeated: the release could free what the repetition was granted.
     """
 
-    def __init__(self, cause: Exception, *, may_have_run: bool) -> None:
+    def __init__(self, cause: Exception, *, may_have_run: bool, was_undone: bool = False) -> None:
         self.cause = cause
         self.may_have_run = may_have_run
+        self.was_undone = was_undone
         super().__init__(str(cause) or type(cause).__name__)
 
 
@@ -69,7 +72,7 @@ def retry(
     unanswered: Callable[[], object] | None = None,
     failure: NoReply | None = None,
 ) -> Plan[Answer]:
-    """Perform an effect, and repeat it after each ``NoReply`` until the deadline.
+    """Perform an effect, and repeat it after each ``NoReply`` until the deadline, unless it was undone.
 
     The first repetition comes at once: in most cases, an idle connection had been closed.
 
@@ -103,7 +106,7 @@ def retry(
                 refusals += not failed.may_have_run
                 if most_telling is None or timeout >= longest:  # an attempt with very little time says very little
                     longest, most_telling = timeout, failed
-                if clock() + pause >= deadline or refusals > most_refusals:
+                if failed.was_undone or clock() + pause >= deadline or refusals > most_refusals:
                     raise give_up(most_telling) from most_telling.cause
             yield Sleep(pause)
             failures += 1

@@ -14,8 +14,8 @@ import math
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, ClassVar, NoReturn, Protocol
 
 from fencing.kernel import process
@@ -56,11 +56,29 @@ class Taken:
         remaining: seconds after which the lock frees itself; infinity: it does not, or it is not known.
         owner: the holder's label; None: not known.
         place: the caller's place in the queue; None: there is no queue, and the caller must ask again.
+        was_undone: whether a release of the token was sent, so that the caller must ask again with a new token.
     """
 
     remaining: float
     owner: str | None
     place: Place | None = None
+    was_undone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Neither a grant nor a refusal, and a release of the token was sent. The caller asks again with a new token.
+
+    A token is never asked with again behind a release whose answer is missing: the release could arrive later, and free
+    what the token was granted meanwhile.
+
+    Attributes:
+        error: what the caller raises if its time is up.
+        pause: seconds after which it asks again.
+    """
+
+    error: CoordinatorUnavailable
+    pause: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +90,15 @@ class Holder:
         number: its fencing number; None: the holder uses another library.
         held_for: seconds since the grant, by the server's clock; None: the holder uses another library.
         remaining: seconds until the lock frees itself; None: it never does.
+        digest: stands for the token, so that a forced release can name a grant that has no number; empty: the backend
+            tells grants apart by their numbers.
     """
 
     owner: str | None
     number: int | None
     held_for: float | None
     remaining: float | None
+    digest: str = field(default="", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +146,11 @@ class Backend(ABC):
     clock: Callable[[], float] = staticmethod(process.now)
     """The clock of deadlines, in seconds. A clock with ``call_at`` also drives the renewal: see ``fencing.testing``."""
 
+    @cached_property
+    def adoptions(self) -> dict[tuple[int, Fence], str]:
+        """The tokens of adoptions that got no answer, by process and adopted fence."""
+        return {}
+
     closed: bool = False
     """Whether the coordinator was closed. It then takes no more locks."""
 
@@ -134,11 +160,11 @@ class Backend(ABC):
     @abstractmethod
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
-    ) -> Plan[Grant | Taken]:
+    ) -> Plan[Grant | Taken | Undecided]:
         """Take the lock if it is free, or if the token holds it already.
 
         The number of a new grant is higher than every earlier one of the resource, and higher than ``floor``. The same
-        token again gets the same number, and the full ttl again.
+        token again gets the same number, and the full ttl again. A token whose grant has ended gets a new number.
 
         Raises:
             MarkImplausible: the number would be implausibly high. Nothing was changed.
@@ -152,15 +178,22 @@ class Backend(ABC):
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        """Replace the fence atomically, without freeing the lock.
+        """Replace the fence atomically, without freeing the lock, if its number and its token hold the lock.
 
-        The new fence has the given token and a number above ``floor``. Return None if the fence no longer holds the
-        lock.
+        The new fence has the given token and a number above ``floor``. Return None if the fence certainly no longer
+        holds the lock. Nothing is released if there is no answer: the caller repeats it with the same token, or gives
+        back both.
         """
 
     @abstractmethod
-    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
-        """Take the lock, even if another token holds it."""
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
+        """Take the lock from this holder, which was read before.
+
+        It takes the lock from no other grant, however late the request arrives. Return None if another one holds it, or
+        if it is free.
+        """
 
     @abstractmethod
     def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
@@ -255,7 +288,7 @@ class Backend(ABC):
 
 
 _INTERNAL = (
-    {"give_back_deadline", "give_back_later", "perform", "service", "settings", "track", "unanswered"}
+    {"adoptions", "give_back_deadline", "give_back_later", "perform", "service", "settings", "track", "unanswered"}
     | {"clock", "holds_without_ttl", "is_waited_for", "location"}
     | {"max_renewals", "one_of_many_wins", "session_seconds", "spans_slots", "ttl_per_lock"}
 )  # names that ``dir`` does not list

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence
-from fencing.locks.backend import Backend, Holder, Taken
+from fencing.locks.backend import Backend, Holder, Taken, Undecided
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 
@@ -87,7 +87,7 @@ class Queues(Protocol):
 
     def plan_queue(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, place: Any
-    ) -> Plan[Grant | Taken]:
+    ) -> Plan[Grant | Taken | Undecided]:
         """Do the same as ``plan_acquire`` for a caller that waits. ``Taken`` then has a place in the queue.
 
         Args:

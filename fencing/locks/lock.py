@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack, overload
 
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.errors import NotAcquired
-from fencing.kernel.fence import Fence, check_resource
+from fencing.kernel.fence import Fence, check_number, check_resource
 from fencing.locks import plans
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
@@ -47,6 +47,10 @@ def _check_resource_of(fence: Fence, resource: str) -> Fence:
             f"this is the lock of {resource!r}, but the fence is of {fence.resource!r}; adopt it with that lock"
         )
     return fence
+
+
+def _check_forced(number: object) -> int | None:
+    return None if number is None else check_number(number, "the number of a grant")
 
 
 class FencedLock:
@@ -161,7 +165,8 @@ class FencedLock:
 
         Raises:
             LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            CoordinatorUnavailable: no answer, and nothing was freed. Repeat it with this coordinator.
+            GuardUnavailable, NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
         plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings, self._lease)
@@ -177,19 +182,34 @@ class FencedLock:
         """
         return run(plans.holder(self.coordinator, self.resource, self._settings), self.coordinator.perform)
 
-    def force_release(self) -> ForcedRelease:
+    @overload
+    def force_release(self) -> ForcedRelease: ...
+    @overload
+    def force_release(self, number: int | None) -> ForcedRelease | None: ...
+    def force_release(self, number: int | None = None) -> ForcedRelease | None:
         """Take the lock from its holder, shut that holder out at every guard, and free the lock.
 
         On Redis the holder may also be redis-py's own lock, or any string under the lock's key. Without guards the
         holder is not shut out: ``fenced`` in the result is False, and the holder can still write until a newer one
         claims.
 
+        A late request takes the lock from nobody else: it names the grant that was read just before.
+
+        Args:
+            number: the number of a grant, as ``holder()`` or ``holders()`` named it: only it is forced out. None:
+                whoever holds the lock.
+
+        Returns:
+            What was done; None: the grant with this number does not hold the lock, and nothing was done.
+
         Raises:
-            CoordinatorUnavailable: no answer. Repeat it.
+            CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.
             GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
                 free, but the holder may not be shut out. Repeat it.
+            TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
         """
-        return run(plans.force_release(self.coordinator, self.resource, self._settings), self.coordinator.perform)
+        plan = plans.force_release(self.coordinator, self.resource, self._settings, _check_forced(number))
+        return run(plan, self.coordinator.perform)
 
     def __repr__(self) -> str:
         return f"<FencedLock of {self.resource!r}>"
@@ -318,7 +338,8 @@ class AsyncFencedLock:
 
         Raises:
             LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable, GuardUnavailable, NotAcquired: the fence may be used up. Acquire the lock.
+            CoordinatorUnavailable: no answer, and nothing was freed. Repeat it with this coordinator.
+            GuardUnavailable, NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
         plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings, self._lease)
@@ -335,19 +356,33 @@ class AsyncFencedLock:
         plan = plans.holder(self.coordinator, self.resource, self._settings)
         return await run_async(plan, self.coordinator.perform)
 
-    async def force_release(self) -> ForcedRelease:
+    @overload
+    async def force_release(self) -> ForcedRelease: ...
+    @overload
+    async def force_release(self, number: int | None) -> ForcedRelease | None: ...
+    async def force_release(self, number: int | None = None) -> ForcedRelease | None:
         """Take the lock from its holder, shut that holder out at every guard, and free the lock.
 
         On Redis the holder may also be redis-py's own lock, or any string under the lock's key. Without guards the
         holder is not shut out: ``fenced`` in the result is False, and the holder can still write until a newer one
         claims.
 
+        A late request takes the lock from nobody else: it names the grant that was read just before.
+
+        Args:
+            number: the number of a grant, as ``holder()`` or ``holders()`` named it: only it is forced out. None:
+                whoever holds the lock.
+
+        Returns:
+            What was done; None: the grant with this number does not hold the lock, and nothing was done.
+
         Raises:
-            CoordinatorUnavailable: no answer. Repeat it.
+            CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.
             GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
                 free, but the holder may not be shut out. Repeat it.
+            TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
         """
-        plan = plans.force_release(self.coordinator, self.resource, self._settings)
+        plan = plans.force_release(self.coordinator, self.resource, self._settings, _check_forced(number))
         return await run_async(plan, self.coordinator.perform)
 
     def __repr__(self) -> str:

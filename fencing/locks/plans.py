@@ -24,7 +24,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
-from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken
+from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
 from fencing.locks.capabilities import Queues, RenewsGrants
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.holding import Grant, Holding
@@ -39,6 +39,9 @@ MOST_CAUSES = 10
 """For how many leases that a batch of renewals finds gone the cause is asked. The others are lost at once."""
 
 POLLING = Backoff(first=0.01, longest=0.2)
+MOST_ADOPTIONS = 1000
+"""How many adoptions without an answer are remembered, so that each can be repeated with its token."""
+
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
 
 
@@ -134,6 +137,7 @@ def acquire(
         CoordinatorUnavailable, GuardUnavailable, MarkImplausible: after the lock was given back.
     """
     started = now = backend.clock()
+    decided_by: float | None = None  # the deadline of requests that are undecided so far
     gives_up_at = started + timeout
     caller_deadline = gives_up_at if 0 < timeout < math.inf else None
     requests = settings if timeout > 0 else settings.for_one_try()
@@ -148,13 +152,21 @@ def acquire(
         while True:
             if backend.closed:
                 raise RuntimeError("this coordinator was closed; make a new one")
-            deadline = backend.clock() + requests.request_seconds if caller_deadline is None else caller_deadline
+            deadline = decided_by
+            if deadline is None:
+                deadline = backend.clock() + requests.request_seconds if caller_deadline is None else caller_deadline
             taking.token = token
             try:
                 if not queues:
                     reply = yield from backend.plan_acquire(resource, token, requests, floor=floor, deadline=deadline)
                 else:
                     reply = yield from queue(resource, token, requests, floor=floor, deadline=deadline, place=place)
+                if isinstance(reply, Undecided):
+                    taking.over()
+                    decided_by = deadline
+                    yield from _pause(backend, reply, deadline)
+                    token = new_token()
+                    continue
             except CoordinatorUnavailable:
                 taking.over()  # what may have run is given back in the background
                 if now == started or backend.clock() < gives_up_at:
@@ -163,9 +175,12 @@ def acquire(
             except MarkImplausible:
                 taking.over()
                 raise
+            decided_by = None
             if isinstance(reply, Taken):
                 taking.over()
                 remaining, owner, place = reply.remaining, reply.owner, reply.place
+                if reply.was_undone:
+                    token = new_token()
                 if queue is not None and not queues:
                     queues = True
                     continue
@@ -201,6 +216,13 @@ def acquire(
         elif taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         raise
+
+
+def _pause(backend: Backend, undecided: Undecided, deadline: float) -> Plan[None]:
+    """Pause before the next request, which has a new token. Raise the error of the last one if the time is up."""
+    yield Sleep(max(min(undecided.pause, deadline - backend.clock()), 0.0))
+    if backend.clock() >= deadline:
+        raise undecided.error
 
 
 def _leave(backend: Backend, place: Place, resource: str, token: str, settings: Settings) -> Plan[None]:
@@ -363,16 +385,20 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
 def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[Holding], Any] = _same) -> Plan[Any]:
     """Take over a lock from a detached fence: mint a new fence, and claim it.
 
-    The new token prevents a second adoption of the same fence.
+    The new token prevents a second adoption of the same fence. Without an answer nothing is released: an adoption that
+    is repeated has the same token.
     """
     taking = Taking()
+    adopted = process.pid(), fence
     try:
         deadline = _deadline(backend, settings)
-        taking.token = new_token()
+        taking.token = token = backend.adoptions.pop(adopted, None) or new_token()
         try:
-            grant = yield from backend.plan_remint(fence, taking.token, settings, floor=0, deadline=deadline)
-        except FencingError:
-            taking.over()  # what may have run is given back in the background
+            grant = yield from backend.plan_remint(fence, token, settings, floor=0, deadline=deadline)
+        except FencingError as error:
+            taking.over()
+            if isinstance(error, CoordinatorUnavailable):
+                remember_adoption(backend, adopted, token)
             raise
         if grant is None:
             taking.over()
@@ -391,24 +417,34 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
         raise
 
 
+def remember_adoption(backend: Backend, adopted: tuple[int, Fence], token: str) -> None:
+    """Remember the token of an adoption that got no answer."""
+    while len(backend.adoptions) >= MOST_ADOPTIONS:
+        backend.adoptions.pop(next(iter(backend.adoptions)), None)
+    backend.adoptions[adopted] = token
+
+
 def holder(backend: Backend, resource: str, settings: Settings) -> Plan[Holder | None]:
     """Return a description of the lock's holder; None: the lock is free."""
     settings = settings.for_one_try()
     return (yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings)))
 
 
-def force_release(backend: Backend, resource: str, settings: Settings) -> Plan[ForcedRelease]:
-    """Take the lock from its holder, shut the holder out at every guard, and free the lock."""
+def force_release(
+    backend: Backend, resource: str, settings: Settings, number: int | None = None
+) -> Plan[ForcedRelease | None]:
+    """Take the lock from its holder, shut the holder out at every guard, and free the lock.
+
+    Each request names the holder that was read before, so that a late one takes the lock from nobody else.
+
+    Args:
+        number: only from the grant with this number. The result is None if it does not hold the lock.
+    """
     taking = Taking()
     try:
-        former = yield from backend.plan_holder(resource, settings, deadline=_deadline(backend, settings))
-        taking.token = new_token()
-        deadline = _deadline(backend, settings)
-        try:
-            grant = yield from backend.plan_force(resource, taking.token, settings, floor=0, deadline=deadline)
-        except FencingError:
-            taking.over()  # what may have run is given back in the background
-            raise
+        grant, former = yield from _plan_force(backend, resource, settings, number, taking)
+        if grant is None:
+            return None
         holding = taking.hold(backend, grant, settings)
         outcome = yield from _claim(backend, holding, settings, settings, None, backend.clock(), taking, _same)
         if isinstance(outcome, Superseded):
@@ -423,3 +459,34 @@ def force_release(backend: Backend, resource: str, settings: Settings) -> Plan[F
         if taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         raise
+
+
+def _plan_force(
+    backend: Backend, resource: str, settings: Settings, number: int | None, taking: Taking
+) -> Plan[tuple[Grant | None, Holder | None]]:
+    """Take the lock from its holder, or take it if it is free. Return the grant, and the former holder."""
+    deadline = _deadline(backend, settings)
+    reply: Grant | Taken | Undecided | None
+    for tries in itertools.count(1):
+        former = yield from backend.plan_holder(resource, settings, deadline=deadline)
+        if number is not None and (former is None or former.number != number):
+            return None, former
+        taking.token = token = new_token()
+        try:
+            if former is None:
+                reply = yield from backend.plan_acquire(resource, token, settings, floor=0, deadline=deadline)
+            else:
+                reply = yield from backend.plan_force(
+                    resource, token, settings, floor=0, deadline=deadline, holder=former
+                )
+        except FencingError:
+            taking.over()  # what may have run is given back in the background
+            raise
+        if isinstance(reply, Grant):
+            return reply, former
+        taking.over()
+        if not isinstance(reply, Undecided):
+            text = f"{resource!r} keeps changing hands; retry"
+            reply = Undecided(CoordinatorUnavailable(text, resource=resource), POLLING.pause(tries))
+        yield from _pause(backend, reply, deadline)
+    raise AssertionError("the loop ends at its deadline")

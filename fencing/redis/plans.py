@@ -171,7 +171,9 @@ class RedisPlans(Backend):
             return None
         return _grant(answer.value, fence.resource, token, settings, answer.sent_at)
 
-    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
         args = self._mint_arguments(settings, floor)
         keys = (keys_of(resource).forced,)
         answer = yield from self._plan_mint(FORCE_RELEASE, token, args, resource, settings, deadline, keys)

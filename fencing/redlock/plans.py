@@ -121,7 +121,9 @@ class RedlockPlans(Backend):
     ) -> Plan[Grant | None]:
         return (yield from self._plan_take(REMINT, fence.resource, token, (fence.token,), settings, floor, deadline))
 
-    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
         grant = yield from self._plan_take(FORCE_RELEASE, resource, token, (), settings, floor, deadline)
         if grant is None:
             text = f"no majority granted {resource!r} in time, or it keeps changing hands; retry"

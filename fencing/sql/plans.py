@@ -108,7 +108,9 @@ class SQLPlans(Backend):
             _check_number(fence.resource, row, floor)
         return None
 
-    def plan_force(self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float) -> Plan[Grant]:
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
         answer = yield from self._plan_mint("force", resource, token, settings, floor, deadline)
         if answer.value.token != token:
             _check_number(resource, answer.value, floor)

@@ -17,7 +17,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import MAX_NUMBER
 from fencing.locks import plans
-from fencing.locks.backend import Taken
+from fencing.locks.backend import Holder, Taken
 from fencing.locks.capabilities import HoldsWithoutTtl, TtlPerLock, check_capabilities
 from fencing.locks.holding import Grant
 from fencing.testing.base import CoordinatorTests, has_capability
@@ -131,6 +131,53 @@ class Requests(CoordinatorTests):
         self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, old, coordinator.settings))
         assert not self._plan(coordinator, plans.release(coordinator, old, coordinator.settings))
         assert self._plan(coordinator, plans.release(coordinator, new, coordinator.settings))
+
+    # Late requests
+
+    def test_a_late_acquire_does_not_revive_an_ended_grant(self) -> None:
+        """The network has kept an earlier attempt, and delivers it after the release."""
+        coordinator, name, token = self._make(), self._name(), plans.new_token()
+        ended = self._acquire(coordinator, name, token).fence
+        assert self._plan(coordinator, plans.release(coordinator, ended, coordinator.settings))
+        late = self._acquire(coordinator, name, token)
+        assert isinstance(late, Grant)
+        assert late.fence.number > ended.number
+        self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, ended, coordinator.settings))
+        assert self._remint(coordinator, ended, plans.new_token(), 0) is None, "a fence is adopted once"
+        assert self._plan(coordinator, plans.release(coordinator, late.fence, coordinator.settings))
+
+    def test_an_expired_token_does_not_come_back_under_its_old_number(self) -> None:
+        coordinator, name, token = self._expiring(), self._name(), plans.new_token()
+        ended = self._acquire(coordinator, name, token).fence
+        while self.call(coordinator.lock(name).holder) is not None:
+            time.sleep(self.short_ttl / 10)
+        late = self._acquire(coordinator, name, token)
+        assert isinstance(late, Grant)
+        assert late.fence.number > ended.number
+        self._plan(coordinator, plans.release(coordinator, late.fence, coordinator.settings))
+
+    def test_a_late_force_takes_the_lock_from_nobody_else(self) -> None:
+        coordinator, name = self._make(), self._name()
+        ended = self.call(coordinator.acquire, name)
+        seen = self.call(coordinator.lock(name).holder)
+        assert self.call(ended.release)
+        assert self._force(coordinator, name, seen) is None, "the lock is free"
+        lease = self.call(coordinator.acquire, name)
+        assert self._force(coordinator, name, seen) is None
+        assert self.call(coordinator.lock(name).force_release, seen.number) is None
+        self.call(lease.renew)
+        forced = self.call(coordinator.lock(name).force_release, lease.fence.number)
+        assert forced.holder.number == lease.fence.number
+        assert self.call(lease.release) is False
+        self.expect(ValueError, coordinator.lock(name).force_release, 0)
+        self.expect(TypeError, coordinator.lock(name).force_release, "1")
+
+    def _force(self, coordinator: Any, name: str, holder: Holder) -> Grant | None:
+        settings, deadline = coordinator.settings, coordinator.clock() + 5
+        token = plans.new_token()
+        plan = coordinator.plan_force(name, token, settings, floor=0, deadline=deadline, holder=holder)
+        grant: Grant | None = self._plan(coordinator, plan)
+        return grant
 
     # A service that does not answer
 
