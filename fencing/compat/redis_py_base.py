@@ -165,6 +165,9 @@ class RedisPyLockBase:
         """Return what is held. Programs may set ``local.token`` themselves; then it is not the lease's."""
         local = self.local
         token, lease = local.token, local.lease
+        if lease is not None and lease.successor is not None and token == lease.fence.token.encode():
+            local.lease = lease = lease.newest
+            local.token = token = lease.fence.token.encode()
         if lease is not None and token != lease.fence.token.encode():
             lease = None
         return token, lease

@@ -96,7 +96,7 @@ class NotAcquired(FencingError):
         super().__init__(text)
 
 
-LossReason = Literal["released", "detached", "forked", "expired", "gone", "stale"]
+LossReason = Literal["released", "detached", "forked", "reclaimed", "expired", "gone", "stale"]
 
 _STOP = "stop, and acquire again"
 _COMPLETED = "the block had already run to its end: the writes that guards acknowledged count, so do not repeat them"
@@ -105,6 +105,11 @@ _LOSS = {
     "released": ("was released", "", "acquire the lock again"),
     "detached": ("was detached", "", "the process that adopts its fence may continue"),
     "forked": ("belongs to the parent process", "", "acquire one of your own in this process"),
+    "reclaimed": (
+        "was reclaimed, which ended this fence",
+        "",
+        "use the lease that reclaim() returned; if it raised an error, call it again",
+    ),
     "expired": ("has passed its deadline", " (renewal was off, over its max_lifetime, or got no answer)", _STOP),
     "gone": ("is gone from the coordinator", " (expired, taken over, flushed, or overwritten)", _STOP),
     "stale": ("was superseded at the storage", " by a newer holder", _STOP),
@@ -120,8 +125,8 @@ class LeaseLost(FencingError):
     Attributes:
         fence: the lease's fence.
         reason: ``"released"``. ``"detached"``: for another process to adopt. ``"forked"``: it is the parent's.
-            ``"expired"``: its deadline passed. ``"gone"``: the coordinator no longer has it. ``"stale"``: a storage has
-            admitted a newer fence.
+            ``"reclaimed"``: the lease that ``reclaim()`` returned has its place. ``"expired"``: its deadline passed.
+            ``"gone"``: the coordinator no longer has it. ``"stale"``: a storage has admitted a newer fence.
         completed: the block under ``hold`` had run to its end before the loss was noticed. Check what the guards
             acknowledged before you repeat the work.
         cause: what caused it, in words for people; None: not known.

@@ -32,7 +32,7 @@ def _frees_several(backend: Backend, leases: Sequence[Any]) -> bool:
 
 def _leases_of(blocks: Sequence[Hold | AsyncHold]) -> list[Any]:
     """Return the leases that no block inside uses any more."""
-    return [block._lease for block in blocks if block.is_last]
+    return [block._lease.newest for block in blocks if block.is_last and block._lease is not None]
 
 
 def _release_ahead(leases: Sequence[Lease | AsyncLease]) -> Plan[None]:

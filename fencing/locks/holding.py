@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from fencing.kernel.fence import Fence
 from fencing.locks.settings import Settings
 
-End = Literal["released", "detached", "abandoned"]
+End = Literal["released", "detached", "abandoned", "reclaimed"]
 Loss = Literal["expired", "gone", "stale"]
 
 THIRD = 1 / 3
@@ -102,6 +102,11 @@ class Holding:
         return self.due
 
     @property
+    def first_granted_at(self) -> float:
+        """The moment of the first grant, from which ``max_lifetime`` counts."""
+        return self.granted_at
+
+    @property
     def ended(self) -> End | Loss | None:
         """How it ended; None: it has not."""
         return self._ended[0][0] if self._ended else None
@@ -130,6 +135,13 @@ class Holding:
         if lease is not None:
             lease.notify_lost()
         return True
+
+    def lose_reclaimed(self, cause: str | None) -> None:
+        """Note that the lock is gone, after the holding was ended to be reclaimed. Notify its lease."""
+        self._ended[0] = ("gone", cause)
+        lease = self.lease()
+        if lease is not None:
+            lease.notify_lost()
 
     def end(self, how: End | Loss, cause: str | None = None) -> bool:
         """End it. Return False if it had ended before."""
@@ -195,6 +207,20 @@ class Holding:
             return None
         tick = settings.tick_seconds
         due = (now + settings.ttl * share * (1 - JITTER + 2 * JITTER * random.random())) // tick * tick + tick
-        if settings.max_lifetime is not None and due > self.granted_at + settings.max_lifetime:
+        if settings.max_lifetime is not None and due > self.first_granted_at + settings.max_lifetime:
             return None
         return due
+
+
+class SuccessorHolding(Holding):
+    """The holding that takes the place of a reclaimed one."""
+
+    __slots__ = ("_first_granted_at",)
+
+    def __init__(self, grant: Grant, settings: Settings, now: float, first_granted_at: float) -> None:
+        super().__init__(grant, settings, now)
+        self._first_granted_at = first_granted_at
+
+    @property
+    def first_granted_at(self) -> float:
+        return self._first_granted_at

@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Self, cast
 
 from fencing.kernel import process
 from fencing.kernel.effects import Plan, run
@@ -20,7 +20,8 @@ from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.causes import plan_why_gone, why_expired, why_stale
-from fencing.locks.holding import Holding
+from fencing.locks.holding import Grant, Holding, SuccessorHolding
+from fencing.locks.reclaim import plan_reclaim
 
 logger = logging.getLogger("fencing")
 
@@ -29,6 +30,18 @@ _exceptions_of = BaseExceptionGroup.exceptions.__get__  # a subclass may overrid
 
 class LeaseBase:
     """The part of sync and async leases that needs no I/O."""
+
+    inside: set[int] | None = None
+    """The ids of the re-entrant blocks that use the lease, and have not ended; None: it is not shared."""
+
+    is_claimed = True
+    """Whether all guards have admitted its fence. A lease that reclaims another one begins without."""
+
+    successor: LeaseBase | None = None
+    """The lease that has taken its place."""
+
+    replacement: tuple[str, int] | None = None
+    """The token of the fence that replaces its own, and the number to exceed, once it is being reclaimed."""
 
     _freed: bool | None = None
     release_by: float | None = None  # the moment until which the end of its block may try to release it; None: no other
@@ -54,14 +67,24 @@ class LeaseBase:
         return max(0.0, self._holding.deadline - self._backend.clock())
 
     @property
-    def ended(self) -> Literal["released", "detached", "forked"] | None:
+    def newest(self) -> Self:
+        """The lease that holds the lock now: this one, or the one that has reclaimed it."""
+        lease = self
+        while lease.successor is not None:
+            lease = cast(Self, lease.successor)
+        return lease
+
+    @property
+    def ended(self) -> Literal["released", "detached", "forked", "reclaimed"] | None:
         """How the lease was ended here on purpose; None: it was not. ``"forked"``: this child process inherited it."""
         if process.pid() != self._pid:
             return "forked"
         how = self._holding.ended
         if how == "detached":
             return "detached"
-        return "released" if how == "released" or self._freed is not None else None
+        if how == "released" or self._freed is not None or self._asked:
+            return "released"
+        return None if self.replacement is None else "reclaimed"
 
     @property
     def held(self) -> bool:
@@ -117,6 +140,40 @@ class LeaseBase:
     def _check_not_ended(self) -> None:
         if self.ended is not None:
             raise LeaseLost(fence=self.fence, reason=self.ended)
+
+    def begin_reclaim(self, floor: int) -> None:
+        """End its fence, and its renewal, before a fence above ``floor`` is minted. Raise LeaseLost if it has ended."""
+        self._check_renewable()
+        self.replacement = plans.new_token(), floor
+        if not self._holding.end("reclaimed"):  # another thread was faster
+            self.replacement = None
+            raise self._lost()
+
+    def succeed(self, grant: Grant) -> Self:
+        """Return the lease of the fence that replaces its own. What watches this lease watches that one from now on."""
+        backend, before = self._backend, self._holding
+        holding = SuccessorHolding(grant, before.settings, backend.clock(), before.first_granted_at)
+        lease = type(self)(backend, holding)
+        lease.is_claimed = False
+        lease.inside, lease.release_by = self.inside, self.release_by
+        self._hand_over(lease)
+        self.successor = lease
+        backend.track(holding)
+        return lease
+
+    def _hand_over(self, lease: Self) -> None:
+        """Give the successor what watches this lease."""
+        lease._callbacks, self._callbacks = self._callbacks, lease._callbacks
+
+    def _plan_release(self, deadline: float | None) -> Plan[bool]:
+        """Free the lock; also from a fence that replaces its own, but whose answer is missing."""
+        freed = yield from plans.release(self._backend, self.fence, self._holding.settings, deadline)
+        for fence in self._unanswered():  # behind the fence that it replaces: it can take the lock only from that
+            freed = (yield from plans.release(self._backend, fence, self._holding.settings, deadline)) or freed
+        return freed
+
+    def _unanswered(self) -> list[Fence]:
+        return [] if self.replacement is None else [Fence(self.fence.resource, 1, self.replacement[0])]
 
     def _begin_release(self) -> bool:
         """End the lease, and its renewal. Return whether there is something to release."""
@@ -195,7 +252,7 @@ class LeaseBase:
         )
 
     def __del__(self) -> None:
-        if self._freed is not None or getattr(self, "_pid", None) != process.pid():
+        if self._freed is not None or self.successor is not None or getattr(self, "_pid", None) != process.pid():
             return  # it was released, its constructor failed, or it is the parent's
         if self._holding.end("abandoned"):
             warnings.warn(
@@ -227,7 +284,7 @@ class Lease(LeaseBase):
 
     @property
     def lost(self) -> threading.Event:
-        """An event that is set as soon as the lease is known to be lost. A release does not set it.
+        """An event that is set as soon as the lease is known to be lost. A release or a reclaim does not set it.
 
         A lease is lost when the coordinator no longer has it, when its deadline has passed, or when a StaleFence of its
         fence leaves its block. After a pause the event is set late; a guard is never late.
@@ -249,9 +306,14 @@ class Lease(LeaseBase):
         if not callable(given) or inspect.iscoroutinefunction(given):
             kind = "an async function" if callable(given) else type(given).__name__
             raise TypeError(f"on_lost takes a function, not {kind}; it is called with the LeaseLost, on a thread")
-        self._callbacks.append(callback)
-        if self._holding.lost is not None:
-            self._call_callbacks()
+        lease = self.newest
+        lease._callbacks.append(callback)
+        if lease._holding.lost is not None:
+            lease._call_callbacks()
+
+    def _hand_over(self, lease: Self) -> None:
+        lease.__dict__["_event"] = self.lost
+        super()._hand_over(lease)
 
     def notify_lost(self) -> None:
         event = self.__dict__.get("_event")
@@ -284,6 +346,36 @@ class Lease(LeaseBase):
             raise
         self._holding.renewed(deadline, self._backend.clock())
 
+    def reclaim(self, timeout: float | None = None) -> Self:
+        """Replace the fence by a new one, so that no late request under the old one can still write. Then read again.
+
+        For a write whose outcome is unknown, where ``landed`` cannot tell it, as over HTTP: a request that timed out
+        may still arrive. The lock stays yours. This lease ends before the new fence is minted: guards and ``fenced``
+        refuse it. When this returns, all guards have admitted the new fence, and refuse the old one. So what you read
+        under the new lease says whether the write happened.
+
+        What watches this lease (``lost``, ``on_lost``, the block of ``hold``) watches the new one. The block's end
+        releases it. ``max_lifetime`` counts from the first grant. To reclaim again, call it on the new lease.
+
+        Args:
+            timeout: seconds, claims included; None: as long as a request and the claims may take in ``acquire``.
+
+        Returns:
+            The lease that has taken this one's place.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time. Neither lease writes, the lock is kept, and the
+                late request may still write. Call it again, on this very lease, until it returns. An interruption
+                leaves the same state.
+            LeaseLost: the lock is gone, the guards have admitted a newer holder's fence again and again (``"stale"``),
+                or this lease has ended. Stop.
+            RuntimeError: a re-entrant block inside this one uses the lease, or another thread reclaims it. Reclaim it
+                there after that has ended.
+            TypeError: the lock has no guards, so nobody would refuse the late request. Pass ``guards=[guard]``.
+        """
+        lease: Self = run(plan_reclaim(self, timeout), self._backend.perform)
+        return lease
+
     def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and returns the same.
 
@@ -302,10 +394,15 @@ class Lease(LeaseBase):
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
         if process.pid() != self._pid:  # another thread of the parent may have been releasing it
             return False
+        if self.successor is not None:
+            return self.newest.release_until(deadline)
         try:
             with self._releasing:
                 if self._begin_release():
-                    plan = plans.release(self._backend, self._holding.fence, self._holding.settings, deadline)
+                    if self.replacement is None:
+                        plan = plans.release(self._backend, self._holding.fence, self._holding.settings, deadline)
+                    else:
+                        plan = self._plan_release(deadline)
                     asked_before, self._asked = self._asked, True
                     self._freed = run(plan, self._backend.perform) or asked_before
             return bool(self._freed)
@@ -328,6 +425,9 @@ class Lease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
+        if self.successor is not None:
+            self.newest.__exit__(kind, error, trace)
+            return
         was_lost = False
         try:
             if error is not None:
@@ -355,6 +455,10 @@ class Lease(LeaseBase):
 
     def release_later(self) -> None:
         """Release in the background what a release at the end of a block did not."""
-        if self._must_release_later():
+        if self.successor is not None:
+            self.newest.release_later()
+        elif self._must_release_later():
             self._holding.end("released")
-            self._backend.give_back_later(self.fence, self._holding.settings)
+            self._asked = True
+            for fence in (self.fence, *self._unanswered()):
+                self._backend.give_back_later(fence, self._holding.settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from fencing.kernel import process
 from fencing.kernel.effects import finish, run_async
@@ -15,6 +15,7 @@ from fencing.locks.backend import Backend
 from fencing.locks.callbacks import log_failure
 from fencing.locks.holding import Holding
 from fencing.locks.lease import LeaseBase, keep_outcome
+from fencing.locks.reclaim import plan_reclaim
 
 
 class AsyncLease(LeaseBase):
@@ -34,7 +35,7 @@ class AsyncLease(LeaseBase):
 
     @property
     def lost(self) -> asyncio.Event:
-        """An event that is set as soon as the lease is known to be lost. A release does not set it.
+        """An event that is set as soon as the lease is known to be lost. A release or a reclaim does not set it.
 
         A lease is lost when the coordinator no longer has it, when its deadline has passed, or when a StaleFence of its
         fence leaves its block. After a pause the event is set late; a guard is never late.
@@ -55,9 +56,15 @@ class AsyncLease(LeaseBase):
         """
         if not callable(callback):
             raise TypeError(f"on_lost takes a function, not {type(callback).__name__}; it is called with the LeaseLost")
-        self._callbacks.append(callback)
-        if self._holding.lost is not None:
-            self._call_callbacks()
+        lease = self.newest
+        lease._callbacks.append(callback)
+        if lease._holding.lost is not None:
+            lease._call_callbacks()
+
+    def _hand_over(self, lease: Self) -> None:
+        lease._event = self.lost
+        lease._cancel, self._cancel = self._cancel, None
+        super()._hand_over(lease)
 
     def notify_lost(self) -> None:
         if self._event is not None:
@@ -98,6 +105,37 @@ class AsyncLease(LeaseBase):
             raise
         self._holding.renewed(deadline, self._backend.clock())
 
+    async def reclaim(self, timeout: float | None = None) -> Self:
+        """Replace the fence by a new one, so that no late request under the old one can still write. Then read again.
+
+        For a write whose outcome is unknown, where ``landed`` cannot tell it, as over HTTP: a request that timed out
+        may still arrive. The lock stays yours. This lease ends before the new fence is minted: guards and ``fenced``
+        refuse it. When this returns, all guards have admitted the new fence, and refuse the old one. So what you read
+        under the new lease says whether the write happened.
+
+        What watches this lease (``lost``, ``on_lost``, ``cancel_on_loss``, the block of ``hold``) watches the new one.
+        The block's end releases it. ``max_lifetime`` counts from the first grant. To reclaim again, call it on the new
+        lease.
+
+        Args:
+            timeout: seconds, claims included; None: as long as a request and the claims may take in ``acquire``.
+
+        Returns:
+            The lease that has taken this one's place.
+
+        Raises:
+            CoordinatorUnavailable, GuardUnavailable: no answer in time. Neither lease writes, the lock is kept, and the
+                late request may still write. Call it again, on this very lease, until it returns. A cancellation leaves
+                the same state.
+            LeaseLost: the lock is gone, the guards have admitted a newer holder's fence again and again (``"stale"``),
+                or this lease has ended. Stop.
+            RuntimeError: a re-entrant block inside this one uses the lease, or another task reclaims it. Reclaim it
+                there after that has ended.
+            TypeError: the lock has no guards, so nobody would refuse the late request. Pass ``guards=[guard]``.
+        """
+        lease: Self = await run_async(plan_reclaim(self, timeout), self._backend.perform)
+        return lease
+
     async def release(self) -> bool:
         """Free the lock. Idempotent: a second call does nothing and returns the same.
 
@@ -115,6 +153,8 @@ class AsyncLease(LeaseBase):
 
     async def release_until(self, deadline: float | None) -> bool:
         """Do the same as :meth:`release`, until a moment of the coordinator's clock. Coordinators call this."""
+        if self.successor is not None:
+            return await self.newest.release_until(deadline)
         if self._freed is None and process.pid() == self._pid:
             try:
                 await self._release(deadline)  # without a task of its own, which would take a tenth of the time
@@ -136,7 +176,10 @@ class AsyncLease(LeaseBase):
             waiting: list[asyncio.Future[None]] = []
             self._releasing = loop, waiting
             try:
-                plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                if self.replacement is None:
+                    plan = plans.release(self._backend, self.fence, self._holding.settings, deadline)
+                else:
+                    plan = self._plan_release(deadline)
                 asked_before, self._asked = self._asked, True
                 self._freed = await run_async(plan, self._backend.perform) or asked_before
             except (FencingError, asyncio.CancelledError):
@@ -163,6 +206,9 @@ class AsyncLease(LeaseBase):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Release the lock. Raise LeaseLost if the lease was lost and the block raised nothing."""
+        if self.successor is not None:
+            await self.newest.__aexit__(kind, error, trace)
+            return
         was_lost = False
         try:
             if error is not None:
@@ -190,9 +236,13 @@ class AsyncLease(LeaseBase):
 
     def release_later(self) -> None:
         """Release in the background what a release at the end of a block did not."""
-        if self._must_release_later():
+        if self.successor is not None:
+            self.newest.release_later()
+        elif self._must_release_later():
             self._holding.end("released")
-            self._backend.give_back_later(self.fence, self._holding.settings)
+            self._asked = True
+            for fence in (self.fence, *self._unanswered()):
+                self._backend.give_back_later(fence, self._holding.settings)
 
 
 class CancelOnLoss:
@@ -223,6 +273,7 @@ class CancelOnLoss:
     def end(self, error: BaseException | None) -> LeaseLost | None:
         """Return the error to raise in the place of the one that ended the block; None: leave that."""
         task, self._task = self._task, None
+        self._lease = self._lease.newest
         self._lease._cancel = self._outer
         if not self._fired or task is None:
             return None

@@ -260,7 +260,7 @@ def _claim(
     """
     fence = holding.fence
     for _ in range(CLAIM_ROUNDS):
-        newer = yield from _claim_once(backend, holding, settings, caller_deadline)
+        newer = yield from claim_once(backend, holding, settings, caller_deadline)
         if newer is None:
             if holding.lost is None and backend.clock() < holding.deadline:
                 return lease(holding)
@@ -289,7 +289,7 @@ def number_to_exceed(stale: StaleFence) -> int:
     return stale.floor or stale.fence.number
 
 
-def _claim_once(
+def claim_once(
     backend: Backend, holding: Holding, settings: Settings, caller_deadline: float | None
 ) -> Plan[int | None]:
     """Claim at every guard. Return None if all admitted it, or else the number that the next fence must exceed."""

@@ -77,7 +77,7 @@ class Block:
     def _begin(self, around: Notes) -> None:
         """Note that the block has begun, inside of these blocks."""
         if self._lock._is_reentrant:
-            self._inside = {id(self)}
+            self._inside = self._lease.inside = {id(self)}
         self._thread = get_ident()
         if self._waiter == "task" or self._inside is not None:
             self._task = _this_task()
@@ -91,7 +91,7 @@ class Block:
     def require_not_held(self) -> None:
         """Raise RuntimeError if a block around the current code holds the lock: it would wait for itself."""
         outer = self._surrounding(blocks.get())
-        if outer is not None and outer._lease.held:
+        if outer is not None and outer._lease.newest.held:
             raise RuntimeError(
                 f"this {self._waiter} holds {self._lock.resource!r} already, in a block around this one, and would "
                 f"wait for itself; hold all locks in the outer block"
@@ -128,7 +128,7 @@ class Block:
             both = self._lock._is_reentrant and block._inside is not None
             if block._thread == thread and (block._task == task or (self._waiter == "thread" and not both)):
                 return block
-            if both and block._lease.held:
+            if both and block._lease.newest.held:
                 starter = "thread" if block._task is None else "task"
                 raise RuntimeError(
                     f"{self._lock.resource!r} is held by the {starter} that started this one; pass it the lease: "
@@ -145,7 +145,7 @@ class Block:
             ValueError: the lock has other options than that of the outer block. Use the same ones.
             RecursionError: it is nested too deep.
         """
-        lock, lease, inside = self._lock, outer._lease, outer._inside
+        lock, lease, inside = self._lock, outer._lease.newest, outer._inside
         if not lock._is_reentrant or inside is None:
             if self._timeout is None and lease.held:
                 both = ", for both blocks" if lock._is_reentrant else ""
@@ -175,7 +175,7 @@ class Block:
 
     def _explain(self, error: NotAcquired, outer: Block) -> NotAcquired:
         """Return the error that says that the waiter itself has the lock, if it does."""
-        if outer._is_over or not outer._lease.held or error.reason != "held":
+        if outer._is_over or not outer._lease.newest.held or error.reason != "held":
             return error
         return NotAcquired(
             resource=error.resource, reason="held", waited=error.waited, owner=error.owner, held_by_this=self._waiter

@@ -42,6 +42,7 @@ class _Part:
 
     def take(self, holding: Holding) -> Holding:
         """Note the grant of the lock."""
+        holding.settings = self.settings  # with its guards, which the grant did without
         self.taking.fence, self.taking.token, self.taking.holding = holding.fence, None, holding
         return holding
 

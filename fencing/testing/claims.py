@@ -124,6 +124,19 @@ class Claims(CoordinatorTests):
         assert lease.fence.token not in repr(holder)
         self.call(lease.release)
 
+    def test_a_reclaimed_lease_has_a_new_fence_and_keeps_the_lock(self) -> None:
+        guard = self._guard()
+        coordinator, name = self._make(guards=[guard]), self._name()
+        lease = self.call(coordinator.acquire, name)
+        fresh = self.call(lease.reclaim)
+        assert fresh.fence.number > lease.fence.number
+        assert guard.marks[name].is_of(fresh.fence)
+        assert self.call(coordinator.lock(name).holder).number == fresh.fence.number
+        assert self.expect(LeaseLost, lease.ensure_held).reason == "reclaimed"
+        self.call(fresh.renew)
+        assert self.call(fresh.release) is True
+        assert self.call(coordinator.lock(name).holder) is None
+
     def test_force_release_shuts_the_holder_out(self) -> None:
         guard = self._guard()
         coordinator, name = self._make(guards=[guard], owner="stuck"), self._name()

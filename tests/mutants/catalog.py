@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-child-task-waits-for-its-parent",
         "fencing/locks/reentrant.py",
-        "            if both and block._lease.held:",
+        "            if both and block._lease.newest.held:",
         "            if False:",
         ("tests/locks/test_reentrant_contexts.py::test_a_child_task_is_told",),
     ),
@@ -201,6 +201,42 @@ MUTANTS: tuple[Mutant, ...] = (
         '        each.lose("gone")\n',
         ("tests/locks/test_causes.py::test_nobody_has_it",),
     ),
+    # A reclaimed lease
+    Mutant(
+        "a-reclaimed-lease-still-writes",
+        "fencing/locks/lease.py",
+        'return None if self.replacement is None else "reclaimed"',
+        "return None",
+        ("tests/locks/test_reclaim.py::test_the_new_fence_is_claimed_and_the_old_one_is_refused_everywhere",),
+    ),
+    Mutant(
+        "a-new-fence-is-returned-before-its-claim",
+        "fencing/locks/reclaim.py",
+        "floor = yield from plans.claim_once(backend, newest._holding, settings, ends_at)",
+        "floor = None",
+        ("tests/locks/test_reclaim.py::test_the_new_fence_is_claimed_and_the_old_one_is_refused_everywhere",),
+    ),
+    Mutant(
+        "a-repeated-reclaim-has-another-token",
+        "fencing/locks/reclaim.py",
+        "    token, floor = lease.replacement\n",
+        "    token, floor = plans.new_token(), lease.replacement[1]\n",
+        ("tests/locks/test_reclaim.py::test_a_lost_answer_keeps_the_lock_and_the_next_call_has_the_same_token",),
+    ),
+    Mutant(
+        "the-end-of-a-block-frees-only-the-fence-it-knows",
+        "fencing/locks/lease.py",
+        "return [] if self.replacement is None else",
+        "return [] if True else",
+        ("tests/locks/test_reclaim.py::test_leaving_the_block_frees_both_tokens_of_a_remint_without_an_answer",),
+    ),
+    Mutant(
+        "a-reclaim-goes-on-behind-its-release",
+        "fencing/locks/lease.py",
+        'if how == "released" or self._freed is not None or self._asked:',
+        'if how == "released" or self._freed is not None:',
+        ("tests/locks/test_reclaim.py::test_a_release_without_an_answer_ends_it_for_good",),
+    ),
     # Locks
     Mutant(
         "claims-that-outlast-the-lease-count",
@@ -240,7 +276,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-hanging-holder-is-renewed-for-ever",
         "fencing/locks/holding.py",
-        "due > self.granted_at + settings.max_lifetime:",
+        "due > self.first_granted_at + settings.max_lifetime:",
         "due > now + settings.max_lifetime:",
         ("tests/locks/test_renewal.py::test_automatic_renewal_ends_with_the_maximal_lifetime",),
     ),
@@ -325,8 +361,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lock-that-an-inner-block-uses-is-freed",
         "fencing/locks/hold_all.py",
-        " if block.is_last]",
-        "]",
+        " if block.is_last and block._lease",
+        " if block._lease",
         ("tests/redis/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
     ),
     Mutant(

@@ -1,0 +1,99 @@
+"""The plan of ``lease.reclaim()``: a new fence for a lease, so that a late request under the old one cannot write."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from fencing.kernel.effects import Plan, Shielded
+from fencing.kernel.errors import CoordinatorUnavailable, GuardUnavailable, LeaseLost
+from fencing.locks import plans
+from fencing.locks.causes import plan_why_gone
+from fencing.locks.settings import TRY_SECONDS, check_timeout
+
+Lease = Any
+"""A ``Lease`` or ``AsyncLease``. Their module imports this one."""
+
+_AGAIN = (
+    "the fence is not replaced yet, and a late request under it may still write; neither lease writes, and the lock is "
+    "kept: call reclaim() again, on the same lease"
+)
+
+
+def plan_reclaim(lease: Lease, timeout: float | None) -> Plan[Lease]:
+    """Replace the lease's fence, and claim the new one at every guard. Return the lease that has it.
+
+    What an earlier call left undone is continued: a fence that was asked for is asked for under the same token.
+    """
+    seconds = check_timeout(timeout)
+    _check(lease)
+    ends_at = lease._backend.clock() + (seconds or TRY_SECONDS) if seconds < math.inf else None
+    mine = object()
+    try:
+        if lease.__dict__.setdefault("_reclaimer", mine) is not mine:
+            raise RuntimeError("another thread or task reclaims this lease; wait for its result")
+        return (yield from _plan_rounds(lease, ends_at))
+    except CoordinatorUnavailable as error:
+        text = f"{error}; {_AGAIN}"
+        raise CoordinatorUnavailable(text, resource=error.resource, address=error.address) from error
+    except GuardUnavailable as error:
+        raise GuardUnavailable(f"{error}; {_AGAIN}", resource=error.resource) from error
+    finally:
+        if lease.__dict__.get("_reclaimer") is mine:
+            del lease._reclaimer
+
+
+def _check(lease: Lease) -> None:
+    """Raise if the lease cannot be reclaimed."""
+    if not lease._holding.settings.guards:
+        raise TypeError(
+            "reclaim() claims a new fence at the guards, which then refuse late requests; this lock has none: "
+            "pass guards=[guard] to it"
+        )
+    if lease.inside is not None and len(lease.inside) > 1:
+        raise RuntimeError(
+            "a re-entrant block inside the block of this lease uses it, too, and would go on with a fence that has "
+            "ended; reclaim it in the outermost block, after the blocks inside have ended"
+        )
+    newest = lease.newest
+    if newest.ended not in (None, "reclaimed") or newest._holding.lost is not None:
+        raise newest._lost()
+    if newest is not lease and newest.is_claimed:  # it was returned: use that one
+        raise lease._lost()
+
+
+def _plan_rounds(lease: Lease, ends_at: float | None) -> Plan[Lease]:
+    newest = lease.newest
+    settings, backend = newest._holding.settings, newest._backend
+    floor = 0 if newest.is_claimed else None
+    for _ in range(plans.CLAIM_ROUNDS):
+        if newest.replacement is None and floor is not None:
+            newest.begin_reclaim(floor)
+        if newest.replacement is not None:
+            newest = yield from _plan_replace(newest, ends_at)
+        floor = yield from plans.claim_once(backend, newest._holding, settings, ends_at)
+        if floor is None:
+            newest.ensure_held()
+            newest.is_claimed = True
+            return newest
+    newest._holding.lose("stale", f"the storage has admitted the newer fence {floor}")
+    raise newest._lost("stale")
+
+
+def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
+    """Mint the fence that replaces the lease's own. Return the lease that has it."""
+    assert lease.replacement is not None
+    token, floor = lease.replacement
+    settings, backend = lease._holding.settings, lease._backend
+    deadline = backend.clock() + settings.request_seconds
+    if ends_at is not None:
+        deadline = min(deadline, ends_at)
+    grant = yield from backend.plan_remint(lease.fence, token, settings, floor=floor, deadline=deadline)
+    if grant is None:
+        cause = yield from plan_why_gone(backend, lease.fence, settings, backend.clock() + TRY_SECONDS)
+        lease._holding.lose_reclaimed(cause)
+        raise LeaseLost(fence=lease.fence, reason="gone", cause=cause)
+    if lease._asked or lease._freed is not None:  # another thread has released it meanwhile
+        yield Shielded(backend.plan_give_back(grant.fence, settings))
+        raise LeaseLost(fence=lease.fence, reason="released")
+    return lease.succeed(grant)

@@ -1,0 +1,425 @@
+"""`lease.reclaim()`: a new fence for a lease, so that a late request under the old one cannot write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fencing import CoordinatorUnavailable, Fence, GuardUnavailable, LeaseLost, Mark, StaleFence
+from fencing.locks import plans
+from fencing.testing.base import AsyncScriptedGuard, ScriptedGuard
+from storage_guards import AsyncMemoryGuard, MemoryGuard
+from tests.support.blocks import block, done, play
+from tests.support.memory_side import MemorySide
+
+
+def scripted(side: MemorySide) -> Any:
+    return AsyncScriptedGuard() if side.asynchronous else ScriptedGuard()
+
+
+def losing(side: MemorySide, coordinator: Any, operation: str, *, before: bool = False) -> list[Any]:
+    """Lose the replies to an operation, or the requests, until the list that this returns is cleared. It has them."""
+    perform, lost = coordinator.perform, [None]
+
+    def is_lost(effect: Any) -> bool:
+        if effect.operation != operation or not lost:
+            return False
+        lost.append(effect.arguments)
+        return True
+
+    def lose() -> None:
+        raise CoordinatorUnavailable("the reply was lost", resource="r", address="nowhere")
+
+    def sync(effect: Any) -> Any:
+        if not is_lost(effect):
+            return perform(effect)
+        if not before:
+            perform(effect)
+        return lose()
+
+    async def asynchronous(effect: Any) -> Any:
+        if not is_lost(effect):
+            return await perform(effect)
+        if not before:
+            await perform(effect)
+        return lose()
+
+    coordinator.perform = asynchronous if side.asynchronous else sync
+    return lost
+
+
+def unavailable(fence: Fence) -> None:
+    raise GuardUnavailable("the storage is away", resource=fence.resource)
+
+
+def test_the_new_fence_is_claimed_and_the_old_one_is_refused_everywhere(side: MemorySide) -> None:
+    guard: Any = AsyncMemoryGuard() if side.asynchronous else MemoryGuard()
+    lease = side.call(side.coordinator(guards=[guard]).acquire, "r")
+    late = lease.fence  # as a service has it: it knows no lease
+    fresh = side.call(lease.reclaim)
+    assert type(fresh) is type(lease)
+    assert fresh.fence.number > lease.fence.number
+    assert side.call(guard.mark, "r").is_of(fresh.fence)
+    with pytest.raises(StaleFence):
+        side.call(guard.write, late, "key", "late")
+    with pytest.raises(LeaseLost, match=r"use the lease that reclaim\(\) returned") as caught:
+        side.call(guard.write, lease, "key", "old")
+    assert caught.value.reason == lease.ended == "reclaimed"
+    assert not lease.held
+    side.call(guard.write, fresh, "key", "new")
+    assert side.holder().number == fresh.fence.number
+    assert side.call(lease.release) is True, "also the old lease releases the lock that its successor holds"
+    assert side.holder() is None
+    assert fresh.ended == "released"
+
+
+def test_the_block_of_hold_follows_the_newest_lease(side: MemorySide) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+
+    async def story() -> Any:
+        async with block(coordinator.lock("r")) as lease:
+            first = await done(lease.reclaim())
+            second = await done(first.reclaim())
+            assert side.holder().number == second.fence.number
+            with pytest.raises(LeaseLost) as caught:
+                await done(lease.reclaim())
+            assert caught.value.reason == "reclaimed", "to reclaim again, call it on the new lease"
+        return second
+
+    second = play(side, story)
+    assert second.ended == "released"
+    assert side.holder() is None
+
+
+def test_the_successor_is_renewed_and_the_old_lease_is_not(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=9, guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    fresh = side.call(lease.reclaim)
+    for _ in range(5):
+        side.clock.advance(4)
+        side.wait_until(lambda: fresh.remaining() > 4.9)
+    assert fresh.held
+    assert side.call(fresh.release) is True
+
+
+def test_max_lifetime_counts_from_the_first_grant(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=9, max_lifetime=20, guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    side.clock.advance(4)
+    side.wait_until(lambda: lease.remaining() > 8)
+    fresh = side.call(lease.reclaim)
+    for _ in range(4):
+        side.clock.advance(4)
+        side.wait_until(lambda: fresh.remaining() > 4.9)
+    assert fresh._holding.due is None, "20 seconds after the first grant"
+    side.clock.advance(9)
+    side.wait_until(fresh.lost.is_set)
+    with pytest.raises(LeaseLost, match="max_lifetime"):
+        fresh.ensure_held()
+    assert side.call(fresh.release) is False
+
+
+def test_a_lost_answer_keeps_the_lock_and_the_next_call_has_the_same_token(side: MemorySide) -> None:
+    guard = scripted(side)
+    coordinator = side.coordinator(guards=[guard])
+    lease = side.call(coordinator.acquire, "r")
+    asked = losing(side, coordinator, "remint")
+    with pytest.raises(CoordinatorUnavailable, match=r"call reclaim\(\) again, on the same lease"):
+        side.call(lease.reclaim)
+    assert lease.ended == "reclaimed"
+    assert side.holder().number > lease.fence.number, "the lock is kept"
+    asked.pop(0)
+    [(_, token, *_rest)] = asked
+    asked.clear()
+    fresh = side.call(lease.reclaim)
+    assert fresh.fence == Fence("r", side.holder().number, token)
+    assert guard.marks["r"].is_of(fresh.fence)
+    assert side.call(fresh.release) is True
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["reply lost", "request lost"])
+def test_leaving_the_block_frees_both_tokens_of_a_remint_without_an_answer(side: MemorySide, before: bool) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+
+    async def story() -> None:
+        async with block(coordinator.lock("r")) as lease:
+            losing(side, coordinator, "remint", before=before)
+            with pytest.raises(CoordinatorUnavailable):
+                await done(lease.reclaim())
+            assert side.holder() is not None
+
+    play(side, story)
+    assert side.holder() is None
+
+
+def test_a_release_without_an_answer_ends_it_for_good(side: MemorySide) -> None:
+    """The token that was asked for is behind a release now: it is not asked for again."""
+    coordinator = side.coordinator(guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    remints = losing(side, coordinator, "remint", before=True)
+    with pytest.raises(CoordinatorUnavailable):
+        side.call(lease.reclaim)
+    releases = losing(side, coordinator, "release", before=True)
+    with pytest.raises(CoordinatorUnavailable):
+        side.call(lease.release)
+    remints.clear()
+    with pytest.raises(LeaseLost) as caught:
+        side.call(lease.reclaim)
+    assert caught.value.reason == "released"
+    releases.clear()
+    assert side.call(lease.release) is True
+    assert side.holder() is None
+
+
+def test_a_guard_that_does_not_answer_is_asked_again_for_the_same_fence(side: MemorySide) -> None:
+    guard = scripted(side)
+    coordinator = side.coordinator(guards=[guard])
+    lease = side.call(coordinator.acquire, "r")
+    guard.before_claim = unavailable
+    for _ in range(2):
+        with pytest.raises(GuardUnavailable, match=r"call reclaim\(\) again, on the same lease"):
+            side.call(lease.reclaim)
+    side.clock.advance(4)
+    side.wait_until(lambda: side.holder().remaining > 9)  # the lock is kept, and renewed
+    guard.before_claim = lambda fence: None
+    fresh = side.call(lease.reclaim)
+    assert len({fence.token for fence in guard.claimed}) == 2, "the old lease's, and one for all calls"
+    assert fresh.held
+    assert side.call(fresh.release) is True
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), asyncio.CancelledError()], ids=["interrupted", "cancelled"])
+def test_an_interruption_leaves_a_state_that_the_next_call_continues(side: MemorySide, error: BaseException) -> None:
+    if side.asynchronous is not isinstance(error, asyncio.CancelledError):
+        pytest.skip("an interruption of the other side")
+    guard = scripted(side)
+    lease = side.call(side.coordinator(guards=[guard]).acquire, "r")
+
+    def interrupt(fence: Fence) -> None:
+        raise error
+
+    guard.before_claim = interrupt
+
+    async def try_to() -> None:
+        with pytest.raises(type(error)):
+            await done(lease.reclaim())
+
+    play(side, try_to)
+    guard.before_claim = lambda fence: None
+    fresh = side.call(lease.reclaim)
+    assert guard.claimed[-2:] == [fresh.fence] * 2
+    assert side.call(fresh.release) is True
+
+
+def test_a_guard_that_has_admitted_a_newer_fence_is_answered_with_a_higher_one(side: MemorySide) -> None:
+    guard = scripted(side)
+    lease = side.call(side.coordinator(guards=[guard]).acquire, "r")
+    guard.marks["r"] = Mark(lease.fence.number + 5_000_000, "x" * 22)
+    fresh = side.call(lease.reclaim)
+    assert fresh.fence.number > lease.fence.number + 5_000_000
+    assert side.call(lease.release) is True
+
+
+def test_after_five_refusals_the_lease_is_lost_as_stale(side: MemorySide) -> None:
+    guard = scripted(side)
+    lease = side.call(side.coordinator(guards=[guard]).acquire, "r")
+
+    def overtake(fence: Fence) -> None:
+        guard.marks["r"] = Mark(fence.number + 1, "x" * 22)
+
+    guard.before_claim = overtake
+    with pytest.raises(LeaseLost) as caught:
+        side.call(lease.reclaim)
+    assert caught.value.reason == "stale"
+    assert len(guard.claimed) == 1 + plans.CLAIM_ROUNDS
+    assert lease.lost.is_set()
+    with pytest.raises(LeaseLost) as caught:
+        side.call(lease.reclaim)
+    assert caught.value.reason == "stale"
+    assert side.call(lease.release) is True
+    assert side.holder() is None
+
+
+def test_a_lock_that_is_gone_is_lost_and_its_watchers_are_notified(side: MemorySide) -> None:
+    lease = side.call(side.coordinator(guards=[scripted(side)]).acquire, "r")
+    notified: list[LeaseLost] = []
+    lost = lease.lost
+    lease.on_lost(notified.append)
+    side.take_away()
+
+    async def try_to() -> None:
+        with pytest.raises(LeaseLost) as caught:
+            await done(lease.reclaim())
+        assert (caught.value.reason, caught.value.cause) == ("gone", "force-released by an operator")
+
+    play(side, try_to)
+    side.wait_until(lambda: notified)
+    assert lost.is_set()
+    assert (notified[0].reason, notified[0].fence) == ("gone", lease.fence)
+    assert side.call(lease.release) is False
+
+
+def test_what_watches_the_old_lease_watches_the_new_one(side: MemorySide) -> None:
+    lease = side.call(side.coordinator(ttl=9, guards=[scripted(side)]).acquire, "r")
+    notified: list[LeaseLost] = []
+    lost = lease.lost
+    lease.on_lost(notified.append)
+    fresh = side.call(lease.reclaim)
+    assert not lost.is_set(), "a reclaim is no loss"
+    assert not notified
+
+    async def register() -> None:
+        lease.on_lost(notified.append)
+
+    side.call(register)
+    side.take_away()
+    side.clock.advance(4)
+    side.wait_until(lambda: len(notified) == 2)
+    assert lost.is_set()
+    assert fresh.lost.is_set()
+    assert {error.fence for error in notified} == {fresh.fence}
+    assert side.call(lease.release) is False
+
+
+def test_cancel_on_loss_follows_the_newest_lease() -> None:
+    side = MemorySide(True)
+    numbers: list[int] = []
+
+    async def lose_it(coordinator: Any) -> None:
+        async with coordinator.lock("r").hold(cancel_on_loss=True) as lease:
+            numbers.append(lease.fence.number)
+            await lease.reclaim()
+            side.take_away()
+            side.clock.advance(4)
+            await asyncio.sleep(30)
+
+    async def story() -> None:
+        coordinator = side.coordinator(ttl=9, guards=[scripted(side)])
+        with pytest.raises(LeaseLost) as caught:
+            await lose_it(coordinator)
+        assert caught.value.fence.number > numbers[0]
+
+    side.call(story)
+
+
+def test_reentrant_blocks_follow_the_newest_lease_and_an_inner_one_is_refused(side: MemorySide) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+
+    async def story() -> None:
+        lock = coordinator.lock("r", reentrant=True)
+        async with block(lock) as lease:
+            async with block(lock) as inner:
+                with pytest.raises(RuntimeError, match="in the outermost block"):
+                    await done(inner.reclaim())
+                assert lease.held
+            fresh = await done(lease.reclaim())
+            async with block(lock) as inner:
+                assert inner is fresh
+                with pytest.raises(RuntimeError, match="in the outermost block"):
+                    await done(fresh.reclaim())
+            assert fresh.held
+        assert side.holder() is None
+
+    play(side, story)
+
+
+def test_locks_that_are_held_together_are_reclaimed_one_by_one(side: MemorySide) -> None:
+    guard = scripted(side)
+    coordinator = side.coordinator(guards=[guard])
+
+    async def story() -> None:
+        held = coordinator.hold_all(["a", "b"], timeout=5)
+        (a, b) = await done(held.__aenter__() if side.asynchronous else held.__enter__())
+        try:
+            fresh = await done(a.reclaim())
+            assert b.held
+            assert guard.marks["a"].is_of(fresh.fence)
+            assert guard.marks["b"].is_of(b.fence)
+        finally:
+            nothing = (None, None, None)
+            await done(held.__aexit__(*nothing) if side.asynchronous else held.__exit__(*nothing))
+
+    play(side, story)
+    assert side.holder("a") is side.holder("b") is None
+
+
+def test_a_release_during_the_remint_wins(side: MemorySide) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    perform = coordinator.perform
+
+    def sync(effect: Any) -> Any:
+        reply = perform(effect)
+        if effect.operation == "remint":
+            lease.release()
+        return reply
+
+    async def asynchronous(effect: Any) -> Any:
+        reply = await perform(effect)
+        if effect.operation == "remint":
+            await lease.release()
+        return reply
+
+    coordinator.perform = asynchronous if side.asynchronous else sync
+    with pytest.raises(LeaseLost) as caught:
+        side.call(lease.reclaim)
+    assert caught.value.reason == "released"
+    assert side.holder() is None
+
+
+def test_two_at_once_are_refused(side: MemorySide) -> None:
+    guard = scripted(side)
+    lease = side.call(side.coordinator(guards=[guard]).acquire, "r")
+    refused: list[BaseException] = []
+
+    def again(fence: Fence) -> None:
+        with pytest.raises(RuntimeError, match="wait for its result") as caught:
+            lease.reclaim().send(None)
+        refused.append(caught.value)
+
+    def again_sync(fence: Fence) -> None:
+        with pytest.raises(RuntimeError, match="wait for its result") as caught:
+            lease.reclaim()
+        refused.append(caught.value)
+
+    guard.before_claim = again if side.asynchronous else again_sync
+    fresh = side.call(lease.reclaim)
+    assert len(refused) == 1
+    assert side.call(fresh.release) is True
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda lease: lease.release(), LeaseLost, "was released"),
+        (lambda lease: lease.detach(), LeaseLost, "was detached"),
+        (None, TypeError, r"pass guards=\[guard\]"),
+    ],
+    ids=["released", "detached", "no guards"],
+)
+def test_what_cannot_be_reclaimed_says_why(
+    side: MemorySide, change: Callable[[Any], Any] | None, error: type[Exception], says: str
+) -> None:
+    lease = side.call(side.coordinator(guards=[] if change is None else [scripted(side)]).acquire, "r")
+
+    async def story() -> None:
+        made = None if change is None else change(lease)
+        if asyncio.iscoroutine(made):
+            await made
+        with pytest.raises(error, match=says):
+            await done(lease.reclaim())
+
+    play(side, story)
+    side.call(lease.release)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
+def test_the_timeout_is_checked_before_anything_ends(side: MemorySide, timeout: Any) -> None:
+    lease = side.call(side.coordinator(guards=[scripted(side)]).acquire, "r")
+    with pytest.raises((TypeError, ValueError), match="timeout"):
+        side.call(lease.reclaim, timeout)
+    assert lease.held
+    side.call(lease.release)
