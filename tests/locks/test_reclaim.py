@@ -165,10 +165,11 @@ def test_a_release_without_an_answer_ends_it_for_good(side: MemorySide) -> None:
     releases = losing(side, coordinator, "release", before=True)
     with pytest.raises(CoordinatorUnavailable):
         side.call(lease.release)
-    remints.clear()
+    requests = len(remints)
     with pytest.raises(LeaseLost) as caught:
         side.call(lease.reclaim)
     assert caught.value.reason == "released"
+    assert len(remints) == requests
     releases.clear()
     assert side.call(lease.release) is True
     assert side.holder() is None
