@@ -13,23 +13,42 @@ T = TypeVar("T")
 Predicate = Callable[[bytes], bool]
 
 
+What = Literal["request", "reply", "silence", "hold", "stall", "cut"]
+
+
 class Loss:
     """A loss that was asked for. `fired`: how often it has happened, counted before the client can notice."""
 
-    def __init__(
-        self, predicate: Predicate, what: Literal["request", "reply", "silence", "hold", "stall"], times: int
-    ) -> None:
+    def __init__(self, predicate: Predicate, what: What, times: int, proxy: "Proxy") -> None:
         self._predicate = predicate
         self._what = what
         self._times = times
+        self._proxy = proxy
         self._happened = threading.Condition()
         self._released = asyncio.Event()
+        self._delivering = False
+        self._ended = asyncio.Event()
         self.fired = 0
 
     def wait(self, timeout: float, *, times: int = 1) -> bool:
         """Whether it has happened `times` times, within `timeout` seconds."""
         with self._happened:
             return self._happened.wait_for(lambda: self.fired >= times, timeout)
+
+    def deliver(self, timeout: float = _CONTROL_TIMEOUT) -> None:
+        """Pass on what a stalled connection has sent until now, in order, and end the connection behind it.
+
+        Returns when the server has worked it off: when it has ended the connection on its side, too. Raises
+        `TimeoutError` if it has not after `timeout` seconds. Nothing happens if it was delivered before.
+        """
+        if not self.fired:
+            raise RuntimeError("there is nothing to deliver: no request has matched")
+        self._proxy._call(self._deliver(timeout))
+
+    async def _deliver(self, timeout: float) -> None:
+        self._delivering = True
+        self._released.set()
+        await asyncio.wait_for(self._ended.wait(), timeout)
 
     def _matches(self, request: bytes) -> bool:
         return self._times > 0 and self._predicate(request)
@@ -38,6 +57,14 @@ class Loss:
         with self._happened:
             self.fired += 1
             self._happened.notify_all()
+
+
+class _Drips:
+    """How many seconds pass after each byte; 0.0: it passes all at once."""
+
+    def __init__(self) -> None:
+        self.requests = 0.0
+        self.replies = 0.0
 
 
 class Proxy:
@@ -53,6 +80,7 @@ class Proxy:
         self._losses: list[Loss] = []
         self._errors: list[BaseException] = []
         self._connections: dict[asyncio.Task[None], list[asyncio.StreamWriter]] = {}
+        self._drips = _Drips()
         self._refusing = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -80,25 +108,35 @@ class Proxy:
     def drop_reply_when(self, predicate: Predicate, *, times: int = 1) -> Loss:
         """Pass the next `times` requests that match on, await the server's reply, and instead of passing it
         back close the connection: the request was carried out, and the client cannot know."""
-        return self._add(Loss(predicate, "reply", times))
+        return self._add(Loss(predicate, "reply", times, self))
 
     def drop_request_when(self, predicate: Predicate, *, times: int = 1) -> Loss:
         """Close the connection on the next `times` requests that match: to the client the same as a lost
         reply, but the server never saw (the last piece of) the request."""
-        return self._add(Loss(predicate, "request", times))
+        return self._add(Loss(predicate, "request", times, self))
 
     def hold_reply_when(self, predicate: Predicate) -> Loss:
         """Pass the next request that matches on, and be silent from then: its reply arrives at `restore`, late."""
-        return self._add(Loss(predicate, "silence", 1))
+        return self._add(Loss(predicate, "silence", 1, self))
 
     def hold_request_when(self, predicate: Predicate) -> Loss:
         """Hold the next request that matches, and be silent from then: at `restore` it goes on to the server, late."""
-        return self._add(Loss(predicate, "hold", 1))
+        return self._add(Loss(predicate, "hold", 1, self))
 
-    def stall_connection_when(self, predicate: Predicate) -> Loss:
-        """Hold the next request that matches, and all that its connection sends after it, until `restore`. Other
-        connections pass, so what they send later arrives earlier."""
-        return self._add(Loss(predicate, "stall", 1))
+    def stall_connection_when(self, predicate: Predicate, *, cut: bool = False) -> Loss:
+        """Hold the next request that matches, and all that its connection sends after it, also when the client
+        closes it. Other connections pass, so what they send later arrives earlier. `Loss.deliver` or `restore`
+        passes on what was held. `cut`: the client's end is broken off at once, so nothing comes after the request."""
+        return self._add(Loss(predicate, "cut" if cut else "stall", 1, self))
+
+    def drip(self, *, requests: float = 0.0, replies: float = 0.0) -> None:
+        """Pass one byte at a time, with so many seconds after each, until `restore`: of requests, of replies or of
+        both. Each `recv` returns in time, and the whole may not."""
+
+        def drip() -> None:
+            self._drips.requests, self._drips.replies = requests, replies
+
+        self._do(drip)
 
     def silence(self) -> None:
         """Accept connections and bytes but pass nothing on, either way; at `restore` they arrive, late."""
@@ -124,6 +162,7 @@ class Proxy:
             for loss in self._losses:
                 loss._released.set()
             self._losses.clear()
+            self._drips.requests = self._drips.replies = 0.0
             self._refusing = False
             self._flowing.set()
 
@@ -196,14 +235,15 @@ class Proxy:
             await self._flowing.wait()
             server_reader, server_writer = await asyncio.open_connection(*self._target)
             writers.append(server_writer)
-            connection = _Connection(self._losses, self._flowing)
+            connection = _Connection(self._losses, self._drips, self._flowing)
             pumps = [
-                asyncio.ensure_future(connection.forward(reader, server_writer)),
+                asyncio.ensure_future(connection.forward(reader, writer, server_writer)),
                 asyncio.ensure_future(connection.back(server_reader, writer)),
             ]
             try:
                 done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                connection.end()
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
@@ -227,15 +267,19 @@ class Proxy:
 class _Connection:
     """One connection's two directions. Either ends when its peer closes, or by a loss."""
 
-    def __init__(self, losses: list[Loss], flowing: asyncio.Event) -> None:
+    def __init__(self, losses: list[Loss], drips: _Drips, flowing: asyncio.Event) -> None:
         self._losses = losses
+        self._drips = drips
         self._flowing = flowing
         self._request = b""
         self._armed: Loss | None = None
+        self._stalled: Loss | None = None
         self.lost = False
 
-    async def forward(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
-        while chunk := await client.read(_CHUNK):
+    async def forward(
+        self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter, server: asyncio.StreamWriter
+    ) -> None:
+        while chunk := await self._read(client):
             await self._flowing.wait()
             self._request += chunk
             loss = next((loss for loss in self._losses if loss._matches(self._request)), None)
@@ -248,18 +292,49 @@ class _Connection:
                     self._flowing.clear()
                     loss._fire()
                     await self._flowing.wait()
-                elif loss._what == "stall":
+                elif loss._what in ("stall", "cut"):
+                    self._stalled = loss
                     loss._fire()
-                    await loss._released.wait()
+                    if loss._what == "cut":
+                        to_client.transport.abort()
+                    chunk += await self._rest(client, loss)
                 elif loss._what == "request":
                     self._lose(loss)
                     return
                 else:
                     self._armed = loss
-            server.write(chunk)
-            await server.drain()
+            await _pass_on(chunk, server, self._drips.requests)
+            if self._stalled is not None and self._stalled._delivering:
+                break
+        if self._stalled is not None:
+            server.write_eof()
+            await asyncio.Event().wait()  # the server works off what was held: its end ends this
         if self._armed is not None:
             await asyncio.Event().wait()  # the client gave up; the reply it is not to get still ends this
+
+    async def _read(self, client: asyncio.StreamReader) -> bytes:
+        try:
+            return await client.read(_CHUNK)
+        except OSError:
+            if self._stalled is None:
+                raise
+            return b""  # the client reset its end, and what it sent before still goes on
+
+    async def _rest(self, client: asyncio.StreamReader, loss: Loss) -> bytes:
+        """What the client sends until the release. It is read at once, as a reset by the client would drop it."""
+        rest = bytearray()
+
+        async def collect() -> None:
+            while chunk := await self._read(client):
+                rest.extend(chunk)
+
+        collecting = asyncio.ensure_future(collect())
+        try:
+            await loss._released.wait()
+        finally:
+            collecting.cancel()
+            await asyncio.wait([collecting])
+        return bytes(rest)
 
     async def back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         while chunk := await server.read(_CHUNK):
@@ -268,9 +343,25 @@ class _Connection:
             if self._armed is not None:
                 self._lose(self._armed)
                 return
-            client.write(chunk)
-            await client.drain()
+            try:
+                await _pass_on(chunk, client, self._drips.replies)
+            except OSError:
+                if self._stalled is None:
+                    raise
+                # The client went on long ago, and the server still works off what was held.
+
+    def end(self) -> None:
+        if self._stalled is not None:
+            self._stalled._ended.set()
 
     def _lose(self, loss: Loss) -> None:
         self.lost = True
         loss._fire()
+
+
+async def _pass_on(chunk: bytes, to: asyncio.StreamWriter, pause: float) -> None:
+    for piece in [chunk] if pause == 0.0 else [bytes([byte]) for byte in chunk]:
+        to.write(piece)
+        await to.drain()
+        if pause:
+            await asyncio.sleep(pause)

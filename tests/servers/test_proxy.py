@@ -1,6 +1,11 @@
 """The proxy: what it passes, what it loses, and what the client can tell."""
 
+import fcntl
+import socket
+import struct
+import termios
 import threading
+import time
 
 import psycopg
 import pytest
@@ -20,6 +25,11 @@ def redis_proxy(proxy: ProxyFactory, any_redis: RedisServer) -> Proxy:
 @pytest.fixture
 def through(any_redis: RedisServer, redis_proxy: Proxy) -> redis.Redis:
     return redis.Redis.from_url(redis_proxy.url(any_redis.url), socket_timeout=5, retry=None)
+
+
+def unacknowledged(client: socket.socket) -> int:
+    """How many bytes the peer's kernel has not got yet."""
+    return int(struct.unpack("i", fcntl.ioctl(client, termios.TIOCOUTQ, b"    "))[0])
 
 
 def test_a_lost_reply_was_carried_out(any_redis: RedisServer, redis_proxy: Proxy, through: redis.Redis) -> None:
@@ -81,6 +91,91 @@ def test_a_held_reply_arrives_late(any_redis: RedisServer, redis_proxy: Proxy, t
     redis_proxy.restore()
     late.join(60)
     assert replies == [1]
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_what_a_stalled_connection_sent_is_delivered_in_order_after_its_client_has_closed_it(
+    any_redis: RedisServer, redis_proxy: Proxy, through: redis.Redis, reset: bool
+) -> None:
+    stalled = redis_proxy.stall_connection_when(lambda request: b"first" in request)
+    address = (redis_proxy.host, redis_proxy.port)
+    client = socket.create_connection(address)
+    client.sendall(b"PING\r\n")
+    assert client.recv(100) == b"+PONG\r\n"
+    client.sendall(b"RPUSH list first\r\n")
+    assert stalled.wait(60)
+    client.sendall(b"RPUSH list second\r\nLLEN list\r\n")
+    if reset:
+        wait_until(lambda: unacknowledged(client) == 0)  # else the reset takes back what is still under way
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+    assert through.rpush("list", "newer") == 1
+    with any_redis.client() as direct:
+        stalled.deliver()
+        assert direct.lrange("list", 0, -1) == [b"newer", b"first", b"second"]
+        stalled.deliver()
+        assert direct.llen("list") == 3
+    wait_until(lambda: redis_proxy.connections == 1)
+
+
+def test_a_delivery_ends_the_connection_behind_what_was_held(redis_proxy: Proxy) -> None:
+    stalled = redis_proxy.stall_connection_when(lambda request: b"INCR" in request)
+    with socket.create_connection((redis_proxy.host, redis_proxy.port)) as client, client.makefile("rb") as replies:
+        client.sendall(b"INCR counter\r\n")
+        assert stalled.wait(60)
+        stalled.deliver()
+        assert replies.read() == b":1\r\n"
+
+
+def test_a_stalled_connection_may_break_off_at_once(redis_proxy: Proxy, through: redis.Redis) -> None:
+    stalled = redis_proxy.stall_connection_when(lambda request: b"INCR" in request, cut=True)
+    with pytest.raises(redis.ConnectionError):
+        through.incr("counter")
+    assert through.incr("counter") == 1
+    stalled.deliver()
+    assert through.incr("counter") == 3
+
+
+def test_nothing_is_delivered_before_a_request_has_matched(redis_proxy: Proxy) -> None:
+    stalled = redis_proxy.stall_connection_when(lambda request: True)
+    with pytest.raises(RuntimeError, match="no request has matched"):
+        stalled.deliver()
+
+
+def test_a_delivery_waits_for_the_server(
+    proxy: ProxyFactory, postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    url = postgres_url.replace("+psycopg", "")
+    with psycopg.connect(url, autocommit=True) as direct:
+        direct.execute("CREATE TABLE entries (n int)")
+        between = proxy(postgres_server)
+        connection = psycopg.connect(between.url(url), autocommit=True)
+        stalled = between.stall_connection_when(lambda request: b"INSERT" in request)
+        connection.pgconn.send_query(b"INSERT INTO entries SELECT 1 FROM pg_sleep(0.1)")
+        assert stalled.wait(60)
+        connection.close()
+        assert direct.execute("SELECT n FROM entries").fetchall() == []
+        with pytest.raises(TimeoutError):
+            stalled.deliver(0.001)
+        stalled.deliver()
+        assert direct.execute("SELECT n FROM entries").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("direction", ["requests", "replies"])
+def test_a_dripping_peer_passes_one_byte_at_a_time(redis_proxy: Proxy, direction: str) -> None:
+    redis_proxy.drip(**{direction: 0.002})
+    with socket.create_connection((redis_proxy.host, redis_proxy.port)) as client:
+        client.settimeout(60)
+        began = time.monotonic()
+        client.sendall(b"PING\r\n")
+        pieces = [client.recv(100)]
+        while pieces[-1][-1:] != b"\n":
+            pieces.append(client.recv(100))
+        assert b"".join(pieces) == b"+PONG\r\n"
+        assert time.monotonic() - began >= 5 * 0.002  # after each byte but the last
+        redis_proxy.restore()
+        client.sendall(b"PING\r\n")
+        assert client.recv(100) == b"+PONG\r\n"
 
 
 def test_refuse_and_restore(redis_proxy: Proxy, through: redis.Redis) -> None:
