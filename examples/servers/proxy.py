@@ -13,14 +13,17 @@ T = TypeVar("T")
 Predicate = Callable[[bytes], bool]
 
 
-What = Literal["request", "reply", "silence", "hold", "stall", "cut"]
+What = Literal["request", "reply", "silence", "hold", "stall"]
 
 
 class Loss:
     """A loss that was asked for. `fired`: how often it has happened, counted before the client can notice."""
 
-    def __init__(self, predicate: Predicate, what: What, times: int, proxy: "Proxy") -> None:
+    def __init__(
+        self, predicate: Predicate, what: What, times: int, proxy: "Proxy", cut_when: Predicate | None = None
+    ) -> None:
         self._predicate = predicate
+        self._cut_when = cut_when
         self._what = what
         self._times = times
         self._proxy = proxy
@@ -123,11 +126,14 @@ class Proxy:
         """Hold the next request that matches, and be silent from then: at `restore` it goes on to the server, late."""
         return self._add(Loss(predicate, "hold", 1, self))
 
-    def stall_connection_when(self, predicate: Predicate, *, cut: bool = False) -> Loss:
+    def stall_connection_when(self, predicate: Predicate, *, cut_when: Predicate | None = None) -> Loss:
         """Hold the next request that matches, and all that its connection sends after it, also when the client
         closes it. Other connections pass, so what they send later arrives earlier. `Loss.deliver` or `restore`
-        passes on what was held. `cut`: the client's end is broken off at once, so nothing comes after the request."""
-        return self._add(Loss(predicate, "cut" if cut else "stall", 1, self))
+        passes on what was held.
+
+        As soon as what is held matches `cut_when`, the client's end is broken off, so nothing comes behind it.
+        """
+        return self._add(Loss(predicate, "stall", 1, self, cut_when))
 
     def drip(self, *, requests: float = 0.0, replies: float = 0.0) -> None:
         """Pass one byte at a time, with so many seconds after each, until `restore`: of requests, of replies or of
@@ -292,12 +298,10 @@ class _Connection:
                     self._flowing.clear()
                     loss._fire()
                     await self._flowing.wait()
-                elif loss._what in ("stall", "cut"):
+                elif loss._what == "stall":
                     self._stalled = loss
                     loss._fire()
-                    if loss._what == "cut":
-                        to_client.transport.abort()
-                    chunk += await self._rest(client, loss)
+                    chunk = await self._hold(loss, chunk, client, to_client)
                 elif loss._what == "request":
                     self._lose(loss)
                     return
@@ -320,13 +324,19 @@ class _Connection:
                 raise
             return b""  # the client reset its end, and what it sent before still goes on
 
-    async def _rest(self, client: asyncio.StreamReader, loss: Loss) -> bytes:
-        """What the client sends until the release. It is read at once, as a reset by the client would drop it."""
-        rest = bytearray()
+    async def _hold(
+        self, loss: Loss, chunk: bytes, client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> bytes:
+        """Return what the client sends until the release. It is read at once: a reset by the client would drop it."""
+        held = bytearray(chunk)
 
         async def collect() -> None:
-            while chunk := await self._read(client):
-                rest.extend(chunk)
+            while True:
+                if loss._cut_when is not None and loss._cut_when(bytes(held)):
+                    to_client.transport.abort()
+                if not (more := await self._read(client)):
+                    return
+                held.extend(more)
 
         collecting = asyncio.ensure_future(collect())
         try:
@@ -334,7 +344,9 @@ class _Connection:
         finally:
             collecting.cancel()
             await asyncio.wait([collecting])
-        return bytes(rest)
+        if not collecting.cancelled():
+            collecting.result()
+        return bytes(held)
 
     async def back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         while chunk := await server.read(_CHUNK):
