@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -73,6 +74,11 @@ def check_token(token: object) -> str:
             f"not {_shown(token)}"
         )
     return token
+
+
+def digest_of(token: str) -> str:
+    """Return 16 hexadecimal digits that stand for a token. Redis' scripts make the same ones."""
+    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]
 
 
 def _shown(text: str) -> str:
