@@ -47,7 +47,9 @@ class Service:
     def put(self, name: str, value: int) -> None:
         """Store a number past the guard."""
         with self.engine.begin() as connection:
-            statement = text("INSERT INTO data VALUES (:n, :v) ON CONFLICT (name) DO UPDATE SET value = :v")
+            statement = text(
+                "INSERT INTO data (name, value) VALUES (:n, :v) ON CONFLICT (name) DO UPDATE SET value = :v"
+            )
             connection.execute(statement, {"n": name, "v": value})
 
     def mark(self, name: str) -> Mark | None:

@@ -25,9 +25,15 @@ from fencing import Fence, OutcomeUnknown, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, FencingMiddleware, SQLAlchemyGuard, WSGIFencingMiddleware
 from storage_guards.http import fence_for
 
-CREATE = text("CREATE TABLE IF NOT EXISTS data (name TEXT PRIMARY KEY, value INTEGER NOT NULL)")
-READ = text("SELECT value FROM data WHERE name = :name")
-WRITE = text("INSERT INTO data VALUES (:name, :value) ON CONFLICT (name) DO UPDATE SET value = :value")
+CREATE = text(
+    "CREATE TABLE IF NOT EXISTS data "
+    "(name TEXT PRIMARY KEY, value INTEGER NOT NULL, version INTEGER NOT NULL DEFAULT 1)"
+)
+READ = text("SELECT value, version FROM data WHERE name = :name")
+WRITE = text(
+    "INSERT INTO data (name, value) VALUES (:name, :value) ON CONFLICT (name) "
+    "DO UPDATE SET value = :value, version = version + 1 WHERE :version IS NULL OR version = :version"
+)
 ANOTHER = Fence("another", 1, "a" * 22)
 PATIENCE = 0.5
 """How long the guard waits for another writer, in seconds."""
@@ -41,25 +47,33 @@ def fail(how: str, fence: Fence) -> None:
         raise OutcomeUnknown(fence=fence, seq=1)
 
 
+def version_in(condition: str | None) -> int | None:
+    """Return the version that a write has as its condition (If-Match); None: it has none."""
+    return None if condition is None else int(condition.strip('"'))
+
+
 def wsgi_app(path: str) -> Any:
     engine = create_engine(f"sqlite:///{path}")
     guard = SQLAlchemyGuard(engine, timeout=PATIENCE)
 
     def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         query = {name: values[0] for name, values in parse_qs(environ["QUERY_STRING"], keep_blank_values=True).items()}
-        name = query["resource"]
+        name, status, version = query["resource"], "200 OK", 0
         if environ["REQUEST_METHOD"] == "GET":
             with engine.connect() as connection:
-                body = b"%d" % (connection.execute(READ, {"name": name}).scalar() or 0)
+                value, version = connection.execute(READ, {"name": name}).one_or_none() or (0, 0)
+            body = b"%d" % value
         else:
             length = int(environ.get("CONTENT_LENGTH") or 0)
             value = int(environ["wsgi.input"].read(length))
             fence = fence_for(environ, name)
             fail(query.get("fail", ""), fence)
+            values = {"name": name, "value": value, "version": version_in(environ.get("HTTP_IF_MATCH"))}
             with engine.begin() if "unchecked" in query else guard.begin(fence) as connection:
-                connection.execute(WRITE, {"name": name, "value": value})
-            body = b"written"
-        start_response("200 OK", [("Content-Type", "text/plain"), ("Content-Length", str(len(body)))])
+                is_written = connection.execute(WRITE, values).rowcount
+            status, body = ("200 OK", b"written") if is_written else ("412 Precondition Failed", b"changed")
+        headers = [("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("ETag", f'"{version}"')]
+        start_response(status, headers)
         return [body]
 
     return WSGIFencingMiddleware(app, guard)
@@ -89,24 +103,28 @@ def asgi_app(path: str, checks_first: bool = False) -> Any:
         if scope["type"] != "http":
             return
         query = {name: values[0] for name, values in parse_qs(scope["query_string"].decode()).items()}
-        name = query["resource"]
+        name, status, version = query["resource"], 200, 0
         if scope["method"] == "GET":
             async with engine.connect() as connection:
-                body = b"%d" % ((await connection.execute(READ, {"name": name})).scalar() or 0)
+                value, version = (await connection.execute(READ, {"name": name})).one_or_none() or (0, 0)
+            body = b"%d" % value
         else:
             if name == "r" and not checks_first:  # the resource of test_trace.py
                 print("receiving", flush=True)
             value = int(await received(receive))
+            condition = dict(scope["headers"]).get(b"if-match", b"").decode() or None
+            values = {"name": name, "value": value, "version": version_in(condition)}
             if checks_first:
                 async with engine.begin() as connection:
-                    await connection.execute(WRITE, {"name": name, "value": value})
+                    is_written = (await connection.execute(WRITE, values)).rowcount
             else:
                 fence = fence_for(scope, name)
                 fail(query.get("fail", ""), fence)
                 async with guard.begin(fence) as connection:
-                    await connection.execute(WRITE, {"name": name, "value": value})
-            body = b"written"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+                    is_written = (await connection.execute(WRITE, values)).rowcount
+            status, body = (200, b"written") if is_written else (412, b"changed")
+        headers = [(b"content-type", b"text/plain"), (b"etag", b'"%d"' % version)]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     inner = CheckingMiddleware(app, guard) if checks_first else app
