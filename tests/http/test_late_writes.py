@@ -29,8 +29,6 @@ BOTH = (LOST, VERDICT)
         pytest.param(Scenario(holders=2, writes=1), BOTH, id="both"),
         pytest.param(Scenario(threads=2, writes=1), BOTH, id="both, two threads"),
         pytest.param(Scenario(holders=2, writes=1, repeats=1), BOTH, id="both, repeated requests", marks=THOROUGH),
-        pytest.param(Scenario(holders=2, threads=2, writes=1), BOTH, id="both, three threads", marks=THOROUGH),
-        pytest.param(Scenario(holders=2), BOTH, id="both, two writes", marks=THOROUGH),
     ],
 )
 def test_the_rules_are_safe(scenario: Scenario, watched: tuple[str, ...]) -> None:
