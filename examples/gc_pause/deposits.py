@@ -18,6 +18,7 @@ accounts = Table(
     Column("id", Integer, primary_key=True),
     Column("balance", Integer, nullable=False),
     Column("fence", BigInteger, nullable=False),  # only textbook fencing needs it
+    Column("version", Integer, nullable=False, server_default="0"),  # only a service needs it
 )
 
 

@@ -45,9 +45,11 @@ def application(database: str) -> Any:
     guard = SQLAlchemyGuard(engine)
 
     def read(request: Request) -> JSONResponse:
-        statement = select(accounts.c.balance).where(accounts.c.id == request.path_params["account"])
+        columns = accounts.c.balance, accounts.c.version  # in one statement
+        statement = select(*columns).where(accounts.c.id == request.path_params["account"])
         with engine.connect() as connection:
-            return JSONResponse({"balance": connection.execute(statement).scalar_one()})
+            row = connection.execute(statement).one()
+        return JSONResponse({"balance": row.balance}, headers={"ETag": f'"{row.version}"'})
 
     async def write_unchecked(request: Request) -> JSONResponse:
         statement = update_of(request.path_params["account"], await request.body())
@@ -60,17 +62,22 @@ def application(database: str) -> Any:
         return JSONResponse({})
 
     async def write_guarded(request: Request) -> JSONResponse:
-        """Version 2: the transaction that writes checks the fence. A StaleFence becomes an answer with status 412."""
+        """Version 2: the transaction that writes checks the fence. A StaleFence becomes an answer with status 412.
+
+        It also compares the version: a late or repeated request of the newest holder itself carries the right fence.
+        """
         fence = fence_for(request.scope, request.query_params["resource"])
         report("passed")  # the header is well-formed; nothing is checked yet
+        version = int(request.headers["If-Match"].strip('"'))
         statement = update_of(request.path_params["account"], await request.body())
+        statement = statement.where(accounts.c.version == version)
 
-        def write() -> None:
+        def write() -> bool:
             with guard.begin(fence) as connection:
-                connection.execute(statement)
+                return connection.execute(statement).rowcount > 0
 
-        await run_in_threadpool(write)
-        return JSONResponse({})
+        is_written = await run_in_threadpool(write)
+        return JSONResponse({}, status_code=200 if is_written else 412)
 
     routes = [
         Route("/{version}/{account:int}", read),
@@ -84,7 +91,8 @@ def application(database: str) -> Any:
 
 
 def update_of(account: int, body: bytes) -> Any:
-    return update(accounts).where(accounts.c.id == account).values(balance=json.loads(body)["balance"])
+    values = {"balance": json.loads(body)["balance"], "version": accounts.c.version + 1}
+    return update(accounts).where(accounts.c.id == account).values(values)
 
 
 def set_up(database: str) -> Callable[..., None]:

@@ -42,9 +42,15 @@ class Worker:
     def _attempt(self, lock: FencedLock, url: str, resource: str, amount: int) -> None:
         with lock.hold(timeout=10) as lease, fenced(self._client, lease):  # it claims at the service
             report("acquired", number=lease.fence.number)
-            balance = self._client.get(url).json()["balance"]
+            account = self._client.get(url)
+            balance, version = account.json()["balance"], account.headers["ETag"]
             report("read", balance=balance, sum=balance + amount)
-            answer = self._client.put(url, params={"resource": resource}, content=body_of(balance + amount))
+            answer = self._client.put(
+                url,
+                params={"resource": resource},
+                content=body_of(balance + amount),
+                headers={"If-Match": version},
+            )
             answer.raise_for_status()
             report("wrote", balance=balance + amount)
 

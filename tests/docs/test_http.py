@@ -16,11 +16,13 @@ from examples.servers import RedisServer
 from fencing import Fence, StaleFence
 from storage_guards import HTTPGuard, fenced
 from tests.support.http_servers import running_python
+from tests.support.servers import Proxy
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guards/http.md").read_text("utf-8"), re.DOTALL)
 [FASTAPI] = [block for block in BLOCKS if "FastAPI" in block]
 [CLIENT] = [block for block in BLOCKS if "httpx2.Client" in block]
+[RECLAIM] = [block for block in BLOCKS if "reclaim" in block]
 [BY_HAND] = [block for block in BLOCKS if "header_of" in block]
 [DJANGO] = [block for block in BLOCKS if "django" in block]
 
@@ -70,8 +72,8 @@ PROGRAMS = {
 def url(request: pytest.FixtureRequest, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     engine = create_engine(postgres_url)
     with engine.begin() as connection:
-        connection.execute(text("CREATE TABLE orders (id int PRIMARY KEY, total int)"))
-        connection.execute(text("INSERT INTO orders VALUES (42, 0)"))
+        connection.execute(text("CREATE TABLE orders (id int PRIMARY KEY, total int, version int DEFAULT 1)"))
+        connection.execute(text("INSERT INTO orders (id, total) VALUES (42, 0)"))
     engine.dispose()
     monkeypatch.setenv("DATABASE_URL", postgres_url)
     with ExitStack() as stack:
@@ -94,9 +96,35 @@ def test_the_services_and_the_client(url: str, any_redis: RedisServer) -> None:
         assert client.get("/orders/42").json() == {"total": 2}
         HTTPGuard("/fencing/claims", client).claim(Fence("orders:42", late.number + 1, "a" * 22))
         with pytest.raises(StaleFence), fenced(client, late):
-            client.put("/orders/42", json={"total": 100})
+            client.put("/orders/42", json={"total": 100}, headers={"If-Match": '"3"'})
         for headers, status in (({}, 428), ({"Fencing-Token": "?"}, 400), ({"Fencing-Token": f'"{late}"'}, 412)):
-            refused = client.put("/orders/42", json={"total": 100}, headers=headers)
+            refused = client.put("/orders/42", json={"total": 100}, headers={"If-Match": '"3"', **headers})
             assert refused.status_code == status
             assert refused.json()["type"].startswith("urn:fencing:")
         assert client.get("/orders/42").json() == {"total": 2}
+
+
+@pytest.mark.parametrize("is_carried_out", [True, False], ids=["its reply is lost", "it arrives late"])
+def test_a_write_without_an_answer(url: str, any_redis: RedisServer, is_carried_out: bool) -> None:
+    """The reply is lost, or the request itself arrives after the reclaim."""
+    with Proxy("127.0.0.1", int(url.rpartition(":")[2])) as proxy:
+        program = CLIENT.replace("http://shop.internal", f"http://{proxy.host}:{proxy.port}").replace(
+            "redis.Redis()", f"redis.Redis.from_url({any_redis.url!r})"
+        )
+        names: dict[str, Any] = {}
+        exec(program + RECLAIM, names)
+        is_whole = re.compile(rb'"total": ?6').search
+        if is_carried_out:
+            loss = proxy.drop_reply_when(lambda request: bool(is_whole(request)))
+        else:
+            loss = proxy.stall_connection_when(
+                lambda request: b"PUT" in request, cut_when=lambda sent: bool(is_whole(sent))
+            )
+        with names["coordinator"].hold("orders:42", timeout=5) as lease:
+            assert names["add"](lease, 5) is is_carried_out
+        assert loss.fired == 1
+        if not is_carried_out:
+            loss.deliver()
+        assert names["client"].get("/orders/42").json() == {"total": 6}
+        names["client"].close()
+        names["coordinator"].close()
