@@ -172,6 +172,11 @@ class RedisPyLockBase:
             lease = None
         return token, lease
 
+    def owned(self) -> Any:
+        """Return whether this lock object holds the lock at the server, as redis-py's; for asyncio an awaitable."""
+        self._held()  # a lease that was reclaimed has another token
+        return super().owned()  # type: ignore[misc]
+
     def _take_out(self) -> Held:
         """Return what is held, and forget it: another thread or task may acquire as soon as the lock is free."""
         held = token, _ = self._held()

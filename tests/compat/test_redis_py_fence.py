@@ -58,6 +58,23 @@ def test_a_grant_is_claimed_and_shuts_the_earlier_holder_out(locks: Locks, any_r
     locks.call(unguarded.release)
 
 
+def test_its_token_moves_along_with_a_reclaimed_lease(locks: Locks, any_redis: RedisServer) -> None:
+    guard = locks.guard()
+    lock = locks.make(timeout=10, guards=[guard])
+    locks.call(lock.acquire)
+    before = locks.fence(lock)
+    fresh = locks.call(locks.lease(lock).reclaim)
+    assert locks.call(lock.owned) is True
+    assert locks.lease(lock) is fresh
+    assert locks.token(lock) == fresh.fence.token.encode() == any_redis.client().get("r")
+    assert locks.fence(lock) == fresh.fence != before
+    assert locks.call(lock.extend, 5) is True
+    locks.expect(StaleFence, guard.write, before, "balance", 1)
+    locks.call(guard.write, locks.lease(lock), "balance", 2)
+    locks.call(lock.release)
+    assert any_redis.client().get("r") is None
+
+
 def test_polling_claims_too(locks: Locks) -> None:
     guard = locks.guard()
     locks.call(guard.claim, Fence("r", 2**51, "n" * 22))  # so that the first claim is refused
