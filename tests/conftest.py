@@ -44,6 +44,7 @@ from tests.support.fixtures import (
     newest_local_series,
     redis_found,
 )
+from tests.support.load import LOAD_AT_START, load_now, usable_cpus, workers_for
 from tests.support.servers import (
     AzureServer,
     GCSServer,
@@ -63,6 +64,9 @@ from tests.support.servers import (
 )
 from tests.support.sides import Account, Side, with_python_parser
 from tests.support.sql_ways import SharedWays, WayLender
+
+WORKERS = pytest.StashKey[str]()
+"""How many processes share the tests, and why."""
 
 NEWEST_REDIS = next(filter(redis_found, REDIS_SERIES), REDIS_SERIES[0])
 
@@ -89,9 +93,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_xdist_auto_num_workers() -> int:
-    """Most tests wait more than they compute, so more processes than there are processors."""
-    return 0 if os.environ.get("FENCING_REDIS_URL") else min(3 * (os.cpu_count() or 1), 6)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Share the CPUs with what else the machine does."""
+    if os.environ.get("FENCING_REDIS_URL"):
+        config.stash[WORKERS] = "1: FENCING_REDIS_URL names one database for all tests"
+        return 0
+    load = load_now()
+    os.environ[LOAD_AT_START] = str(load)
+    count, why = workers_for(usable_cpus(), load)
+    config.stash[WORKERS] = f"{count}: {why}"
+    return count
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say how many processes share the tests, and why."""
+    return [f"workers: {config.stash[WORKERS]}"] if WORKERS in config.stash else []
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,84 @@
+"""How many processes share the tests, and which tests may say that they are starved."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.support import load
+from tests.support.load import LOAD_AT_START, quotas, starved, usable_cpus, workers_for
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "others", "workers"),
+    [
+        (2, 0.0, 6),
+        (2, 2.0, 6),
+        (2, 4.0, 3),
+        (2, 15.0, 1),
+        (1, 0.5, 3),
+        (1, 2.0, 1),
+        (0.2, 0.0, 1),
+        (1.5, 0.0, 4),
+        (3, 0.0, 6),
+        (64, 10.0, 6),
+        (64, 100.0, 3),
+    ],
+)
+def test_three_for_each_cpu_six_in_all_and_fewer_on_a_busy_machine(cpus: float, others: float, workers: int) -> None:
+    count, why = workers_for(cpus, others)
+    assert count == workers
+    assert f"{cpus:g} CPUs" in why
+    assert f"load is {others:.1f}" in why
+    assert ("fewer" in why) is (others > cpus)
+
+
+def test_the_quotas_of_control_groups(tmp_path: Path) -> None:
+    """Version 1 has a tree for each controller, and version 2 one; a container may see its own group as the root."""
+    groups = tmp_path / "cgroup"
+    groups.write_text("9:name=systemd:/\n2:cpu,cpuacct:/docker/abc\n1:memory:/\n0::/user/tests\n")
+    files = {
+        "user/cpu.max": "150000 100000\n",
+        "user/tests/cpu.max": "max 100000\n",
+        "cpu,cpuacct/cpu.cfs_quota_us": "50000\n",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "memory/cpu.max": "1 100000\n",
+        "cpu.max": "400000 100000\n",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert sorted(quotas(groups, tmp_path)) == [0.5, 1.5, 4.0]
+    assert list(quotas(tmp_path / "nowhere", tmp_path)) == []
+
+
+def test_this_machine_has_cpus() -> None:
+    assert 0 < usable_cpus() <= 4096
+    assert load.load_now() >= 0
+
+
+@pytest.mark.parametrize(("required", "before", "fails"), [("", 0, False), ("1", 0.9, True), ("1", 1.5, False)])
+def test_a_starved_test_fails_only_in_ci_on_a_quiet_machine(
+    monkeypatch: pytest.MonkeyPatch, required: str, before: float, fails: bool
+) -> None:
+    monkeypatch.setattr(load, "usable_cpus", lambda: 1.0)
+    monkeypatch.setenv("FENCING_REQUIRE_CPUS", required)
+    monkeypatch.setenv(LOAD_AT_START, str(before))
+    with pytest.raises(pytest.fail.Exception if fails else pytest.skip.Exception, match="the load is .*a reason"):
+        starved("a reason")
+
+
+def test_at_most_five_tests_may_be_starved() -> None:
+    found = []
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = file.read_text("utf-8")
+        if "starved" not in text or file == Path(__file__):
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "starved":
+                found.append(f"{file.relative_to(ROOT)}:{node.lineno}")
+    assert len(found) <= 5, found
