@@ -161,7 +161,7 @@ def test_a_token_that_was_handed_over_releases_and_wakes_the_next(locks: Locks, 
     locks.side.wait_until(lambda: client.zcard(KEYS.queue) == 1)
     locks.run(lambda: setattr(second.local, "token", token))
     locks.call(second.release)
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
     assert client.get("r") not in (None, token)
 

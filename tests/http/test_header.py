@@ -77,15 +77,15 @@ def test_what_is_malformed_is_refused(value: str) -> None:
 
 
 def test_a_long_header_is_refused_before_it_is_parsed() -> None:
-    began = time.perf_counter()
+    began = time.thread_time()
     for value in ('"' + "a" * 10_000_000, '"",' * 3_000_000, " " * 10_000_000):
         with pytest.raises(ValueError, match=f"characters, more than {MAX_HEADER}"):
             fences({HEADER: value})
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     for value in (" " * MAX_HEADER, '"",' * (MAX_HEADER // 3), '"a" \t' * (MAX_HEADER // 5)):
         with pytest.raises(ValueError):
             fences({HEADER: value})
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
     with pytest.raises(ValueError, match="send fewer"):
         header_of(*(Fence(f"{number}{'x' * 500}", 1, "a" * 22) for number in range(20)))
 

@@ -19,10 +19,10 @@ URL = f"postgresql://app:{SECRET}@db/orders"
 
 def test_a_long_text_of_a_fence_is_refused_at_once() -> None:
     text = "1." + "t" * 22 + "." + "%41" * 10_000_000
-    began = time.process_time()
+    began = time.thread_time()
     with pytest.raises(ValueError, match="30000025 characters"):
         Fence.parse(text)
-    assert time.process_time() - began < 0.05
+    assert time.thread_time() - began < 0.05
 
 
 def test_the_longest_text_of_a_fence_is_read() -> None:

@@ -24,7 +24,7 @@ def test_a_transaction_that_does_not_end_makes_others_give_up() -> None:
     def hold() -> None:
         with guard.begin(MINE, claim=True):
             inside.set()
-            leave.wait(10)
+            leave.wait(60)
 
     holder = threading.Thread(target=hold)
     holder.start()
@@ -35,7 +35,7 @@ def test_a_transaction_that_does_not_end_makes_others_give_up() -> None:
     with pytest.raises(GuardUnavailable):
         guard.claim(OTHER, timeout=-1)
     assert refused.value.resource == "orders:2"
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 30
     leave.set()
     holder.join()
     guard.claim(OTHER)

@@ -32,6 +32,7 @@ class Busy(MemoryStore):
     """A store that counts the requests and bytes of data that are under way at the same time.
 
     Attributes:
+        meeting: how many data requests are under way before the first of them is answered.
         fail: the numbers of the data puts that fail, and the errors.
         silent: whether data requests are never answered.
         stubborn: whether these also ignore their cancellation, until ``released``.
@@ -40,7 +41,7 @@ class Busy(MemoryStore):
 
     def __init__(self) -> None:
         self.under_way: dict[str, int] = {}
-        self.most = self.most_bytes = 0
+        self.most = self.most_bytes = self.meeting = 0
         self.puts: list[str] = []
         self.done: list[str] = []
         self.fail: dict[int, Exception] = {}
@@ -76,6 +77,9 @@ class Busy(MemoryStore):
                 raise error
             if self.silent:
                 await self._be_silent()
+            while len(self.under_way) < self.meeting:
+                await asyncio.sleep(0.001)
+            self.meeting = 0
             await asyncio.sleep(0.003)
             yield
         finally:
@@ -97,7 +101,7 @@ class Busy(MemoryStore):
 
 @pytest.fixture
 def desk(side: Side) -> Desk:
-    desk = Desk(side, Busy(), upload_timeout=20.0)
+    desk = Desk(side, Busy(), upload_timeout=120.0)
     desk.publish(A, {"x": b"old"}, claim=True)
     desk.store.clear()
     return desk
@@ -115,9 +119,9 @@ def is_unpublished(desk: Desk) -> None:
 
 
 def test_small_objects_are_uploaded_several_at_a_time(desk: Desk) -> None:
+    desk.store.meeting = AT_ONCE
     desk.publish(A, objects(100))
-    assert 1 < desk.store.most <= AT_ONCE
-    assert desk.store.most > AT_ONCE // 2, "there was work for all"
+    assert desk.store.most == AT_ONCE
     assert desk.store.puts[-1] == POINTER
     assert len(desk.store.done) == 100, "the pointer came after the last of them"
     assert desk.current == objects(100)
@@ -125,8 +129,8 @@ def test_small_objects_are_uploaded_several_at_a_time(desk: Desk) -> None:
 
 def test_the_bytes_under_way_are_bounded(desk: Desk) -> None:
     sizes = [3, 3, 3, 1, 8, 1, 2, 5, 4]
+    desk.store.meeting = 2
     desk.publish(A, {f"{index}": bytes(size * MIB) for index, size in enumerate(sizes)})
-    assert desk.store.most > 1
     assert 5 * MIB <= desk.store.most_bytes <= BYTES_AT_ONCE
     assert [len(data) for data in (desk.current or {}).values()] == [size * MIB for size in sizes]
 
@@ -192,7 +196,7 @@ def test_a_failure_ends_uploads_without_an_answer(desk: Desk) -> None:
     desk.store.fail = {3: GenericError("the connection broke")}
     started = time.monotonic()
     desk.refused(GuardUnavailable, A, objects(10))
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     is_unpublished(desk)
 
 
@@ -332,7 +336,7 @@ def test_ctrl_c_ends_all_uploads_at_once(desk: Desk, number: int) -> None:
     with pytest.raises(KeyboardInterrupt) as caught:
         desk.publish(A, objects(number))
     thread.join()
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     assert caught.value.__cause__ is None, "the put that counts was not sent"
     is_unpublished(desk)
 
@@ -344,7 +348,7 @@ def test_objects_are_read_several_at_a_time(desk: Desk) -> None:
     big = {"big": bytes(9 * MIB), "empty": b""}
     desk.publish(A, {**big, **objects(50)})
     current = desk.call(desk.guard.read, "orders:1")
-    desk.store.most = 0
+    desk.store.most, desk.store.meeting = 0, 2
     read = desk.call(current.read_all)
     assert read == {**big, **objects(50)}
     assert list(read) == list(current)

@@ -183,7 +183,7 @@ def test_a_replica_takes_over_by_hand(side: Side, each_cluster: RedisCluster) ->
     [replica] = each_cluster.replicas_of(each_cluster.primary_of("r"))
     client: Any = replica.client()
     client.execute_command("CLUSTER FAILOVER")
-    wait_until(lambda: each_cluster.is_primary(replica), 20)
+    wait_until(lambda: each_cluster.is_primary(replica))
     side.call(holder.renew)
     released_at = time.monotonic()
     assert side.call(holder.release) is True
@@ -197,7 +197,7 @@ def test_several_locks_lie_in_several_slots(side: Side, each_cluster: RedisClust
     names = [f"orders:{number}" for number in range(20)]
     leases = [side.call(coordinator.acquire, name) for name in names]
     due = min(lease.remaining() for lease in leases)
-    wait_until(lambda: min(lease.remaining() for lease in leases) > due - 0.1, 10)
+    wait_until(lambda: min(lease.remaining() for lease in leases) > due - 0.1)
     time.sleep(TTL)
     assert all(lease.held for lease in leases), "renewals go to every node"
     found = dict(side.call(listed, coordinator, "orders:*"))
@@ -244,7 +244,7 @@ class Load:
     def counts_up(self) -> None:
         """Wait until it has counted on."""
         reached = self.acknowledged + 5
-        wait_until(lambda: self.acknowledged >= reached or self.errors, 40)
+        wait_until(lambda: self.acknowledged >= reached or self.errors)
 
     def stop(self) -> None:
         self._stopped.set()
@@ -258,7 +258,7 @@ class Load:
 def kill_a_primary(cluster: RedisCluster, load: Load) -> None:
     killed = cluster.primary_of("r")
     killed.kill()
-    wait_until(lambda: len(cluster.primaries()) == 3, 30)
+    wait_until(lambda: len(cluster.primaries()) == 3)
     load.counts_up()
     killed.restart()
     cluster.wait_until_ready()
@@ -283,7 +283,7 @@ def cut_off_the_majority(cluster: RedisCluster, load: Load) -> None:
         server.freeze()
     try:
         client: Any = own.client()
-        wait_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "fail", 30)
+        wait_until(lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "fail")
     finally:
         for server in others:
             server.thaw()
@@ -319,7 +319,7 @@ def test_waiters_survive_a_killed_primary(side: Side, fresh_cluster: RedisCluste
     client: Any = primary.client()
     client.wait(1, 5000)  # the replica has it all
     primary.kill()
-    wait_until(lambda: len(fresh_cluster.primaries()) == 3, 30)
+    wait_until(lambda: len(fresh_cluster.primaries()) == 3)
     side.call(holder.renew)
     released_at = time.monotonic()
     assert side.call(holder.release) is True
@@ -382,7 +382,7 @@ def test_a_slot_that_no_node_has(side: Side, redis_cluster: RedisCluster) -> Non
         owning: Any = owner.client()
         owning.execute_command("CLUSTER ADDSLOTS", SLOT)
         redis_cluster.wait_until_ready()
-    wait_until(lambda: works_again(side, coordinator), 20)
+    wait_until(lambda: works_again(side, coordinator))
 
 
 def test_nodes_that_name_one_another(side: Side, redis_cluster: RedisCluster) -> None:
@@ -399,4 +399,4 @@ def test_nodes_that_name_one_another(side: Side, redis_cluster: RedisCluster) ->
             owning.execute_command("CLUSTER DELSLOTS", SLOT)
         owning.execute_command("CLUSTER ADDSLOTS", SLOT)
         redis_cluster.wait_until_ready()
-    wait_until(lambda: works_again(side, coordinator), 20)
+    wait_until(lambda: works_again(side, coordinator))

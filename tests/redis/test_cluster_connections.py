@@ -51,7 +51,7 @@ def test_a_frozen_node_does_not_delay_the_renewals_of_others(side: Side) -> None
         lost = [side.call(coordinator.acquire, name) for name in names_of(cluster, frozen, 5)]
         kept = [side.call(coordinator.acquire, name) for name in names_of(cluster, frozen, 5, other=True)]
         frozen.freeze()
-        wait_until(lambda: not any(lease.held for lease in lost), 10)
+        wait_until(lambda: not any(lease.held for lease in lost))
         time.sleep(3.0)
         assert all(lease.held for lease in kept)
         for lease in kept:
@@ -61,13 +61,13 @@ def test_a_frozen_node_does_not_delay_the_renewals_of_others(side: Side) -> None
 
 
 def test_every_way_to_read_and_write(side: Side, redis_cluster: RedisCluster, way_to_redis: str) -> None:
-    coordinator = side.coordinator(side.cluster_client(redis_cluster), ttl=1.2)
+    coordinator = side.coordinator(side.cluster_client(redis_cluster), ttl=3)
     names = [f"orders:{number}" for number in range(6)]
     leases = [side.call(coordinator.acquire, name) for name in names]
     holder = side.call(coordinator.acquire, "r")
     waiter = Waiter(side, coordinator, timeout=20)
     Queue(redis_cluster).has(1)
-    time.sleep(1.3)
+    time.sleep(3.1)  # all were renewed
     assert all(lease.held for lease in leases), way_to_redis
     released_at = time.monotonic()
     side.call(holder.release)

@@ -32,7 +32,7 @@ def test_a_missing_password(side: Side, configured: RedisServer) -> None:
             side.call(call, "r")
     with pytest.raises(CoordinatorUnavailable, match="refused the credentials"):
         side.call(side.coordinator(side.client(configured.url, password="wrong"), ttl=600).acquire, "r")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_a_wrong_database_number(side: Side, any_redis: RedisServer) -> None:
@@ -40,7 +40,7 @@ def test_a_wrong_database_number(side: Side, any_redis: RedisServer) -> None:
     began = time.monotonic()
     with pytest.raises(CoordinatorUnavailable, match=r"DB index is out of range.*database number"):
         side.call(coordinator.acquire, "r")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-ttl"])

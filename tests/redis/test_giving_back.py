@@ -128,13 +128,16 @@ def test_a_deadline_while_reconnecting(side: Side, any_redis: RedisServer, proxy
 
 
 @pytest.mark.parametrize("call", ["try_acquire", "acquire", "holder"])
-def test_a_refused_connection_is_tried_only_a_few_times(side: Side, call: str) -> None:
+def test_a_refused_connection_is_tried_only_a_few_times(
+    side: Side, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencing.locks.settings.TRY_SECONDS", 60.0)
     coordinator = side.coordinator("redis://127.0.0.1:1", ttl=600)
     options = {"timeout": 0} if call == "acquire" else {}
     began = time.monotonic()
     with pytest.raises(CoordinatorUnavailable):
         side.call(getattr(coordinator, call), "r", **options)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 30, "it does not go on for the minute of a request that has no answer"
 
 
 def test_a_silent_server_costs_one_try_no_more_than_two_requests(
@@ -148,7 +151,7 @@ def test_a_silent_server_costs_one_try_no_more_than_two_requests(
     for call in (coordinator.try_acquire, coordinator.holder):
         with pytest.raises(CoordinatorUnavailable):
             side.call(call, "r")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
 
 
 # Closing
@@ -173,12 +176,12 @@ def test_a_block_that_ends_after_the_closing_releases(
     client = any_redis.client()
     coordinator = side.coordinator(through.url(any_redis.url), ttl=1.2, renew=False)
     lease = side.call(coordinator.acquire, "r")
+    client.pexpire("r", 60_000)
     through.silence()
     began = time.monotonic()
     side.call(coordinator.close)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 30
     assert "'r'" in caplog.text
-    client.pexpire("r", 60_000)
     through.restore()
     assert side.call(lease.release) is True
     assert client.get("r") is None

@@ -21,7 +21,7 @@ from fencing import AsyncRedisCoordinator, FencingError
 from fencing.kernel.effects import call_surely
 
 FOLDER = str(sys.modules["fencing"].__file__).removesuffix("__init__.py")
-HANGS_AFTER = 8.0
+HANGS_AFTER = 30.0
 
 
 class Failure(Exception):
@@ -52,7 +52,7 @@ def interruption(step: int, error: type[BaseException]) -> Iterator[list[Any]]:
 
 
 async def _until_free(client: Any, coordinator: Any, where: str) -> None:
-    for _ in range(800):
+    for _ in range(6000):
         if not await client.exists("r") and not coordinator._renewal.held():
             return
         await asyncio.sleep(0.005)
@@ -91,7 +91,7 @@ async def _storm(url: str, error: type[BaseException], first: int, stride: int, 
             elif (unreached := unreached + 1) == 3:  # a lease that is lost early has fewer steps
                 break
         async with asyncio.timeout(HANGS_AFTER):
-            await work(60 if not renews else 0.9)  # leases are still renewed
+            await work(60 if not renews else 3)  # leases are still renewed
     await client.aclose()
     return interrupted
 

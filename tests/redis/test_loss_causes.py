@@ -25,9 +25,16 @@ TTL = 0.5
 
 
 def loss_of(side: Side, lease: Any) -> LeaseLost:
-    lost = lease.lost
-    side.wait_until(lost.is_set)
+    side.wait_until(lease.lost.is_set)
     return side.expect(LeaseLost, lease.ensure_held)
+
+
+def loss_found_by_a_renewal(side: Side, lease: Any) -> LeaseLost:
+    """The ttl is long, so that a busy machine does not make it end first."""
+    error = side.expect(LeaseLost, lease.renew)
+    assert lease.lost.is_set()
+    assert side.expect(LeaseLost, lease.ensure_held).cause == error.cause
+    return error
 
 
 def test_a_stopped_process(side: Side, any_redis: RedisServer) -> None:
@@ -40,7 +47,7 @@ def test_a_stopped_process(side: Side, any_redis: RedisServer) -> None:
         process.send_signal(signal.SIGCONT)
         said = process.stdout.readline()
     subject = "the event loop" if side.asynchronous else "this process"
-    assert re.search(rf"has passed its deadline: {subject} stood still for 0\.\d s; stop", said)
+    assert re.search(rf"has passed its deadline: {subject} stood still for \d+\.\d s; stop", said)
 
 
 def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
@@ -53,41 +60,41 @@ def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
 
     cause = asyncio.run(main())
     assert cause is not None
-    assert re.fullmatch(r"the event loop stood still for 0\.[3-9] s", cause)
+    assert re.fullmatch(r"the event loop stood still for (0\.[3-9]|\d*[1-9]\.\d) s", cause)
 
 
 def test_a_frozen_redis(side: Side, freezable_redis: RedisServer) -> None:
-    lease = side.call(side.coordinator(freezable_redis.url, ttl=TTL).acquire, "r")
+    lease = side.call(side.coordinator(freezable_redis.url, ttl=2).acquire, "r")
     freezable_redis.freeze()
     error = loss_of(side, lease)
     assert error.reason == "expired"
     assert re.fullmatch(
-        r"no answer from Redis at [^ ]+ for 0\.\d s; the last renewal, or the grant, was \d\.\d s ago",
+        r"no answer from Redis at [^ ]+ for \d+\.\d s; the last renewal, or the grant, was \d+\.\d s ago",
         error.cause or "",
     )
 
 
 def test_a_flushed_redis(side: Side, any_redis: RedisServer) -> None:
-    lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
+    lease = side.call(side.coordinator(any_redis.url, ttl=60).acquire, "r")
     any_redis.client().flushall()
-    error = loss_of(side, lease)
+    error = loss_found_by_a_renewal(side, lease)
     assert (error.reason, error.cause) == ("gone", "the lock is free, nobody has it now")
 
 
 @pytest.mark.parametrize("then", ["free", "taken"])
 def test_a_forced_release(side: Side, any_redis: RedisServer, then: str) -> None:
-    lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
+    lease = side.call(side.coordinator(any_redis.url, ttl=60).acquire, "r")
     side.call(side.coordinator(any_redis.url, owner="an operator").force_release, "r")
     if then == "taken":
         side.call(side.coordinator(any_redis.url, owner="the next one").acquire, "r").detach()
-    error = loss_of(side, lease)
+    error = loss_found_by_a_renewal(side, lease)
     assert error.cause == "force-released by an operator"
     [name] = any_redis.client().keys("fencing:1:*:forced:*")
     assert 0 < any_redis.client().ttl(name) <= 60
 
 
 def test_a_lock_of_redis_py(side: Side, any_redis: RedisServer) -> None:
-    lease = side.call(side.coordinator(any_redis.url, ttl=TTL).acquire, "r")
+    lease = side.call(side.coordinator(any_redis.url, ttl=60).acquire, "r")
     any_redis.client().set("r", "a token of redis-py", px=20_000)
-    assert loss_of(side, lease).cause == "a holder that does not use this library has the lock"
+    assert loss_found_by_a_renewal(side, lease).cause == "a holder that does not use this library has the lock"
     any_redis.client().delete("r")

@@ -71,7 +71,7 @@ def test_a_replica_that_does_not_confirm(side: Side, pair: Pair, timeout: float)
     with pytest.raises(NotAcquired, match="only 0 of the replicas") as caught:
         side.call(coordinator.acquire, "r", timeout=timeout)
     took = time.monotonic() - began
-    assert 0.4 < took < 5, "half of a third of the ttl"
+    assert 0.4 < took < 20, "half of a third of the ttl"
     assert (caught.value.reason, caught.value.replicas) == ("unreplicated", 0)
     assert took - 0.5 < caught.value.waited < took
     assert pair.primary.client().get("r") is None, "it was given back"
@@ -81,10 +81,10 @@ def test_a_replica_that_does_not_confirm(side: Side, pair: Pair, timeout: float)
 
 def test_fewer_replicas_than_asked_for_are_told_at_once(side: Side, pair: Pair) -> None:
     coordinator = side.coordinator(pair.primary.url, ttl=60, replicas=2)
-    began = time.monotonic()
+    before = pair.calls("wait")
     with pytest.raises(NotAcquired, match="only 1 of the replicas") as caught:
         side.call(coordinator.acquire, "r", timeout=30)
-    assert time.monotonic() - began < 3, "WAIT would take 5 s"
+    assert pair.calls("wait") == before
     assert (caught.value.reason, caught.value.replicas) == ("unreplicated", 1)
     assert pair.primary.client().keys() == [], "nothing was minted"
     assert side.call(coordinator.try_acquire, "r") is None
@@ -129,7 +129,7 @@ def test_a_reminted_fence_waits_for_the_replica(side: Side, pair: Pair, account:
 
 def test_other_calls_do_not_wait_behind_it(side: Side, pair: Pair) -> None:
     """With asyncio, they share a connection, which WAIT would block."""
-    coordinator = side.coordinator(pair.primary.url, ttl=12, replicas=1)
+    coordinator = side.coordinator(pair.primary.url, ttl=60, replicas=1)
     lease = side.call(coordinator.acquire, "other", timeout=10)
     pair.replica.freeze()
     before = pair.calls("evalsha")
@@ -143,11 +143,11 @@ def test_other_calls_do_not_wait_behind_it(side: Side, pair: Pair) -> None:
 
     thread = threading.Thread(target=acquire, daemon=True)
     thread.start()
-    wait_until(lambda: pair.calls("evalsha") > before, 10)
+    wait_until(lambda: pair.calls("evalsha") > before)
     began = time.monotonic()
     side.call(lease.renew)
     assert side.call(lease.release) is True
-    assert time.monotonic() - began < 1.5, "WAIT takes 2 s"
+    assert time.monotonic() - began < 4, "WAIT takes 5 s"
     thread.join(20)
     assert [error.reason for error in outcome if isinstance(error, NotAcquired)] == ["unreplicated"]
 

@@ -28,7 +28,7 @@ def test_leases_and_waiters_follow_the_primary(side: Side, own_sentinels: Sentin
     primary.client().wait(2, 5000)  # the replicas have it all
     primary.kill()
     replica: Any = own_sentinels.successor(primary).client()
-    wait_until(lambda: replica.pubsub_channels("fencing:1:wake:*"), 30)
+    wait_until(lambda: replica.pubsub_channels("fencing:1:wake:*"))
     assert side.call(holder.release) is True
     released_at = time.monotonic()
     took = max(waiter.join().granted_at for waiter in waiters) - released_at

@@ -17,7 +17,7 @@ from fencing import CoordinatorUnavailable, RedisCoordinator
 from tests.support import wait_until
 from tests.support.sides import Side
 
-SLACK = 8.0
+SLACK = 20.0
 """Seconds that a busy machine may add. A default redis.Redis() takes 58 s to give up."""
 
 
@@ -60,8 +60,8 @@ def test_an_acquire_that_was_given_up_gives_the_lock_back_later(side: Side, serv
     server.thaw()
     client = server.client()
     # The request arrives late, and is carried out.
-    wait_until(lambda: client.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 1, 20)
-    wait_until(lambda: client.get("r") is None, 20)
+    wait_until(lambda: client.info("commandstats")["cmdstat_evalsha"]["calls"] >= before + 1)
+    wait_until(lambda: client.get("r") is None)
 
 
 def test_leaving_the_block_neither_hangs_nor_raises(

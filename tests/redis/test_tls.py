@@ -94,6 +94,6 @@ def test_a_primary_behind_sentinels(side: Side, trusted: Tls) -> None:
         former = servers.primary
         hand_over(side, coordinator, Queue(former))
         servers.fail_over()
-        wait_until(lambda: is_replica(former), 20)
+        wait_until(lambda: is_replica(former))
         hand_over(side, coordinator, Queue(servers.primary))
         use(side, coordinator)

@@ -23,7 +23,7 @@ from tests.support.redis_requests import asks_for
 from tests.support.sides import Side
 from tests.support.waiters import KEYS, Queue, Waiter, process
 
-PROMPT = 5.0
+PROMPT = 8.0
 """Seconds that a grant may take on a busy machine. Without a message it takes 10 s, the longest recheck."""
 
 ACCEPT_SECONDS = 0.25
@@ -152,7 +152,7 @@ def test_all_waiters_share_one_connection_and_none_of_the_clients(
     assert side.call(client.ping) is True
     side.call(holder.release)
     assert [waiter.join().error for waiter in waiters] == [None] * 20
-    wait_until(lambda: not admin.client_list(_type="pubsub"), 20)  # it is closed when no caller has waited for a while
+    wait_until(lambda: not admin.client_list(_type="pubsub"))  # it is closed when no caller has waited for a while
     side.call(client.aclose if side.asynchronous else client.close)
 
 
@@ -229,7 +229,7 @@ def test_giving_up_at_the_moment_of_the_grant_leaves_no_lock_behind(side: Side, 
     side.race([lambda index=index: work(index) for index in (0, 0, 1, 1, 2, 2)])  # type: ignore[misc]
     assert len(granted) >= 6
     assert gave_up
-    wait_until(lambda: queue.vanishes(2.5), 10)  # a listener that let an offer lapse is remembered for so long
+    wait_until(lambda: queue.vanishes(2.5))  # a listener that let an offer lapse is remembered for so long
 
 
 def test_cancelled_waiters_leave_the_queue_at_once(any_redis: RedisServer) -> None:
@@ -468,7 +468,7 @@ def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) ->
     threads = [threading.Thread(target=work, args=(name,)) for name in names]
     for thread in threads:
         thread.start()
-    wait_until(lambda: sum(b":waiting:" in key for key in any_redis.client().scan_iter()) == len(names), 10)
+    wait_until(lambda: sum(b":waiting:" in key for key in any_redis.client().scan_iter()) == len(names))
     for lease in leases:
         side.call(lease.release)
     for thread in threads:

@@ -14,7 +14,7 @@ from fencing.redlock.calls import member_words
 from tests.support.redlock import TIMESTAMPS, FreshNodes, RedlockNodes, cut_off_the_last_second
 from tests.support.sides import Side
 
-LONGEST = 0.5
+LONGEST = 2.0
 MEMBER = "fencing:1:member"
 
 
@@ -30,19 +30,19 @@ def is_member(nodes: RedlockNodes, index: int) -> bool:
 
 
 def pair(side: Side, coordinator: Any, name: str = "r") -> int:
-    lease = side.call(coordinator.acquire, name, timeout=10)
+    lease = side.call(coordinator.acquire, name, timeout=60)
     side.call(lease.release)
     return int(lease.fence.number)
 
 
 def test_new_nodes_are_admitted_by_themselves_after_the_longest_ttl(side: Side, fresh_nodes: FreshNodes) -> None:
-    nodes = fresh_nodes(admitted=False)
+    nodes = fresh_nodes(longest_ttl=LONGEST, admitted=False)
     coordinator = nodes.coordinator(side)
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.25)
-    assert re.search(r"no majority for 'r': the nodes have no data.*call initialise\(\) once.* in 0\.\d+ s", str(error))
+    assert re.search(r"no majority for 'r': the nodes have no data.*call initialise\(\) once.* in \d(\.\d+)? s", str(error))
     started = time.monotonic()
     assert pair(side, coordinator) > 1e15
-    assert time.monotonic() - started < LONGEST + 5
+    assert time.monotonic() - started < LONGEST + 30
     side.wait_until(lambda: pair(side, coordinator) and all(is_member(nodes, index) for index in range(3)))
 
 
@@ -81,7 +81,7 @@ def test_a_node_that_was_restarted_waits_and_then_begins_above_the_members(
     numbers = [pair(side, coordinator)]
     assert not is_member(nodes, 0)
     assert highest(nodes, 0) < numbers[0]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 90
     while not is_member(nodes, 0):
         assert time.monotonic() < deadline
         numbers.append(pair(side, coordinator))
@@ -142,7 +142,7 @@ def test_a_majority_that_lost_its_data_needs_the_others_and_names_them(
         with server.client() as client:
             client.flushall()
     nodes.servers[0].freeze()
-    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=2)
+    error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=4)
     assert "all must answer before one takes part, and node 1 of the list did not; start what is down" in str(error)
     nodes.servers[0].thaw()
     assert pair(side, coordinator) > before

@@ -74,7 +74,7 @@ def test_the_mark_of_a_locked_table(short: Short) -> None:
         migration.execute(text("LOCK TABLE fencing_marks IN ACCESS EXCLUSIVE MODE"))
         started = time.monotonic()
         short.side.expect(GuardUnavailable, short.guard.mark, "orders:1")
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
     assert short.side.call(short.guard.mark, "orders:1") is None
 
 

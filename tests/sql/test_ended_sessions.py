@@ -72,7 +72,7 @@ def test_a_block_whose_session_is_ended_while_it_stands_still(way: Way, end: str
         block.execute(DONE, id=1)
         if "server" in end:
             way.kill(block)
-        wait_until(lambda: block.call(has_unread(way, guard)), 10)
+        wait_until(lambda: block.call(has_unread(way, guard)))
     expect_refusal(way, raised.value)
 
 
@@ -86,7 +86,7 @@ def test_a_write_whose_session_is_ended_before_its_commit(way: Way) -> None:
         if statement.startswith("INSERT INTO done") and not ended:
             ended.append(True)
             end_idle_transactions(way)
-            wait_until(lambda: guard._marks.has_unread(connection), 10)
+            wait_until(lambda: guard._marks.has_unread(connection))
 
     ended: list[bool] = []
     engine = getattr(guard._engine, "sync_engine", guard._engine)

@@ -62,7 +62,7 @@ def test_a_frozen_process_frees_its_mark(way: Way, what: str) -> None:
             assert process.stdout
             assert process.stdout.readline() == "wrote\n"
             if what == "receiving":
-                wait_until(lambda: is_sending(way), 30)
+                wait_until(lambda: is_sending(way))
             freeze(process)
             assert what == "idle" or is_sending(way)
             guard.claim(NEWER)  # within the guard's bound

@@ -70,7 +70,7 @@ def test_a_server_that_refuses(way: Way) -> None:
         error = way.side.expect(GuardUnavailable, way.guard.claim, MINE, timeout=0.3)
         return ("the pool gave no connection" if way.is_psycopg else "did not answer") in str(error)
 
-    wait_until(has_no_connection_left, 60)
+    wait_until(has_no_connection_left)
     way.proxy.restore()
 
     def is_claimed() -> bool:
@@ -81,4 +81,4 @@ def test_a_server_that_refuses(way: Way) -> None:
             return False
         return True
 
-    wait_until(is_claimed, 60)  # psycopg's pool connects in the background
+    wait_until(is_claimed)  # psycopg's pool connects in the background

@@ -239,7 +239,7 @@ def test_a_session_killed_during_the_commit(way: Way) -> None:
 
     def kill_the_commit() -> None:
         find = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
-        wait_until(lambda: way.sql(f"{find} AND datname = current_database()"), 10)
+        wait_until(lambda: way.sql(f"{find} AND datname = current_database()"))
 
     def write() -> OutcomeUnknown:
         return way.side.expect(OutcomeUnknown, way.guard.write, MINE, *way.statement(DONE, id=1))

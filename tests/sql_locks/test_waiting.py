@@ -70,7 +70,7 @@ def listening(locks: LockDatabase) -> list[int]:
 
 
 def until_announced(operations: list[str], count: int = 1) -> None:
-    wait_until(lambda: operations.count("queue") >= count, 10)
+    wait_until(lambda: operations.count("queue") >= count)
 
 
 @through("psycopg", "asyncpg", of=ON_POSTGRES)

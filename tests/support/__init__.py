@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 
-def wait_until(condition: Callable[[], object], timeout: float = 30.0, *, interval: float = 0.005) -> None:
+def wait_until(condition: Callable[[], object], timeout: float = 90.0, *, interval: float = 0.005) -> None:
     """Wait until `condition()` is true; AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -62,7 +62,7 @@ class FailoverLoad:
     def continues(self, count: int = 10) -> None:
         """Wait until so many more writes were acknowledged."""
         target = len(self.written) + count
-        wait_until(lambda: self.errors or len(self.written) >= target, 60)
+        wait_until(lambda: self.errors or len(self.written) >= target)
 
     def check(self) -> None:
         """Stop, and check that no update was lost, and that numbers grew from write to write."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-async def until(condition: Callable[[], object], timeout: float = 20.0) -> None:
+async def until(condition: Callable[[], object], timeout: float = 90.0) -> None:
     """Wait until `condition()` is true; AssertionError after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not condition():

@@ -30,6 +30,9 @@ class Side(Contract):
     def name(self) -> str:
         return "async" if self.asynchronous else "sync"
 
+    def wait_until(self, condition: Callable[[], Any], *, seconds: float = 90.0) -> None:
+        super().wait_until(condition, seconds=seconds)
+
     def client(self, url: str, **options: Any) -> Any:
         return (redis.asyncio.Redis if self.asynchronous else redis.Redis).from_url(url, **options)
 

@@ -17,7 +17,7 @@ from fencing import AsyncRedisCoordinator, LeaseLost, RedisCoordinator
 def main(url: str, ttl: float) -> None:
     lease = RedisCoordinator(redis.Redis.from_url(url), ttl=ttl).acquire("r")
     print("held", flush=True)
-    lease.lost.wait(20)
+    lease.lost.wait(60)
     try:
         lease.ensure_held()
     except LeaseLost as error:
@@ -27,7 +27,7 @@ def main(url: str, ttl: float) -> None:
 async def main_async(url: str, ttl: float) -> None:
     lease = await AsyncRedisCoordinator(redis.asyncio.Redis.from_url(url), ttl=ttl).acquire("r")
     print("held", flush=True)
-    await asyncio.wait_for(lease.lost.wait(), 20)
+    await asyncio.wait_for(lease.lost.wait(), 60)
     try:
         lease.ensure_held()
     except LeaseLost as error:

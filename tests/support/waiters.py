@@ -36,7 +36,7 @@ class Queue:
     def __len__(self) -> int:
         return int(self.client.zcard(self._key))
 
-    def has(self, count: int, seconds: float = 20) -> None:
+    def has(self, count: int, seconds: float = 90) -> None:
         """Wait until it has so many entries, at most so long."""
         wait_until(lambda: len(self) == count, seconds)
 
