@@ -51,20 +51,20 @@ def test_a_lost_commit_counts_once(
         connection.execute(text("INSERT INTO orders VALUES (42, 0)"))
     network = proxy(postgres_server)
     engine = create_engine(network.url(postgres_url))
-    guard = SQLAlchemyGuard(engine, timeout=5)
+    guard = SQLAlchemyGuard(engine, timeout=20)
     guard.create_tables()
     lose = {"reply": network.drop_reply_when, "request": network.drop_request_when}.get(lost)
     with RedisCoordinator(any_redis.client(), guards=[guard]) as coordinator:
         names = names_of_the_page(coordinator=coordinator, guard=guard)
         for example, expected in (("run(add_one)", 1), (ASK, 3), (TRY, 3)):
             loss = lose(commit_of_the_write()) if lose and example is not TRY else None
-            exec(example, names)
+            exec(example.replace("timeout=0.1", "timeout=20"), names)
             assert loss is None or loss.fired == 1
             with direct.connect() as connection:
                 assert connection.execute(text("SELECT total FROM orders")).scalar_one() == expected
         assert names["outcome"] == "done"
         with coordinator.hold("orders:42"):
-            exec(TRY, names)
+            exec(TRY.replace("timeout=0.1", "timeout=1"), names)
         assert names["outcome"].startswith("busy, held by ")
     engine.dispose()
     direct.dispose()

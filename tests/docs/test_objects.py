@@ -57,7 +57,7 @@ def test_the_examples_work(
     for example in blocks("python"):
         if "landed(" in example and lost != "nothing":
             lose_what_is_published(network, lost)
-        run(example, any_redis.url, names)
+        run(example, any_redis.url, names, timeout=60 if lost == "nothing" else 5)
         if "guard" in names:
             current = ObjectStoreGuard(direct).read("sales")
             totals.append(None if current is None else int(current.read("total")))
@@ -71,9 +71,11 @@ def test_the_examples_work(
     names["coordinator"].close()
 
 
-def run(example: str, redis_url: str, names: dict[str, Any]) -> None:
+def run(example: str, redis_url: str, names: dict[str, Any], timeout: float = 60) -> None:
     if "ObjectStoreGuard(" in example:
-        example = example.replace('S3Store("acme-data", region="eu-central-1"), timeout=10', "my_store, timeout=5")
+        example = example.replace(
+            'S3Store("acme-data", region="eu-central-1"), timeout=10', f"my_store, timeout={timeout}"
+        )
         assert "my_store" in example
     example = example.replace("redis.Redis()", f"redis.Redis.from_url({redis_url!r})")
     example = example.replace("guard.landed(error)", "landed_later(error)")
@@ -142,7 +144,7 @@ def kinds(value: Any) -> Any:
 def test_the_costs(s3_server: S3Server, http_proxy: Callable[[S3Server], HttpProxy]) -> None:
     network = http_proxy(s3_server)
     counts = RequestCounts(network)
-    guard = ObjectStoreGuard(s3_server.store(via=network))
+    guard = ObjectStoreGuard(s3_server.store(via=network), timeout=120)  # a late reply would be asked for again
     one, two, three = (Fence("sales", number, plans.new_token()) for number in (1, 2, 3))
 
     def in_place(data: bytes = b"x") -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,17 @@ from fencing.redis import scripts as redis_scripts
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import Script
 from tests.explorer.scenarios import explored
-from tests.explorer.simulated_redis import Counts, Entry, Reply, Scored, ScriptError, SimulatedRedis, Snapshot, kind_of
+from tests.explorer.simulated_redis import (
+    ACCEPT_MS,
+    Counts,
+    Entry,
+    Reply,
+    Scored,
+    ScriptError,
+    SimulatedRedis,
+    Snapshot,
+    kind_of,
+)
 from tests.explorer.state import KEYS
 
 Value = bytes | Scored | Counts | None
@@ -172,8 +183,12 @@ def alike(real: bytes | int, early: bytes | int, late: bytes | int) -> bool:
     return low <= number <= high  # microseconds
 
 
+def names(snapshot: Snapshot) -> list[str]:
+    return [entry.key for entry in snapshot.entries]
+
+
 def compare(said: str, real: Snapshot, early: Snapshot, late: Snapshot) -> None:
-    assert [entry.key for entry in real.entries] == [entry.key for entry in early.entries], said
+    assert names(real) == names(early), said
     for entry, low, high in zip(real.entries, early.entries, late.entries, strict=True):
         if entry.value is None or low.value is None or high.value is None:
             assert (entry.value, low.value, high.value) == (None, None, None), (said, entry, low)
@@ -283,12 +298,17 @@ def test_random_calls(real: RealRedis, calls: int) -> None:
             assert len(parts(reply)) == len(parts(answer)) == len(parts(last)), (said, reply, answer)
             assert all(map(alike, parts(reply), parts(answer), parts(last))), (said, reply, answer, last)
             state = real.snapshot(real.clock_us())
-            compare(said, state, _aged(early, state.clock_us), _aged(late, state.clock_us))
+            # A busy machine may let an offer end before it is looked at.
+            if names(_aged(early, real.clock_us())) == names(_aged(late, state.clock_us)):
+                compare(said, state, _aged(early, state.clock_us), _aged(late, state.clock_us))
             simulated = SimulatedRedis(state)  # which has the real clock's numbers
             for entry in state.entries:
                 if entry.expires_ms is not None and entry.expires_ms < state.clock_us // 1000 + SLACK_MS:
-                    real.client.pexpire(entry.key, 60_000)  # so that nothing expires between two calls
-                    simulated.pexpire(entry.key, 60_000)
+                    # So that nothing expires between two calls.
+                    if real.client.pexpire(entry.key, 60_000):
+                        simulated.pexpire(entry.key, 60_000)
+                    else:
+                        simulated.delete(entry.key)
     print(replies, received)
     if calls >= 3000:  # in fewer, something may be missing by chance
         assert set(received) >= {b"grant", b"recheck"}
@@ -333,9 +353,15 @@ def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:
     result = explored(name)
     assert result.world is not None
     for (before, call), (reply, after, notified) in result.world.calls.items():
-        real.load(before)
         said = f"{call} on {before}"
-        answer = list(parts(real.run(call.script.name, call.keys, call.args)))
+        while True:
+            real.load(before)
+            began = time.monotonic()
+            answer = list(parts(real.run(call.script.name, call.keys, call.args)))
+            state = real.snapshot(after.clock_us)
+            received = real.received()
+            if time.monotonic() - began < ACCEPT_MS / 2000:
+                break  # otherwise an offer may have ended before it was looked at
         assert len(answer) == len(parts(reply)), said
         if kind_of(reply) == b"queued":
             answer[1] = parts(reply)[1]  # a moment of another clock
@@ -343,9 +369,8 @@ def test_every_call_the_explorer_made(real: RealRedis, name: str) -> None:
             said,
             answer,
         )
-        assert sorted(real.received()) == sorted(notified), said
-        state = real.snapshot(after.clock_us)
-        assert [each.key for each in state.entries] == [each.key for each in after.entries], said
+        assert sorted(received) == sorted(notified), said
+        assert names(state) == names(after), said
         for mine, theirs in zip(state.entries, after.entries, strict=True):
             if mine.key != KEYS.holder:  # which has the time of the grant
                 assert _without_tickets(mine.value) == _without_tickets(theirs.value), said

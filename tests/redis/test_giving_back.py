@@ -128,9 +128,7 @@ def test_a_deadline_while_reconnecting(side: Side, any_redis: RedisServer, proxy
 
 
 @pytest.mark.parametrize("call", ["try_acquire", "acquire", "holder"])
-def test_a_refused_connection_is_tried_only_a_few_times(
-    side: Side, call: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_connection_is_tried_only_a_few_times(side: Side, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fencing.locks.settings.TRY_SECONDS", 60.0)
     coordinator = side.coordinator("redis://127.0.0.1:1", ttl=600)
     options = {"timeout": 0} if call == "acquire" else {}

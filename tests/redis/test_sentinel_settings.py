@@ -137,9 +137,7 @@ def test_some_sentinels_are_away_or_frozen(side: Side, sentinels: SentinelServer
                     return count
             raise AssertionError
 
-        coordinator = side.coordinator(
-            master_for(side, [("127.0.0.1", 1), frozen.getsockname(), *sentinels.addresses])
-        )
+        coordinator = side.coordinator(master_for(side, [("127.0.0.1", 1), frozen.getsockname(), *sentinels.addresses]))
         for times in (1, 0):
             side.call(side.call(coordinator.acquire, "r", timeout=10).release)
             assert asked() == times

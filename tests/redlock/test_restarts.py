@@ -39,7 +39,9 @@ def test_new_nodes_are_admitted_by_themselves_after_the_longest_ttl(side: Side, 
     nodes = fresh_nodes(longest_ttl=LONGEST, admitted=False)
     coordinator = nodes.coordinator(side)
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.25)
-    assert re.search(r"no majority for 'r': the nodes have no data.*call initialise\(\) once.* in \d(\.\d+)? s", str(error))
+    assert re.search(
+        r"no majority for 'r': the nodes have no data.*call initialise\(\) once.* in \d(\.\d+)? s", str(error)
+    )
     started = time.monotonic()
     assert pair(side, coordinator) > 1e15
     assert time.monotonic() - started < LONGEST + 30

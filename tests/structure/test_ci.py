@@ -51,8 +51,17 @@ def test_a_run_lists_its_failures_and_its_skips(tmp_path: Path) -> None:
         "def broken(): raise ValueError('a fixture')\n"
         "def test_broken(broken): pass\n"
     )
-    command = [sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--noconftest", "-p", "no:cacheprovider"]
-    done = subprocess.run([*command, tmp_path], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--noconftest",
+        "-p",
+        "no:cacheprovider",
+    ]
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     summary = done.stdout.partition("short test summary info")[2]
     assert re.findall(r"(?m)^(FAILED|ERROR|SKIPPED)\b", summary) == ["FAILED", "ERROR", "SKIPPED"], done.stdout
     assert "no server" in summary
