@@ -55,7 +55,7 @@ def test_what_is_missing_is_told_when_the_coordinator_is_made() -> None:
 
 def test_a_busy_file_is_no_answer(tmp_path: Path) -> None:
     path = str(tmp_path / "locks.sqlite")
-    coordinator = _module.FileCoordinator(path, ttl=0.5)
+    coordinator = _module.FileCoordinator(path, ttl=5)
     blocking = sqlite3.connect(path, isolation_level=None)
     blocking.execute("BEGIN IMMEDIATE")
     with pytest.raises(CoordinatorUnavailable, match=r"no answer from the lock file at .*\.sqlite for 'r'") as caught:

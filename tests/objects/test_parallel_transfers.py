@@ -20,6 +20,7 @@ from storage_guards.objects import plans
 from storage_guards.objects.batch import AT_ONCE, BYTES_AT_ONCE, Batch
 from storage_guards.objects.requests import Lost, Put
 from tests.support import wait_until
+from tests.support.loops import until
 from tests.support.object_guards import PublicationDesk as Desk
 from tests.support.sides import Side
 
@@ -77,8 +78,7 @@ class Busy(MemoryStore):
                 raise error
             if self.silent:
                 await self._be_silent()
-            while len(self.under_way) < self.meeting:
-                await asyncio.sleep(0.001)
+            await until(lambda: len(self.under_way) >= self.meeting)
             self.meeting = 0
             await asyncio.sleep(0.003)
             yield

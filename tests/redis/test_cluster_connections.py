@@ -106,13 +106,13 @@ def test_the_permissions_of_the_page_are_enough(side: Side, redis_clusters: Redi
         admin.execute_command("ACL", "SETUSER", "worker", "reset", *rule.split())
     try:
         client = side.cluster_client(cluster, username="worker", password="secret")
-        coordinator = side.coordinator(client, ttl=1.5)
+        coordinator = side.coordinator(client, ttl=3)
         leases = [side.call(coordinator.acquire, f"orders:{number}") for number in range(4)]
         holder = side.call(coordinator.acquire, "orders:r")
         waiting = side.coordinator(client)
         with pytest.raises(NotAcquired, match=r"orders:r"):
             side.call(waiting.acquire, "orders:r", timeout=0.3)
-        time.sleep(1.0)
+        time.sleep(1.2)  # they were renewed
         for lease in [*leases, holder]:
             assert side.call(lease.release) is True
     finally:

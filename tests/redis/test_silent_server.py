@@ -122,7 +122,7 @@ except CoordinatorUnavailable:
             server.freeze()
             process.stdin.write("go\n")
             process.stdin.flush()
-            give_up = time.monotonic() + 20
+            give_up = time.monotonic() + 60
             while process.poll() is None and time.monotonic() < give_up:
                 if source != "timer":
                     process.send_signal(signal.SIGALRM)

@@ -407,7 +407,7 @@ def test_waiting_without_the_right_to_listen_says_which_right_is_missing(side: S
     admin: Any = server.client()
     admin.acl_setuser("worker", enabled=True, passwords=["+secret"], keys=["*"], commands=["+@all"], channels=[])
     admin.execute_command("ACL", "SETUSER", "worker", "resetchannels")
-    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}", ttl=1.5)
+    coordinator = side.coordinator(f"redis://worker:secret@{server.host}:{server.port}", ttl=3)
     lease = side.call(coordinator.acquire, "r", timeout=5)
     error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=5)
     assert "&fencing:1:wake:*" in str(error)

@@ -113,7 +113,7 @@ def test_a_confirmation_without_a_reply_is_no_holder(side: Side, fresh_nodes: Fr
         for proxy in proxies[1:]:
             proxy.drop_request_when(lambda request: asks_for(RENEW, request), times=times)
         urls = [proxy.url(server.url) for proxy, server in zip(proxies, nodes.servers, strict=True)]
-        coordinator = nodes.coordinator(side, urls, ttl=0.6, clock_floor=False)
+        coordinator = nodes.coordinator(side, urls, ttl=2.4, clock_floor=False)
         if times == 1:
             lease = side.call(coordinator.acquire, "r", timeout=0)
             assert lease.fence.number > 6

@@ -68,7 +68,7 @@ def test_a_starved_test_fails_only_in_ci_on_a_quiet_machine(
     monkeypatch.setattr(load, "usable_cpus", lambda: 1.0)
     monkeypatch.setenv("FENCING_REQUIRE_CPUS", required)
     monkeypatch.setenv(LOAD_AT_START, str(before))
-    with pytest.raises(pytest.fail.Exception if fails else pytest.skip.Exception, match="the load is .*a reason"):
+    with pytest.raises(pytest.fail.Exception if fails else pytest.skip.Exception, match=r"the load is .*a reason"):
         starved("a reason")
 
 
