@@ -199,10 +199,10 @@ def test_a_waiter_whose_time_is_up_leaves_the_queue_at_once(side: Side, any_redi
     queue, coordinator = Queue(any_redis), side.coordinator(any_redis.url, owner="me")
     holder = side.call(coordinator.acquire, "r")
     started = time.monotonic()
-    error = side.expect(NotAcquired, coordinator.acquire, "r", timeout=0.5)
+    error = side.expect(NotAcquired, coordinator.acquire, "r", timeout=1.5)
     assert (error.reason, error.owner) == ("held", "me")
-    assert error.waited >= 0.5
-    assert time.monotonic() - started < 0.5 + PROMPT
+    assert error.waited >= 1.5
+    assert time.monotonic() - started < 1.5 + PROMPT
     assert len(queue) == 0
     side.call(holder.release)
     assert not queue.left_behind()

@@ -115,7 +115,8 @@ def test_it_ends_after_so_many_attempts(shop: Shop) -> None:
 
 def test_it_ends_in_time(shop: Shop) -> None:
     shop.beside.claim(MINE)
-    guard = shop.way.new_guard(timeout=1.0)
+    guard = shop.way.new_guard(timeout=2.0)
+    shop.side.call(guard.mark, "orders:1")  # and is connected now
     started = time.monotonic()
     undone = shop.undone(RETRIED[shop.kind][0])
     shop.side.expect(GuardUnavailable, guard.run, MINE, shop.function(undone), attempts=1_000_000)
