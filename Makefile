@@ -9,10 +9,10 @@
 #   make demo-wrong-locks     locks made by hand, and how each breaks; 20 seconds. Likewise demo-network-delay, demo-slow-work,
 #                             demo-hot-standby, demo-clock-jump, demo-redlock
 #                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator cluster"
-#   make demos                all of them, and one page with the outcomes of each side by side; two minutes
-#   make test                 the tests; at the end the slowest           ARGS="-k proxy"
+#   make demos                all of them, and one page with the outcomes of each side by side; two to five minutes
+#   make test                 the tests, two to three minutes on two quiet CPUs; at the end the slowest   ARGS="-k proxy"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
-#   make check                linter, formatter, types, and the tests of the code's structure
+#   make check                linter, formatter, type checkers, and the tests of the code's structure
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
 #   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite"
 #   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"

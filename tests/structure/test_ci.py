@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,3 +66,14 @@ def test_a_run_lists_its_failures_and_its_skips(tmp_path: Path) -> None:
     summary = done.stdout.partition("short test summary info")[2]
     assert re.findall(r"(?m)^(FAILED|ERROR|SKIPPED)\b", summary) == ["FAILED", "ERROR", "SKIPPED"], done.stdout
     assert "no server" in summary
+
+
+def test_type_checkers_are_installed_for_those_who_run_them_alone() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    names = {extra: {re.split(r"[^\w-]", each)[0] for each in needed} for extra, needed in extras.items()}
+    checkers = {"mypy", "pyright", "ruff"}
+    assert [extra for extra, needed in names.items() if needed & checkers] == ["check"]
+    assert names["check"] >= checkers
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    for target, needed in re.findall(r"(?m)^(test|thorough|check|wheel): (\S+)$", makefile):
+        assert needed == (".venv/.check" if target in ("check", "wheel") else ".venv/.dev")

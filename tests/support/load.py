@@ -29,7 +29,8 @@ def workers_for(cpus: float, load: float) -> tuple[int, str]:
     why = f"at most {FOR_EACH_CPU} for each of {cpus:g} CPUs, and {MOST_WORKERS} in all"
     if load <= cpus:
         return workers, f"{why}; the load is {load:.1f}"
-    return max(1, int(workers * cpus / load)), f"{why}, and fewer because the load is {load:.1f}"
+    # One alone would get so little of a busy machine that the run took hours.
+    return max(min(workers, 2), int(workers * cpus / load)), f"{why}, and fewer because the load is {load:.1f}"
 
 
 def usable_cpus() -> float:
