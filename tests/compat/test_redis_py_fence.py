@@ -167,7 +167,7 @@ def test_a_token_that_was_handed_over_releases_and_wakes_the_next(locks: Locks, 
 
 
 def test_a_loss_names_its_cause(any_redis: RedisServer) -> None:
-    lock: Any = any_redis.client().lock("r", timeout=0.05, lock_class=RedisPyLock)
+    lock: Any = any_redis.client().lock("r", timeout=1, lock_class=RedisPyLock)
     lock.acquire()
     wait_until(lambda: lock.lease.remaining() == 0 and not any_redis.client().exists("r"))
     with pytest.raises(LockNotOwnedError, match=r"renewal was off \(renew=False\)"):

@@ -21,7 +21,7 @@ from tests.support import wait_until
 from tests.support.sides import Side
 
 ROOT = Path(__file__).resolve().parents[2]
-TTL = 0.5
+TTL = 2.0
 
 
 def loss_of(side: Side, lease: Any) -> LeaseLost:
@@ -64,7 +64,7 @@ def test_a_blocked_event_loop(any_redis: RedisServer) -> None:
 
 
 def test_a_frozen_redis(side: Side, freezable_redis: RedisServer) -> None:
-    lease = side.call(side.coordinator(freezable_redis.url, ttl=2).acquire, "r")
+    lease = side.call(side.coordinator(freezable_redis.url, ttl=TTL).acquire, "r")
     freezable_redis.freeze()
     error = loss_of(side, lease)
     assert error.reason == "expired"

@@ -107,8 +107,8 @@ def test_a_redis_that_is_silent_at_the_end_costs_the_time_of_one_release(
         freezable_redis.freeze()
         ended.append(time.monotonic())
 
-    in_block(side, coordinator.hold_all(names, ttl=3, timeout=20), body)
-    assert time.monotonic() - ended[0] < 2.0 + 8.0, "two attempts, and not two for each lock: that would be 24 s"
+    in_block(side, coordinator.hold_all(names, ttl=9, timeout=20), body)
+    assert time.monotonic() - ended[0] < 6.0 + 30.0, "two attempts, and not two for each lock: that would be 72 s"
     freezable_redis.thaw()
     side.wait_until(lambda: not freezable_redis.client().exists(*names))
 

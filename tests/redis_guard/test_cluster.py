@@ -127,7 +127,7 @@ def test_the_search_for_a_primary_is_part_of_the_time_out(side: Side, cluster: R
 
 
 def test_a_slot_that_no_node_has(side: Side, cluster: RedisCluster) -> None:
-    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=0.3)
+    guard = guard_of(side, cluster.servers[0].url, cluster=True, timeout=2.0)
     side.call(guard.claim, MINE)
     owner: Any = cluster.primary_of_slot(SLOT).client()
     admins: list[Any] = [server.client() for server in cluster.servers]
