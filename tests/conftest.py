@@ -120,6 +120,13 @@ def _interrupted_objects(request: pytest.FixtureRequest) -> Iterator[None]:
             return
 
 
+@pytest.fixture
+def patient_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that try once have more than their second: a busy machine may take it all."""
+    for module in ("settings", "plans"):
+        monkeypatch.setattr(f"fencing.locks.{module}.TRY_SECONDS", 5.0)
+
+
 @pytest.fixture(scope="session")
 def redis_servers() -> Iterator[RedisServers]:
     with ExitStack() as stack:

@@ -18,6 +18,11 @@ from tests.support.fixtures import flush
 from tests.support.sentinels import started
 
 
+@pytest.fixture(autouse=True)
+def _patient_tries(patient_tries: None) -> None:
+    """Real servers answer late on a busy machine."""
+
+
 @pytest.fixture(scope="module")
 def _own_redis() -> Iterator[RedisServer]:
     versions = [found.version for found in find_redis_binaries() if found.kind == "redis"]

@@ -12,6 +12,11 @@ from tests.support.redlock import FreshNodes, RedlockNodes, start_node
 from tests.support.sides import Side
 
 
+@pytest.fixture(autouse=True)
+def _patient_tries(patient_tries: None) -> None:
+    """Real servers answer late on a busy machine."""
+
+
 @pytest.fixture(scope="session")
 def redlock_nodes() -> Iterator[RedlockNodes]:
     """Five nodes that were admitted, shared by the run. Tests use names of their own."""

@@ -16,6 +16,11 @@ from tests.support.sides import Side
 from tests.support.sql_locks import DRIVERS, LockDatabase
 
 
+@pytest.fixture(autouse=True)
+def _patient_tries(patient_tries: None) -> None:
+    """Real servers answer late on a busy machine."""
+
+
 @pytest.fixture
 def locks(request: pytest.FixtureRequest, tmp_path: Path, proxy: ProxyFactory) -> Iterator[LockDatabase]:
     """An empty database with the table of locks, through the driver that the parameter names."""

@@ -46,7 +46,7 @@ def test_old_rows_of_free_locks_go_and_their_numbers_do_not_come_back(locks: Loc
     side, coordinator = locks.side, locks.coordinator(direct=True)
     numbers = {name: pair(locks, coordinator, name) for name in ("old", "new")}
     held = side.call(coordinator.acquire, "held")
-    ended = side.call(side.call(coordinator.lock("ended", ttl=0.3, renew=False).acquire).detach)
+    ended = side.call(side.call(coordinator.lock("ended", ttl=2.4, renew=False).acquire).detach)
     wait_until(lambda: side.call(coordinator.holder, "ended") is None)
     for name in ("old", "held", "ended"):
         grow_old(locks, name)

@@ -11,7 +11,7 @@ from fencing import AsyncRedlockCoordinator, RedlockCoordinator
 from tests.support.fixtures import missing
 from tests.support.sides import Side
 
-NODE_TIMEOUT = 1.0
+NODE_TIMEOUT = 2.0
 """Seconds: far more than a node takes on a busy machine. Tests of time-outs pass their own."""
 
 
