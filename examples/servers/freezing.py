@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["freeze"]
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 def freeze(process: subprocess.Popen[Any]) -> None:

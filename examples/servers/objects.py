@@ -11,7 +11,7 @@ from examples.servers.local import Host
 if TYPE_CHECKING:  # obstore comes with an extra of its own
     from obstore.store import ClientConfig, ObjectStore, RetryConfig
 
-_TIMEOUT = 10.0
+_TIMEOUT = 60.0
 
 S = TypeVar("S", bound="ObjectServer")
 

@@ -57,7 +57,7 @@ def test_a_story(name: str, any_redis: RedisServer, postgres_server: PostgresSer
     require_tools(name)
     played = run_demo(f"examples.stories.{name}", tmp_path, "--ttl", "0.8")
     assert played.status == 0, played.output
-    assert played.seconds < 60
+    assert played.seconds < 240
     assert played.environment.processes() == []
     tale = story(name)
     measured = [event["data"] for event in played.events if event["kind"] == "measured"]

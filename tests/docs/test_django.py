@@ -68,7 +68,7 @@ def test_the_recipe(postgres_url: str) -> None:
     program = PROGRAM.format(recipe=RECIPE)
     url = postgres_url.replace("postgresql+psycopg", "postgresql")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program, url], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "ignore", "-c", program, url], cwd=ROOT, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     hint = "with Django, give the guard a connection string, and call guard.advance(connection.connection, lease) first"

@@ -63,7 +63,7 @@ def test_the_file_runs_and_runs_again(tmp_path: Path) -> None:
             env={**os.environ, "PYTHONPATH": str(PAGE.parents[2])},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=True,
         )
         assert done.stdout.startswith("refused: fence")

@@ -71,11 +71,11 @@ class RealRedis:
         for name in names - set(self.listeners):
             self.listeners[name] = self.client.pubsub()
             self.listeners[name].subscribe(f"fencing:1:wake:{name}")
-            self.listeners[name].get_message(timeout=5)
+            self.listeners[name].get_message(timeout=60)
         for name in set(self.listeners) - names:
             listener = self.listeners.pop(name)
             listener.unsubscribe()
-            listener.get_message(timeout=5)
+            listener.get_message(timeout=60)
             listener.close()
         return frozenset(name.encode() for name in self.listeners)
 
@@ -119,7 +119,7 @@ class RealRedis:
         said = []
         for name, listener in self.listeners.items():
             listener.ping()  # its reply comes behind all that was published before
-            while (message := listener.get_message(timeout=5)) and message["type"] != "pong":
+            while (message := listener.get_message(timeout=60)) and message["type"] != "pong":
                 said.append((name.encode(), message["data"]))
         return said
 

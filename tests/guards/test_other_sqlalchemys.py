@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def run(program: str, folder: Path, *paths: Path) -> str:
     path = f"import sys; sys.path[:0] = {[str(each) for each in (*paths, ROOT)]!r}\n"
     done = subprocess.run(
-        [sys.executable, "-c", path + program], capture_output=True, text=True, timeout=60, cwd=folder
+        [sys.executable, "-c", path + program], capture_output=True, text=True, timeout=300, cwd=folder
     )
     return done.stdout + done.stderr
 

@@ -25,7 +25,7 @@ def new_fence(number: int = 5, resource: str | None = None) -> Fence:
 
 def ask(service: Service, method: str, path: str, *headers: str, body: bytes = b"1") -> RawAnswer:
     """Send a request, each value of the header Fencing-Token in a line of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=120)
     try:
         connection.putrequest(method, path)
         for header in headers:

@@ -50,7 +50,7 @@ if child == 0:
     os._exit(0)
 os.waitpid(child, 0)
 """
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -94,5 +94,5 @@ def test_the_owner_is_the_thread_and_the_task() -> None:
     "program", ["import fencing.redis.coordinator", "from fencing import MemoryCoordinator as M; M()"]
 )
 def test_a_program_ends_without_output(program: str) -> None:
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

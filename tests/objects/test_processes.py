@@ -66,7 +66,7 @@ time.sleep = lambda seconds: (print("waited"), sleep(seconds))
 
 
 def run(code: str, begin: str = BEGIN) -> str:
-    done = subprocess.run([sys.executable, "-c", begin + code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", begin + code], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -39,7 +39,7 @@ def _own_redis() -> Iterator[RedisServer]:
 @pytest.fixture
 def freezable_redis(_own_redis: RedisServer) -> Iterator[RedisServer]:
     """An empty Redis for the test to freeze. It is thawed afterwards, and shared by the tests of a file."""
-    with _own_redis.client(socket_timeout=5) as client:
+    with _own_redis.client(socket_timeout=60) as client:
         client.flushall()
     yield _own_redis
     _own_redis.thaw()

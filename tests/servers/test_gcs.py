@@ -44,7 +44,7 @@ class Bucket:
         self.name = server.new_bucket()
 
     def __call__(self, method: str, target: str, body: bytes = b"", headers: Mapping[str, object] = {}) -> Reply:
-        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=10)
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=120)
         try:
             named = {name: str(value) for name, value in headers.items()}
             connection.request(method, f"/{self.name}/{target}", body, named)
@@ -181,7 +181,7 @@ def test_names_of_all_kinds(bucket: Bucket) -> None:
 
 def test_a_stopped_upload_blocks_no_other_client(bucket: Bucket) -> None:
     head = f"PUT /{bucket.name}/half HTTP/1.1\r\nHost: gcs\r\nContent-Length: 10\r\n\r\n"
-    with socket.create_connection((bucket.server.host, bucket.server.port), timeout=5) as client:
+    with socket.create_connection((bucket.server.host, bucket.server.port), timeout=120) as client:
         client.sendall(f"{head}half".encode())
         assert bucket("PUT", "whole", b"whole").status == 200
         client.shutdown(socket.SHUT_WR)

@@ -24,7 +24,7 @@ def redis_proxy(proxy: ProxyFactory, any_redis: RedisServer) -> Proxy:
 
 @pytest.fixture
 def through(any_redis: RedisServer, redis_proxy: Proxy) -> redis.Redis:
-    return redis.Redis.from_url(redis_proxy.url(any_redis.url), socket_timeout=5, retry=None)
+    return redis.Redis.from_url(redis_proxy.url(any_redis.url), socket_timeout=60, retry=None)
 
 
 def unacknowledged(client: socket.socket) -> int:

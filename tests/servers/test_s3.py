@@ -27,7 +27,7 @@ def test_a_stopped_upload_blocks_no_other_client(s3_server: S3Server) -> None:
     bucket = s3_server.new_bucket()
     store = s3_server.store(bucket=bucket)
     head = f"PUT /{bucket}/half HTTP/1.1\r\nHost: s3\r\nContent-Length: 10\r\n"
-    with socket.create_connection((s3_server.host, s3_server.port), timeout=5) as client:
+    with socket.create_connection((s3_server.host, s3_server.port), timeout=120) as client:
         client.sendall(f"{head}\r\nhalf".encode())
         obstore.put(store, "whole", b"whole", mode="create")
         client.shutdown(socket.SHUT_WR)

@@ -267,7 +267,7 @@ lease and lease.release()
 
     def other() -> str:
         return subprocess.run(
-            [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=300
         ).stdout.strip()
 
     engine = create_engine(url)
@@ -308,7 +308,7 @@ def test_a_forked_child_opens_its_own_connections(locks: LockDatabase) -> None:
     while queue.empty():  # on a shared connection, the two would take each other's replies
         assert coordinator.holder("c") is None
         assert process.exitcode in (None, 0)
-    taken, number = queue.get(timeout=20)
+    taken, number = queue.get(timeout=120)
     process.join(20)
     assert taken is None
     assert number > 0

@@ -43,7 +43,7 @@ class Waiting:
 
     def join(self) -> float:
         """Return when the lock was granted."""
-        self._thread.join(30)
+        self._thread.join(90)
         assert not self._thread.is_alive()
         if self.error is not None:
             raise self.error
@@ -114,7 +114,7 @@ def test_a_release_notifies_only_where_somebody_waits(postgres_url: str) -> None
         wait_until(lambda: spy.execute("SELECT 1 FROM fencing_locks WHERE waited_until > 0").fetchone())
         lease.release()
         waiter.join(20)
-        resources = [each.payload for each in spy.notifies(timeout=5, stop_after=2)]
+        resources = [each.payload for each in spy.notifies(timeout=60, stop_after=2)]
     assert [each for each in resources if not each.startswith("fencing:")][:1] == ["somebody"]
 
 

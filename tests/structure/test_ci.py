@@ -22,7 +22,7 @@ def ci(folder: Path, make: str) -> subprocess.CompletedProcess[str]:
         (programs / name).write_text(f"#!/bin/sh\n{script}\n")
         (programs / name).chmod(0o755)
     return subprocess.run(
-        [folder / ".ci" / "run"], env={"PATH": f"{programs}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=60
+        [folder / ".ci" / "run"], env={"PATH": f"{programs}:/usr/bin:/bin"}, capture_output=True, text=True, timeout=300
     )
 
 
@@ -62,7 +62,7 @@ def test_a_run_lists_its_failures_and_its_skips(tmp_path: Path) -> None:
         "-p",
         "no:cacheprovider",
     ]
-    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*command, str(tmp_path)], cwd=tmp_path, capture_output=True, text=True, timeout=300)
     summary = done.stdout.partition("short test summary info")[2]
     assert re.findall(r"(?m)^(FAILED|ERROR|SKIPPED)\b", summary) == ["FAILED", "ERROR", "SKIPPED"], done.stdout
     assert "no server" in summary

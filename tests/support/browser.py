@@ -148,7 +148,7 @@ def render(page: str, directory: Path) -> Rendered:
     file.write_text(head + "".join(frames), encoding="utf-8")
     profile = f"--user-data-dir={directory / 'profile'}"
     done = subprocess.run(
-        [str(browser()), *_COMMAND, profile, file.as_uri()], capture_output=True, encoding="utf-8", timeout=60
+        [str(browser()), *_COMMAND, profile, file.as_uri()], capture_output=True, encoding="utf-8", timeout=300
     )
     assert done.returncode == 0, done.stderr
     title = re.search("<title>(.*?)</title>", done.stdout, re.DOTALL)

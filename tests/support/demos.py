@@ -53,7 +53,7 @@ def run_demo(module: str, directory: Path, *arguments: str, **variables: str) ->
         cwd=ROOT,
         env=environment.variables,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         encoding="utf-8",
     )
     assert not done.stderr, done.stderr  # this file's assertions are not explained by pytest

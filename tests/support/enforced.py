@@ -61,7 +61,7 @@ def dsn(url: str) -> str:
 
 def connect(url: str) -> psycopg.Connection[Any]:
     """In autocommit mode: a transaction is what `with connection.transaction()` says."""
-    return psycopg.connect(dsn(url), autocommit=True, connect_timeout=10)
+    return psycopg.connect(dsn(url), autocommit=True, connect_timeout=60)
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def newest_local_series() -> str:
 
 def flush(server: RedisServer) -> RedisServer:
     """Return the server, empty."""
-    with server.client(socket_timeout=5) as client:
+    with server.client(socket_timeout=60) as client:
         if server.external:
             client.flushdb()
         else:

@@ -81,7 +81,7 @@ class Waiter:
 
     def join(self) -> Waiter:
         """Wait until it has released, or failed."""
-        self._thread.join(60)
+        self._thread.join(120)
         assert not self._thread.is_alive(), "it still waits"
         return self
 
@@ -109,7 +109,7 @@ class Process:
             for line in stdout:
                 self._lines.put(line)
 
-    def next_grant(self, seconds: float = 60.0) -> float:
+    def next_grant(self, seconds: float = 120.0) -> float:
         """Wait for its next grant, and return the moment of that."""
         word, moment = self._lines.get(timeout=seconds).split()
         assert word == "granted"
@@ -120,7 +120,7 @@ class Process:
         self.popen.send_signal(signal.SIGCONT)
         for _ in range(count):
             self.next_grant()
-        assert self.popen.wait(60) == 0
+        assert self.popen.wait(120) == 0
 
     def kill(self) -> None:
         self.popen.kill()

@@ -70,8 +70,8 @@ class MariaDBServer(Server):
             user=unquote(parts.username or "root"),
             password=unquote(parts.password or ""),
             autocommit=True,
-            connect_timeout=5,
-            read_timeout=10,
+            connect_timeout=60,
+            read_timeout=120,
         )
         try:
             yield connection
