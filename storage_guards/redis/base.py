@@ -102,7 +102,7 @@ class RedisBase:
             check_policy(reply[1], self._requests.address)
             self._policy_until = time.monotonic() + POLICY_SECONDS
         self._note_history(fences[0], reply[2])
-        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[3:], strict=True)}
+        return {fence: self._present(fence, found) for fence, found in zip(fences, reply[3], strict=True)}
 
     def _plan_mark(self, resource: str) -> Plan[Mark | None]:
         check_resource(resource)

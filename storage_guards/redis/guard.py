@@ -109,7 +109,7 @@ class RedisGuard(RedisBase):
             claim: claim first. It is right only if nothing was read before.
 
         Returns:
-            The reply to each command, as Redis sends it.
+            The reply to each command, as Redis sends it. With ``decode_responses``, what is no text stays bytes.
 
         Raises:
             TypeError, ValueError: a command or a key is refused; nothing was written. The text says why.

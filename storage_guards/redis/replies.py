@@ -88,7 +88,13 @@ def failed_command(which: int, error: bytes) -> ResponseError:
 
 
 def decoded(reply: Any) -> Any:
-    """Return a reply with its bytes as text, as a client with decode_responses has it."""
+    """Return a reply with its bytes as text, for a client with decode_responses. What is no text stays bytes.
+
+    An error would be wrong: the write is done, and was acknowledged.
+    """
     if isinstance(reply, bytes):
-        return reply.decode()
+        try:
+            return reply.decode()
+        except UnicodeDecodeError:
+            return reply
     return [decoded(each) for each in reply] if isinstance(reply, list) else reply

@@ -127,6 +127,26 @@ def test_lua_that_fails(side: Side, any_redis: RedisServer) -> None:
     side.expect(ValueError, guard.script, MINE, "return 1", keys=["orders:42"])
 
 
+def test_a_reply_that_is_no_text_stays_bytes(side: Side, any_redis: RedisServer) -> None:
+    """Of a client that decodes replies. The write was acknowledged, so its outcome is known."""
+    guard = guard_of(side, any_redis.url, decode_responses=True)
+    assert side.call(guard.write, MINE, ("SET", "photo", b"\xff\xd8"), claim=True) == ["OK"]
+    written = side.call(guard.write, MINE, ("SET", "total", 1, "GET"), ("SET", "photo", "text", "GET"))
+    assert written == [None, b"\xff\xd8"]
+    lua = "redis.call('SET', KEYS[1], ARGV[1]); return {ARGV[1], 'text'}"
+    assert side.call(guard.script, MINE, lua, keys=["photo"], args=[b"\xff\xd9"]) == [b"\xff\xd9", "text"]
+    assert value(any_redis, "photo") == b"\xff\xd9"
+
+
+@pytest.mark.thorough
+def test_a_claim_of_thousands_of_fences(side: Side, any_redis: RedisServer) -> None:
+    """All of them or none: the answer of the script must not fail once the marks are raised."""
+    guard = guard_of(side, any_redis.url)
+    fences = [Fence(f"r{number}", 5, "a" * 22) for number in range(8_000)]
+    side.call(guard.claim, *fences)
+    assert side.call(guard.mark, "r7999").is_of(fences[-1])
+
+
 # Blocks
 
 

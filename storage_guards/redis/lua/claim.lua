@@ -1,7 +1,8 @@
 -- Raises the marks to the fences: all or none. A claim of the mark's own fence changes nothing.
 -- KEYS: the marks
 -- ARGV: 1 '1': return INFO memory too; 2 an id for marks that are made; then of each mark: number, token
--- Returns: {'ok', INFO memory or '', the server's history, mark 1, mark 2 …}, or {'stale', which (from 0), mark}
+-- Returns: {'ok', INFO memory or '', the server's history, {mark 1, mark 2 …}}, or {'stale', which (from 0), mark}. The marks are an
+-- array of their own: unpack() fails where there are 8,000, and then they are raised already.
 
 local marks = {}
 for i, key in ipairs(KEYS) do
@@ -18,4 +19,4 @@ for i, key in ipairs(KEYS) do
     redis.call('HSET', key, 'number', number, 'token', token, 'seq', '0', 'writes', marks[i][4])
   end
 end
-return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', history(), unpack(marks)}
+return {'ok', ARGV[1] == '1' and redis.call('INFO', 'memory') or '', history(), marks}
