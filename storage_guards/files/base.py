@@ -79,6 +79,9 @@ def check_data(data: object) -> bytes:
 class FileBase:
     """What both file guards share."""
 
+    begin_takes_several = False
+    """A block is of one resource. So a gate enters one block for each fence."""
+
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float) -> None:
         self._timeout = check_timeout(timeout)
         if not isinstance(folder, (str, os.PathLike)):

@@ -5,13 +5,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 from fencing.kernel.effects import finish, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
-from storage_guards.http.claims import SAFE_METHODS, ClaimAll, ReadMark, check_gate, check_path, plan_answer
-from storage_guards.http.header import SCOPE_KEY, FenceRequired, fences
+from storage_guards.http.claims import (
+    SAFE_METHODS,
+    ClaimAll,
+    ReadMark,
+    check_gate,
+    check_path,
+    gate_blocks,
+    no_retry,
+    plan_answer,
+)
+from storage_guards.http.header import GATE_KEY, SCOPE_KEY, FenceRequired, fences
 from storage_guards.http.problems import MALFORMED, Problem, problem_of
 
 Message = MutableMapping[str, Any]
@@ -39,7 +49,8 @@ class FencingMiddleware:
     handlers whose effects are elsewhere, where no transaction can check. Then no newer holder can claim in between.
     That is right **while this process lives**. If it dies, the marks are free, and a call that it has already sent may
     still arrive. A request that is cancelled waits for its handler, which is not cancelled: an effect that it has begun
-    would go on. Requests without a fence get 428, except GET and other safe ones, which pass unchecked. The answer is
+    would go on. Once the handler has begun, no answer says "retry": a GuardUnavailable becomes an OutcomeUnknown, which
+    propagates. Requests without a fence get 428, except GET and other safe ones, which pass unchecked. The answer is
     sent after the marks were released, so its body is in memory. The handler must not use the guard for the same
     resource: it would wait for itself. See docs/guards/http.md.
 
@@ -114,10 +125,15 @@ class FencingMiddleware:
         async def hold_back(message: Message) -> None:
             messages.append(message)
 
-        if not scope[SCOPE_KEY]:
-            raise FenceRequired
-        async with self._guard.begin(*scope[SCOPE_KEY]):
-            await finish(self._handle(scope, receive, hold_back))  # its effect must not go on when the marks are free
+        blocks = gate_blocks(self._guard, scope[SCOPE_KEY])
+        with no_retry(scope):
+            async with AsyncExitStack() as stack:
+                for some in blocks:
+                    await stack.enter_async_context(self._guard.begin(*some))
+                scope[GATE_KEY] = True
+                await finish(
+                    self._handle(scope, receive, hold_back)
+                )  # its effect must not go on when the marks are free
         return messages
 
     async def _handle(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

@@ -6,14 +6,16 @@ so after a lost reply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
+from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import FencingError, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark, check_resource
-from storage_guards.http.header import SCOPE_KEY, FenceRequired
+from storage_guards.http.header import GATE_KEY, SCOPE_KEY, FenceRequired
 from storage_guards.http.problems import Problem, answer, problem, problem_of
 
 MAX_QUERY = 4096
@@ -57,6 +59,30 @@ def check_gate(gate: object, guard: object) -> bool:
             f"gate=True needs a guard whose begin() locks the mark, such as SQLAlchemyGuard; {name} has none"
         )
     return gate
+
+
+def gate_blocks(guard: object, fences: Sequence[Fence]) -> list[tuple[Fence, ...]]:
+    """Return the fences of each block of the guard that the gate enters, in this order. Mostly it is one for all.
+
+    Raises:
+        FenceRequired: the request has none.
+    """
+    if not fences:
+        raise FenceRequired
+    if getattr(guard, "begin_takes_several", True):
+        return [tuple(fences)]
+    return [(fence,) for fence in sorted_fences(fences)]  # as a claim locks them, so two cannot block each other
+
+
+@contextmanager
+def no_retry(scope_or_environ: Mapping[str, Any]) -> Iterator[None]:
+    """Make an error that says "retry" one of an unknown outcome, if the handler behind the gate has begun."""
+    try:
+        yield
+    except GuardUnavailable as error:
+        if GATE_KEY not in scope_or_environ:
+            raise
+        raise OutcomeUnknown(fence=scope_or_environ[SCOPE_KEY][0], seq=0) from error
 
 
 def plan_answer(method: str, query: str, found: tuple[Fence, ...]) -> Plan[Problem]:

@@ -20,6 +20,9 @@ MAX_HEADER = 8192
 SCOPE_KEY = "fencing.fences"
 """Where the middlewares put the fences of a request: in an ASGI scope, or in a WSGI environ."""
 
+GATE_KEY = "fencing.gate"
+"""There from when the handler behind a gate begins. Its effects are elsewhere, so nobody knows what it has done."""
+
 _LIST = re.compile(r' *"[^"\\]*"(?:[ \t]*,[ \t]*"[^"\\]*")* *')
 _ITEM = re.compile(r'"([^"]*)"')
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence, UnclaimedFence
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.http.header import HEADER, MAX_HEADER, SCOPE_KEY, FenceRequired
+from storage_guards.http.header import GATE_KEY, HEADER, MAX_HEADER, SCOPE_KEY, FenceRequired
 
 PROBLEM_JSON = "application/problem+json"
 
@@ -73,11 +73,11 @@ def problem_of(error: BaseException, scope_or_environ: Mapping[str, Any]) -> Pro
     Args:
         error: what the handler raised.
         scope_or_environ: the ASGI scope, or the WSGI environ. A refused fence that the request did not send is an
-            error of the service.
+            error of the service. Behind a gate, no answer says "retry".
     """
     if isinstance(error, FenceRequired):
         return problem(428, "urn:fencing:required", "Fencing token required", str(error), {}, resource=error.resource)
-    if isinstance(error, GuardUnavailable):
+    if isinstance(error, GuardUnavailable) and GATE_KEY not in scope_or_environ:
         return problem(
             503,
             "urn:fencing:unavailable",

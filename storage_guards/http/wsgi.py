@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from http import HTTPStatus
 from typing import Any
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.guard import Guard, check_guards
-from storage_guards.http.claims import SAFE_METHODS, ClaimAll, ReadMark, check_gate, check_path, plan_answer
-from storage_guards.http.header import HEADER, SCOPE_KEY, FenceRequired, fences
+from storage_guards.http.claims import (
+    SAFE_METHODS,
+    ClaimAll,
+    ReadMark,
+    check_gate,
+    check_path,
+    gate_blocks,
+    no_retry,
+    plan_answer,
+)
+from storage_guards.http.header import GATE_KEY, HEADER, SCOPE_KEY, FenceRequired, fences
 from storage_guards.http.problems import MALFORMED, Problem, problem_of
 
 Environ = dict[str, Any]
@@ -86,9 +96,11 @@ class WSGIFencingMiddleware:
             started[:] = [arguments]
             return written.append
 
-        if not environ[SCOPE_KEY]:
-            raise FenceRequired
-        with self._guard.begin(*environ[SCOPE_KEY]):
+        blocks = gate_blocks(self._guard, environ[SCOPE_KEY])
+        with no_retry(environ), ExitStack() as stack:
+            for some in blocks:
+                stack.enter_context(self._guard.begin(*some))
+            environ[GATE_KEY] = True
             body = self._app(environ, hold_back)
             try:
                 written.extend(body)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
+import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,14 +19,16 @@ from sqlalchemy.pool import NullPool
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
 from storage_guards import (
+    AsyncFileGuard,
     AsyncMemoryGuard,
     FencingMiddleware,
+    FileGuard,
     MemoryGuard,
     RedisGuard,
     SQLAlchemyGuard,
     WSGIFencingMiddleware,
 )
-from storage_guards.http import header_of
+from storage_guards.http import header_of, problem_of
 
 OLD, MINE, NEWER = (Fence("r", number, letter * 22) for number, letter in ((4, "o"), (5, "a"), (6, "b")))
 
@@ -36,7 +41,10 @@ class Service:
         self.guard: Any = guard or (AsyncMemoryGuard if asynchronous else MemoryGuard)(timeout=0.05)
         self.handled = 0
         self.work: Callable[[], Any] = lambda: None
+        self.rivals = [NEWER]
         self.claims: list[str] = []
+        self.scope: Any = None
+        """Of the last request, as its handler has it."""
 
     def claim(self, fence: Fence) -> None:
         done = self.guard.claim(fence)
@@ -53,6 +61,10 @@ class Service:
         except GuardUnavailable:
             self.claims.append("waits")
 
+    async def try_claims(self) -> None:
+        for rival in self.rivals:
+            await self.try_claim(rival)
+
     def ask(self, *fences: Fence, method: str = "POST") -> tuple[int, bytes]:
         return self._ask_asgi(fences, method) if self.asynchronous else self._ask_wsgi(fences, method)
 
@@ -60,8 +72,8 @@ class Service:
         sent: list[Any] = []
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            self.handled += 1
-            await self.try_claim(NEWER)
+            self.handled, self.scope = self.handled + 1, scope
+            await self.try_claims()
             self.work()
             await send({"type": "http.response.start", "status": 201, "headers": []})
             await send({"type": "http.response.body", "body": b"do", "more_body": True})
@@ -79,8 +91,8 @@ class Service:
         statuses: list[str] = []
 
         def app(environ: Any, start_response: Any) -> Iterator[bytes]:
-            self.handled += 1
-            asyncio.run(self.try_claim(NEWER))
+            self.handled, self.scope = self.handled + 1, environ
+            asyncio.run(self.try_claims())
             self.work()
             start_response("201 Created", [])
             yield b"do"
@@ -130,6 +142,65 @@ def test_a_handler_that_fails_frees_the_marks(service: Service) -> None:
     with pytest.raises(LookupError):
         service.ask(MINE)
     service.claim(NEWER)
+
+
+@pytest.fixture
+def on_files(service: Service, tmp_path: Path) -> Service:
+    guard = (AsyncFileGuard if service.asynchronous else FileGuard)(tmp_path, timeout=0.05)
+    return Service(service.asynchronous, guard)
+
+
+def test_no_answer_says_retry_once_the_handler_has_begun(on_files: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its effect has happened. Here the disk has no room for what the guard stores at the end of its block."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    on_files.claim(MINE)
+    with monkeypatch.context() as broken:
+        on_files.work = lambda: broken.setattr(os, "fsync", full)
+        with pytest.raises(OutcomeUnknown) as raised:
+            on_files.ask(MINE)
+    assert isinstance(raised.value.__cause__, GuardUnavailable)
+    assert on_files.handled == 1
+
+
+def test_an_error_of_the_handler_does_not_say_retry_either(service: Service) -> None:
+    """Also where a framework turns it into an answer before the middleware sees it, as Django does."""
+
+    def fail() -> None:
+        answers.append(problem_of(error, service.scope))
+        raise error
+
+    answers: list[Any] = []
+    error, service.work = GuardUnavailable("another storage did not answer; retry"), fail
+    service.claim(MINE)
+    with pytest.raises(OutcomeUnknown):
+        service.ask(MINE)
+    assert answers == [None]
+
+
+def test_a_request_that_found_the_mark_locked_is_retried(on_files: Service) -> None:
+    """Its handler has not begun."""
+    on_files.claim(MINE)
+    with FileGuard(on_files.guard._folder).begin(MINE):
+        assert on_files.ask(MINE)[0] == 503
+    assert on_files.handled == 0
+    assert on_files.ask(MINE) == (201, b"done")
+
+
+def test_a_gate_of_several_files(on_files: Service) -> None:
+    """A block of FileGuard is of one resource, so the gate enters one for each fence."""
+    other = Fence("a", 5, "c" * 22)
+    on_files.claim(MINE)
+    assert on_files.ask(MINE, other)[0] == 412, "never claimed"
+    assert on_files.handled == 0
+    on_files.claim(other)
+    newer = Fence("a", 6, "d" * 22)
+    on_files.rivals.append(newer)
+    assert on_files.ask(MINE, other) == (201, b"done")
+    assert on_files.claims == ["waits", "waits"]
+    on_files.claim(newer)
 
 
 def test_a_cancelled_request_keeps_the_marks_until_its_handler_has_ended() -> None:

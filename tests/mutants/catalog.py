@@ -647,6 +647,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/http/test_middlewares.py::TestInMemory::test_an_error_after_the_response_has_begun_propagates",),
     ),
     Mutant(
+        "a-gate-says-retry-though-its-handler-has-begun",
+        "storage_guards/http/claims.py",
+        "if GATE_KEY not in scope_or_environ:\n            raise\n",
+        "if True:\n            raise\n",
+        ("tests/http/test_gate.py::test_no_answer_says_retry_once_the_handler_has_begun[wsgi]",),
+    ),
+    Mutant(
         "any-200-acknowledges-a-claim",
         "storage_guards/http/base.py",
         'if reply.status != 200 or json_object(reply.body).get("claimed") != numbers_of(fences):',
