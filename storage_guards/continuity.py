@@ -154,3 +154,13 @@ def check(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Cont
     since = seq - last.seq
     if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
         raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
+
+
+def check_mark(last: Acknowledged | None, fence: Fence, mark: Mark | None, recent_writes: Container[str]) -> None:
+    """Refuse as :func:`check`, given the mark as it was found before a claim: a restore may have taken the claim, too.
+
+    A mark that makes the fence stale is left to the rule of admission.
+    """
+    is_own = mark is not None and mark.is_of(fence)
+    if mark is None or is_own or mark.number < fence.number:
+        check(last, fence, mark.seq if mark is not None and is_own else 0, recent_writes)

@@ -64,7 +64,7 @@ class FileTransaction:
         """Return what to store."""
         if self.data is self._before:
             return self._following
-        return replace(self._following, data=check_data(self.data), folders=())
+        return replace(self._following, data=check_data(self.data))
 
 
 def check_data(data: object) -> bytes:
@@ -90,7 +90,7 @@ class FileBase:
         if not self._folder.is_dir():
             raise GuardNotEnforceable(f"{str(self._folder)!r} is no folder; make it first, with the data's backup")
         check_file_system(str(self._folder))
-        self._continuity = Continuity(object())
+        self._continuity = Continuity(FileBase, str(self._folder))  # all guards of the folder share it
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} in {str(self._folder)!r}, timeout {self._timeout:g} s>"
@@ -153,15 +153,15 @@ class FileBase:
 
     def _plan_read(self, resource: str) -> Plan[bytes | None]:
         found = yield from self._plan_load(resource)
-        if found is not None and found.folders:
+        if found is not None and found.current:
             raise ValueError(f"{resource!r} was published as a folder; use path()")
         return None if found is None else found.data
 
     def _plan_path(self, resource: str) -> Plan[Path | None]:
         found = yield from self._plan_load(resource)
-        if found is None or not found.folders:
+        if found is None or not found.current:
             return None
-        return io.path_of(self._folder, resource) / found.folders[0]
+        return io.path_of(self._folder, resource) / found.current
 
     # Writes
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, Mark
-from storage_guards.continuity import REMEMBERED_WRITES, Acknowledged, check
+from storage_guards.continuity import REMEMBERED_WRITES, Acknowledged, check_mark
 
 MOST_BYTES = 64 * 2**20
 """The most bytes of one file: every claim writes it again. Larger ones are published in a folder."""
@@ -23,8 +23,8 @@ class Content:
         fence: the newest one that was admitted.
         seq: of the mark.
         writes: the ids of the last writes, the newest first.
-        folders: the current publication's folder, and the one before; empty: ``data`` is current.
-        data: the bytes of the one file; None: there is none.
+        folders: of the newest publication, and of the one before, for their readers.
+        data: the bytes of the one file; None: there is none, or the newest publication is current.
     """
 
     fence: Fence
@@ -32,6 +32,11 @@ class Content:
     writes: tuple[str, ...]
     folders: tuple[str, ...] = ()
     data: bytes | None = None
+
+    @property
+    def current(self) -> str | None:
+        """The folder that is current; None: there is none."""
+        return self.folders[0] if self.folders and self.data is None else None
 
     @property
     def mark(self) -> Mark:
@@ -47,10 +52,8 @@ class Content:
 
     def encode(self) -> bytes:
         """Return the bytes of the file."""
-        kind = "nothing" if self.data is None else "data"
-        if self.folders:
-            kind = " ".join(("folder", *self.folders))
-        head = f"{_HEAD} {self.fence} {self.seq}\n{' '.join(self.writes)}\n{kind}\n"
+        kind = "data" if self.data is not None else "folder" if self.folders else "nothing"
+        head = f"{_HEAD} {self.fence} {self.seq}\n{' '.join(self.writes)}\n{' '.join((kind, *self.folders))}\n"
         return head.encode() + (self.data or b"")
 
 
@@ -64,7 +67,7 @@ def decode(stored: bytes, path: PurePath) -> Content:
         first, second, third, data = stored.split(b"\n", 3)
         head, fence, seq = first.decode("ascii").rsplit(" ", 2)
         kind, *folders = third.decode("ascii").split()
-        if head != _HEAD or kind not in ("nothing", "data", "folder") or (kind == "folder") != bool(folders):
+        if head != _HEAD or kind not in ("data", "folder" if folders else "nothing"):
             raise ValueError(f"unknown format {head!r} {kind!r}")
         writes = tuple(second.decode("ascii").split())
         found = Content(Fence.parse(fence), int(seq), writes, tuple(folders), data if kind == "data" else None)
@@ -77,9 +80,11 @@ def decode(stored: bytes, path: PurePath) -> Content:
 
 
 def check_continuity(found: Content | None, fence: Fence, last: Acknowledged | None) -> None:
-    """Refuse a storage that has lost what it had acknowledged under this fence."""
-    if found is not None and found.mark.is_of(fence):
-        check(last, fence, found.seq, found.writes)
+    """Refuse a storage that has lost what it had acknowledged under this fence, also if the claim itself is lost."""
+    if found is None:
+        check_mark(last, fence, None, ())
+    else:
+        check_mark(last, fence, found.mark, found.writes)
 
 
 def verdict(unknown: OutcomeUnknown, found: Content | None) -> bool | None:

@@ -109,8 +109,8 @@ class FileGuard(FileBase):
     def publish(self, holder: Fence | HasFence, files: Mapping[str, Body], *, claim: bool = False) -> Path:
         """Make a folder of files the current one, by one rename of the pointer. Readers see all of it, or nothing.
 
-        The files are copied first, without a lock. An error before the rename changes nothing. The folder of the
-        publication before stays for its readers; older ones are removed.
+        The files are copied first, without a lock. One that is changed meanwhile is refused. An error before the rename
+        changes nothing. The folder of the publication before stays for its readers; older ones are removed.
 
         Args:
             holder: a lease or a fence.
@@ -121,7 +121,7 @@ class FileGuard(FileBase):
             The folder. Its files never change: do not write in it.
 
         Raises:
-            TypeError, ValueError: a name or a body is refused.
+            TypeError, ValueError: a name or a body is refused, or a file was changed while it was copied.
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`write`.
         """
         sending = Sending()

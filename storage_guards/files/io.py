@@ -221,7 +221,7 @@ def write_file(path: Path, body: Body) -> None:
 
     Raises:
         FileExistsError: there is one of that name. It is left as it is.
-        ValueError: the file to copy cannot be read.
+        ValueError: the file to copy cannot be read, or was changed meanwhile.
     """
     file = Opened(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
     try:
@@ -233,14 +233,18 @@ def write_file(path: Path, body: Body) -> None:
 
 
 def _parts_of(source: Path) -> Iterator[bytes]:
-    """Read a file that the caller wants to publish."""
+    """Read a file that the caller wants to publish: all of it, as it was at one moment."""
+    copied = 0
     try:
         file = Opened(source, os.O_RDONLY | os.O_NONBLOCK)  # a pipe without a writer would block for ever
         try:
-            if not stat.S_ISREG(os.fstat(file.fd).st_mode):
+            before = os.fstat(file.fd)
+            if not stat.S_ISREG(before.st_mode):
                 raise OSError(errno.EINVAL, "this is no regular file", str(source))
             while part := os.read(file.fd, CHUNK):
+                copied += len(part)
                 yield part
+            after = os.fstat(file.fd)
         finally:
             file.close()  # one call of C
     except OSError as error:
@@ -249,6 +253,11 @@ def _parts_of(source: Path) -> Iterator[bytes]:
             f"a file to publish cannot be copied: {error}; nothing was written; pass the path of a file that this user "
             f"can read"
         ) from error
+    if copied < before.st_size or (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+        raise ValueError(
+            f"the file {str(source)!r} was changed while it was copied: {copied} bytes came, and it had "
+            f"{before.st_size}; nothing was written; publish it when nobody writes it any more"
+        )
 
 
 def _write_all(fd: int, data: bytes) -> None:

@@ -29,7 +29,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.kernel.retry import Backoff
-from storage_guards.continuity import Acknowledged, Continuity, check
+from storage_guards.continuity import Acknowledged, Continuity, check, check_mark
 from storage_guards.objects.batch import ABORT_SECONDS
 from storage_guards.objects.keys import Directory
 from storage_guards.objects.pointer import MAX_POINTER_BYTES, Pointer, decode, encode
@@ -85,8 +85,8 @@ class Trail:
 
     def check(self, now: Pointer | None) -> None:
         """Raise UnclaimedFence if the pointer has forgotten something."""
-        if now is not None and now.mark.is_of(self.fence):
-            check(self.known.get(""), self.fence, now.mark.seq, now.recent_writes)
+        known = self.known.get("")
+        check_mark(known, self.fence, now and now.mark, () if now is None else now.recent_writes)
 
     def acknowledged(self, pointer: Pointer) -> None:
         self.memory.remember(self.holder, self.fence, pointer.mark.seq, pointer.recent_writes[0])

@@ -100,6 +100,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
 
         Raises:
             StaleFence: a newer fence was claimed. Stop.
+            UnclaimedFence: the store was restored, and lacks what was acknowledged under this fence. Acquire again.
             GuardUnavailable: the store did not answer. Retry; the claim may have happened.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 from psycopg.abc import PQGen
@@ -32,7 +33,10 @@ class PsycopgBase(OperationsBase):
     def __init__(self, source: object, timeout: float, schema: str | None) -> None:
         super().__init__(timeout, schema)
         self._access = MarkAccess(Choice(self._schema))
-        self._continuity = Continuity(source, self._schema)
+        shared = (
+            sys.intern(str(source)) if isinstance(source, str) else source
+        )  # equal connection strings are one database
+        self._continuity = Continuity(shared, self._schema)
         self._source = source
 
     def _where(self) -> str:

@@ -75,6 +75,65 @@ def test_a_folder_changes_as_one(side: Side, new_guard: NewGuard, tmp_path: Path
     assert side.call(guard.path, "r") is None
 
 
+def test_a_write_between_two_publications_removes_nothing_early(
+    side: Side, new_guard: NewGuard, tmp_path: Path
+) -> None:
+    """A folder stays until the second publication after it: its readers count on that."""
+    guard = new_guard()
+    first = side.call(guard.publish, MINE, {"a": b"1"}, claim=True)
+    side.call(guard.write, MINE, b"one file")
+    assert side.call(guard.path, "r") is None
+    side.call(guard.claim, NEWER)
+    assert side.call(guard.read, "r") == b"one file"
+    second = side.call(guard.publish, NEWER, {"a": b"2"})
+    assert side.call(guard.path, "r") == second
+    assert (first / "a").read_bytes() == b"1"
+    side.call(guard.write, NEWER, b"one file")
+    side.call(guard.write, NEWER, b"another")
+    side.call(guard.publish, NEWER, {"a": b"3"})
+    assert not first.exists()
+    assert (second / "a").read_bytes() == b"2"
+    assert len(folders(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda source: os.truncate(source, 10),
+        lambda source: os.truncate(source, 50),
+        lambda source: source.write_bytes(b"y" * 30),
+    ],
+    ids=["cut", "extended", "rewritten"],
+)
+def test_a_file_that_is_changed_while_it_is_copied_is_refused(
+    side: Side,
+    new_guard: NewGuard,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Path], Any],
+) -> None:
+    guard, source = new_guard(), tmp_path / "source"
+    source.write_bytes(b"x" * 30)
+    os.utime(source, (0, 0))  # so that a change is a change of this time, too
+    side.call(guard.write, MINE, b"before", claim=True)
+    real = io._write_all
+
+    def then_change(fd: int, data: bytes) -> None:
+        real(fd, data)
+        if not changed:
+            changed.append(change(source))
+
+    changed: list[Any] = []
+    monkeypatch.setattr(io, "CHUNK", 10)
+    monkeypatch.setattr(io, "_write_all", then_change)
+    said = str(side.expect(ValueError, guard.publish, MINE, {"a": source}))
+    assert str(source) in said
+    assert "changed while it was copied" in said
+    assert side.call(guard.read, "r") == b"before"
+    published = side.call(guard.publish, MINE, {"a": source})
+    assert (published / "a").read_bytes() == source.read_bytes()
+
+
 def test_a_publication_that_is_being_built_is_not_removed(tmp_path: Path) -> None:
     guard = FileGuard(tmp_path)
     guard.claim(MINE)
@@ -246,6 +305,47 @@ def test_a_folder_that_was_restored(side: Side, new_guard: NewGuard, tmp_path: P
     side.expect(UnclaimedFence, guard.claim, MINE)
     side.call(guard.claim, NEWER)
     assert side.call(guard.read, "r") == b"1"
+
+
+class Lease:
+    """A holder, as a lease is one."""
+
+    def __init__(self, fence: Fence) -> None:
+        self.fence = fence
+
+
+def test_all_guards_of_a_folder_know_what_was_acknowledged_to_a_lease(
+    side: Side, new_guard: NewGuard, tmp_path: Path
+) -> None:
+    lease, backup = Lease(MINE), tmp_path.parent / f"{tmp_path.name}-backup"
+    side.call(new_guard().write, lease, b"1", claim=True)
+    shutil.copytree(tmp_path, backup)
+    side.call(new_guard().write, lease, b"2")
+    shutil.rmtree(tmp_path)
+    shutil.copytree(backup, tmp_path)
+    side.expect(UnclaimedFence, new_guard().write, lease, b"3")
+    with pytest.raises(UnclaimedFence):
+        FileGuard(os.path.relpath(tmp_path)).claim(lease)
+    assert side.call(new_guard().read, "r") == b"1"
+
+
+@pytest.mark.parametrize("backup", ["nothing", "an older fence"])
+def test_a_claim_after_a_restore_that_took_the_claim(
+    side: Side, new_guard: NewGuard, tmp_path: Path, backup: str
+) -> None:
+    guard, older, current = new_guard(), Fence("r", 4, "o" * 22), place(tmp_path) / "current"
+    if backup == "an older fence":
+        FileGuard(tmp_path).write(older, b"1", claim=True)
+    before = current.read_bytes() if current.exists() else None
+    side.call(guard.write, MINE, b"2", claim=True)
+    current.unlink()
+    if before is not None:
+        current.write_bytes(before)
+    side.expect(UnclaimedFence, guard.claim, MINE)
+    side.expect(UnclaimedFence, guard.write, MINE, b"3", claim=True)
+    assert current.exists() is (before is not None), "nothing was stored"
+    side.call(guard.claim, NEWER)
+    side.expect(StaleFence, guard.claim, MINE)
 
 
 # Holders that stop

@@ -553,6 +553,27 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/guards/test_continuity.py::test_a_claim_without_any_write_is_remembered_by_its_seq",),
     ),
     Mutant(
+        "a-restore-that-took-the-claim-too-is-not-missed",
+        "storage_guards/continuity.py",
+        "if mark is None or is_own or mark.number < fence.number:",
+        "if is_own:",
+        ("tests/files/test_guard.py::test_a_claim_after_a_restore_that_took_the_claim",),
+    ),
+    Mutant(
+        "a-lease-is-forgotten-by-the-other-guards-of-a-folder",
+        "storage_guards/files/base.py",
+        "Continuity(FileBase, str(self._folder))",
+        "Continuity(object())",
+        ("tests/files/test_guard.py::test_all_guards_of_a_folder_know_what_was_acknowledged_to_a_lease",),
+    ),
+    Mutant(
+        "the-rest-of-a-file-that-was-cut-is-published",
+        "storage_guards/files/io.py",
+        "if copied < before.st_size or (after",
+        "if copied < 0 and (after",
+        ("tests/files/test_guard.py::test_a_file_that_is_changed_while_it_is_copied_is_refused",),
+    ),
+    Mutant(
         "what-did-not-land-may-land-later",
         "storage_guards/objects/plans.py",
         "if answer is not False or not may_still_land(writes, error, seen.pointer):",

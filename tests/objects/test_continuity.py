@@ -102,6 +102,21 @@ def test_no_write_follows_a_restore_that_took_an_acknowledged_one(shop: Shop) ->
     shop.has(b"new")
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["an older fence", "nothing"])
+def test_a_claim_after_a_restore_that_took_the_claim(shop: Shop, monkeypatch: pytest.MonkeyPatch, before: bool) -> None:
+    monkeypatch.setattr(changes, "FRESH_SECONDS", -1.0)  # as if some time had passed
+    holder = Lease(NEWER)
+    if before:
+        shop.publish(b"1", claim=True)
+    backup = shop.backup()
+    shop.publish(b"2", holder=holder, claim=True)
+    shop.restore(backup)
+    shop.side.expect(UnclaimedFence, shop.guard.claim, holder)
+    shop.side.expect(UnclaimedFence, lambda: shop.publish(b"3", holder=holder, claim=True))
+    assert shop.backup() == backup
+    shop.call(shop.guard.claim, Lease(Fence(R, 3, "c" * 22)))
+
+
 def test_a_restore_to_the_last_acknowledged_state_does_no_harm(shop: Shop) -> None:
     shop.publish(b"1", claim=True)
     shop.publish(b"2")

@@ -161,6 +161,18 @@ def test_what_was_acknowledged_to_a_lease_all_guards_know(shop: Shop) -> None:
     assert shop.total == 0
 
 
+def test_guards_of_equal_connection_strings_share_it(postgres_url: str) -> None:
+    shop, lease = Shop(Side(False), "psycopg guard", postgres_url), Lease(MINE)
+    first, second = (PsycopgGuard("".join([*dsn_of(postgres_url)])) for _ in range(2))
+    first.claim(lease)
+    restore = shop.backup()
+    first.write(lease, ADD)
+    restore()
+    with pytest.raises(UnclaimedFence):
+        second.write(lease, ADD)
+    shop.close()
+
+
 def test_no_false_alarm(shop: Shop) -> None:
     """Rolled-back blocks were acknowledged nothing, and others may write under the same fence."""
     another = shop.another_guard()
