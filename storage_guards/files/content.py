@@ -81,10 +81,8 @@ def decode(stored: bytes, path: PurePath) -> Content:
 
 def check_continuity(found: Content | None, fence: Fence, last: Acknowledged | None) -> None:
     """Refuse a storage that has lost what it had acknowledged under this fence, also if the claim itself is lost."""
-    if found is None:
-        check_mark(last, fence, None, ())
-    else:
-        check_mark(last, fence, found.mark, found.writes)
+    mark, writes = (None, ()) if found is None else (found.mark, found.writes)
+    check_mark(last, fence, mark, writes)
 
 
 def verdict(unknown: OutcomeUnknown, found: Content | None) -> bool | None:

@@ -85,8 +85,8 @@ class Trail:
 
     def check(self, now: Pointer | None) -> None:
         """Raise UnclaimedFence if the pointer has forgotten something."""
-        known = self.known.get("")
-        check_mark(known, self.fence, now and now.mark, () if now is None else now.recent_writes)
+        mark, writes = (None, ()) if now is None else (now.mark, now.recent_writes)
+        check_mark(self.known.get(""), self.fence, mark, writes)
 
     def acknowledged(self, pointer: Pointer) -> None:
         self.memory.remember(self.holder, self.fence, pointer.mark.seq, pointer.recent_writes[0])
