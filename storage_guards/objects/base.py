@@ -17,7 +17,7 @@ from storage_guards.objects.changes import Scope, Trail, plan_read, plan_seen, p
 from storage_guards.objects.collect import UploadFound, plan_collect
 from storage_guards.objects.in_place import MOST_IN_PLACE, StoredObject, plan_get, plan_landed_in_place, plan_write
 from storage_guards.objects.io import ObjectIO
-from storage_guards.objects.keys import Layout, check_key, check_name
+from storage_guards.objects.keys import Layout, check_key, check_name, check_new_name
 from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
@@ -117,8 +117,11 @@ class ObjectGuard:
             raise TypeError(f"publish takes a mapping of names to bodies, not {type(objects).__name__}")
         if not objects:
             raise ValueError("objects is empty: publish at least one object, or call delete() to make nothing current")
-        for name in objects:
-            check_name(name)
+        for name, body in objects.items():
+            if isinstance(body, Entry):  # it keeps its key
+                check_name(name)
+            else:
+                check_new_name(name)
         bodies = {
             name: body if isinstance(body, Entry) else Body(name, body, asynchronous=self._asynchronous)
             for name, body in objects.items()

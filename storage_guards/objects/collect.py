@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
 from storage_guards.objects.changes import Scope, plan_check, plan_read, unavailable
-from storage_guards.objects.keys import DataKey, unescape_path
+from storage_guards.objects.keys import DataKey
 from storage_guards.objects.pointer import Pointer
 from storage_guards.objects.requests import Delete, List, Listed, Lost
 
@@ -33,7 +33,8 @@ class UploadFound:
     Args:
         number: of the fence that uploaded it.
         token: of that fence.
-        sizes: bytes by name of the object. A very long name is cut, and ends in its hash.
+        sizes: bytes by name of the object. A very long name is cut, and ends in its hash. One that is
+            escaped and has a ``%`` begins with it.
         at: when the last of it was stored.
         current: whether any of it is current.
         id: of the upload.
@@ -98,7 +99,7 @@ def _plan_find(scope: Scope, pointer: Pointer | None) -> Plan[tuple[list[list[_M
 
 def _upload(members: list[_Member], current: set[str]) -> UploadFound:
     first = members[0][0]
-    sizes = {unescape_path(key.name): each.size for key, each in members}
+    sizes = {key.name: each.size for key, each in members}
     at = max(each.modified for _, each in members)
     is_current = any(key.key in current for key, _ in members)
     return UploadFound(first.number, first.token, sizes, at, is_current, first.upload)

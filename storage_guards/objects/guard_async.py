@@ -141,8 +141,9 @@ class AsyncObjectStoreGuard(ObjectGuard):
 
         Args:
             holder: a lease or a fence.
-            objects: bodies by name, at least one. A name is any text up to 1,024 bytes; slashes are kept readable. A
-                body is bytes, a path, a binary file, or a sync or async iterable of bytes. It may also be an entry of
+            objects: bodies by name, at least one. A name is any text up to 1,024 bytes that does not begin with
+                ``!escaped/``. It is the end of its key where it can be, so partitions keep their names. A body is
+                bytes, a path, a binary file, or a sync or async iterable of bytes. It may also be an entry of
                 the current publication, which is carried over without a copy. Bodies are read in order, with bounded
                 memory: files in a thread, a sync iterable in this task, so it should not block. Up to 16 are uploaded
                 at the same time. After an error a seekable file is put back; an iterator that was read is refused.

@@ -1,14 +1,22 @@
-"""The layout of a store: one directory of keys per resource. Names are escaped, so no two share a key.
+"""The layout of a store: one directory of keys per resource. No two names share a key, and none leaves its directory.
 
 ::
 
     <prefix><resource>/pointer.json                                     the mark, and what is current
-    <prefix><resource>/data/<number>.<token>/<upload>/<name>            immutable data
+    <prefix><resource>/data/<number>.<token>/<upload>/~/<name>          immutable data
     <prefix>=probe/<random>                                             of the probe, deleted afterwards
 
-An escaped name is printable ASCII that every store takes as it is. ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside.
-Any other byte of its UTF-8 becomes ``=XX``. An empty part of a path becomes ``=``. A name that grows too long is
-cut, and ends in ``=~`` and its SHA-256. So no escaped name is ``..``, and none can leave its directory.
+Of a resource ``A-Z a-z 0-9 _ -`` stay, and a ``.`` inside. Any other byte of its UTF-8 becomes ``=XX``. A name that
+grows too long is cut, and ends in ``=~`` and its SHA-256.
+
+The name of an object has parts between slashes. It is its own key if each part has only ``A-Z a-z 0-9 _ -``, ``= %``,
+the other characters that S3 calls safe (``! * ' ( )``), and a ``.`` inside. So partitions keep their names:
+``year=2026/month=11/part-0.parquet``. Any other name is behind ``!escaped/``. There any other byte becomes ``%XX``, as
+in the partitions of Hive, and an empty part ``%``. If the name itself has a ``%``, that stays, and ``~`` and the name's
+SHA-256 come first. A name that is too long is cut, and ends in ``~`` and its SHA-256. It has no ``=``: a value that was
+cut must not be read as that of a partition.
+
+Earlier versions had no ``~/``, and escaped the names of objects as those of resources. Such keys are still read.
 """
 
 from __future__ import annotations
@@ -17,6 +25,7 @@ import hashlib
 import re
 import secrets
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from fencing.kernel.fence import Fence
 
@@ -27,11 +36,18 @@ MAX_PREFIX = 200
 MAX_ESCAPED = 200
 """Stores take keys of 1,024 bytes. Prefix, resource, fence, upload and name fit in, and a prefix of the store too."""
 
+ESCAPED = "!escaped/"
+"""The beginning of the keys of names that are escaped. No name begins with it."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_!*'()=%-]+(\.+[A-Za-z0-9_!*'()=%-]+)*")
+"""A part of a name that is its own key."""
+
 _HASHED = 2 + 64  # "=~" and a SHA-256
 _STAYS = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_STAYS_ESCAPED = _STAYS | frozenset(b"!*'()=%")
 _DATA_KEY = re.compile(
     r"data/(?P<number>[0-9]{16})\.(?P<token>[A-Za-z0-9_-]{22,128})/(?P<upload>[A-Za-z0-9_-]{16})/"
-    r"(?P<name>[A-Za-z0-9_=.~/-]{1,200})"
+    r"(~/(?P<name>[A-Za-z0-9_!*'()=%.~/-]{1,200})|(?P<earlier>[A-Za-z0-9_=.~/-]{1,200}))"
 )
 _DOTS = re.compile(r"(^|/)(\.|/|$)|\.(/|$)")  # parts that are empty, or begin or end with a dot
 
@@ -43,39 +59,55 @@ def new_id() -> str:
 
 def escape(name: str) -> str:
     """Return ``name`` as one part of a key."""
-    return _short(_escape_part(name.encode()), name)
+    escaped = _escape_part(name.encode(), _STAYS, "=")
+    if len(escaped) <= MAX_ESCAPED:
+        return escaped
+    head = re.sub(r"(=[0-9A-F]?|[./])$", "", escaped[: MAX_ESCAPED - _HASHED])
+    return f"{head}=~{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def escape_path(name: str) -> str:
-    """Return ``name`` as parts of a key, one for each part of it between slashes."""
-    return _short("/".join(_escape_part(part) for part in name.encode().split(b"/")), name)
+def name_to_key(name: str) -> str:
+    """Return the name of an object as parts of a key, one for each part of it between slashes."""
+    if len(name) <= MAX_ESCAPED and all(map(_PLAIN.fullmatch, name.split("/"))):
+        return name
+    escaped = "/".join(_escape_part(part, _STAYS_ESCAPED, "%") for part in name.encode().split(b"/"))
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    if "%" in name:  # perhaps it is escaped already; so readers must see it, and nobody else can tell it from ours
+        escaped = f"~{digest}/{escaped}"
+    if len(escaped) <= MAX_ESCAPED - len(ESCAPED):
+        return ESCAPED + escaped
+    head = escaped.replace("=", "%3D")[: MAX_ESCAPED - len(ESCAPED) - _HASHED]
+    return f"{ESCAPED}{re.sub('%[0-9A-F]?$', '', head)}~{digest}"
 
 
-def _escape_part(part: bytes) -> str:
+def key_to_name(key: str) -> str:
+    """Return the name of an object again. Of a name that has its hash in the key, return what is behind the prefix."""
+    if not key.startswith(ESCAPED):
+        return key
+    escaped = key.removeprefix(ESCAPED)
+    if "~" in escaped:
+        return escaped
+    return unquote("/".join("" if part == "%" else part for part in escaped.split("/")))
+
+
+def _escape_part(part: bytes, stays: frozenset[int], sign: str) -> str:
     last = len(part) - 1
     return (
         "".join(
-            chr(byte) if byte in _STAYS or (byte == 0x2E and 0 < index < last) else f"={byte:02X}"
+            chr(byte) if byte in stays or (byte == 0x2E and 0 < index < last) else f"{sign}{byte:02X}"
             for index, byte in enumerate(part)
         )
-        or "="
+        or sign
     )
 
 
-def unescape_path(escaped: str) -> str:
-    """Return the name again. Of a name that was cut, return the escaped rest."""
+def earlier_key_to_name(escaped: str) -> str:
+    """Return the name of an object that an earlier version has stored, as :func:`key_to_name`."""
     if "=~" in escaped:
         return escaped
     parts = ("" if part == "=" else part for part in escaped.split("/"))
     raw = re.sub(rb"=([0-9A-F]{2})", lambda match: bytes([int(match[1], 16)]), "/".join(parts).encode())
     return raw.decode(errors="replace")
-
-
-def _short(escaped: str, name: str) -> str:
-    if len(escaped) <= MAX_ESCAPED:
-        return escaped
-    head = re.sub(r"(=[0-9A-F]?|[./])$", "", escaped[: MAX_ESCAPED - _HASHED])
-    return f"{head}=~{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def check_name(name: object, label: str = "the name of an object") -> str:
@@ -91,6 +123,14 @@ def check_name(name: object, label: str = "the name of an object") -> str:
     if size > MAX_NAME_BYTES:
         raise ValueError(f"{label} has {size} bytes of UTF-8; use at most {MAX_NAME_BYTES}")
     return name
+
+
+def check_new_name(name: object) -> str:
+    """Return ``name`` if it can name an object that is uploaded; TypeError or ValueError otherwise."""
+    checked = check_name(name)
+    if checked.startswith(ESCAPED):
+        raise ValueError(f"the name of an object begins with {ESCAPED!r}, which is reserved for keys; use another")
+    return checked
 
 
 def check_key(key: object, prefix: str) -> str:
@@ -114,7 +154,7 @@ def check_key(key: object, prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DataKey:
-    """The parts of a data object's key."""
+    """The parts of a data object's key. The name is that of the object, not escaped."""
 
     key: str
     number: int
@@ -126,9 +166,13 @@ class DataKey:
     def parse(cls, key: str) -> DataKey | None:
         """Read a key relative to its resource's directory. None: it is no data key."""
         match = _DATA_KEY.fullmatch(key)
-        if match is None or _DOTS.search(match["name"]) or int(match["number"]) < 1:
+        if match is None or int(match["number"]) < 1:
             return None
-        return cls(key, int(match["number"]), match["token"], match["upload"], match["name"])
+        name, earlier = match["name"], match["earlier"]
+        if _DOTS.search(earlier or name):
+            return None
+        name = key_to_name(name) if earlier is None else earlier_key_to_name(earlier)
+        return cls(key, int(match["number"]), match["token"], match["upload"], name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +200,7 @@ class Directory:
     def data_key(fence: Fence, upload: str, name: str) -> str:
         """Return the key for ``name`` in an upload of ``fence``, relative to this directory. No other upload writes
         there."""
-        return f"data/{fence.number:016d}.{fence.token}/{upload}/{escape_path(name)}"
+        return f"data/{fence.number:016d}.{fence.token}/{upload}/~/{name_to_key(name)}"
 
 
 @dataclass(frozen=True, slots=True)

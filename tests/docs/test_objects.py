@@ -61,8 +61,11 @@ def test_the_examples_work(
         if "guard" in names:
             current = ObjectStoreGuard(direct).read("sales")
             totals.append(None if current is None else int(current.read("total")))
-    # published; read, changed, published; deleted; in place; published whatever was lost on the way; only stores
-    assert totals == [100, 105, None, None, 101, 101]
+    # published; read, changed, published; partitions; deleted; in place; published, whatever was lost; only stores
+    assert totals == [100, 105, 105, None, None, 101, 101]
+    [part] = names["keys"]
+    assert part.endswith("/~/year=2026/month=11/part-0.csv")
+    assert bytes(direct.get(part).bytes()) == b"north,40\n"
     assert bytes(direct.get("exports/total").bytes()) == b"0\n"
     assert asked == {"nothing": [], "reply": [True], "request": [False]}[lost]
     assert names["total"] == 0

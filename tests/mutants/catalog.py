@@ -532,6 +532,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/objects/test_inplace.py::test_a_newer_write_in_the_object_stops_an_older_one_whose_check_is_old",),
     ),
     Mutant(
+        "a-partition-whose-value-was-cut-is-read",
+        "storage_guards/objects/keys.py",
+        'escaped.replace("=", "%3D")',
+        "escaped",
+        ("tests/objects/test_keys.py::test_a_partition_that_is_cut_is_none",),
+    ),
+    Mutant(
         "who-has-not-claimed-may-collect",
         "storage_guards/objects/collect.py",
         "_plan_find(scope, (yield from plan_check(scope, fence)))",

@@ -14,20 +14,23 @@ from storage_guards.objects.keys import (
     Layout,
     check_key,
     check_name,
+    check_new_name,
+    earlier_key_to_name,
     escape,
-    escape_path,
-    unescape_path,
+    key_to_name,
+    name_to_key,
 )
 
 FENCE = Fence("r", 7, "a" * 22)
 AWKWARD = [
     "..", ".", "...", "a//b", "/x", "x/", "/", "//", "a/../b", "./a", "a/.", "a.b", ".a", "a.", "=", "==", "=2E", "=~",
     "a=~b", " ", "a b", "ä", "a\u0308", "\U0001f512", "\n", "\0", "%2F", "%", "?", "#", "*", "\\", "'", '"', "A", "a",
+    "a=b", "a%20b", "a b%20", "a%20b ", "!", "!escaped", "!*'()", "a=1/ä=2", "a=" + "x" * 300, "a=" + "x" * 301,
     "x" * 200, "x" * 201, "x" * 1024, "ä" * 512, "a/" * 500, "." * 300, "/" * 300,
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("how", [escape, escape_path])
+@pytest.mark.parametrize("how", [escape, name_to_key])
 def test_no_two_names_share_a_key(how: object) -> None:
     assert callable(how)
     keys = {how(name) for name in AWKWARD}
@@ -41,22 +44,63 @@ def test_a_key_is_plain_and_stays_in_its_directory(name: str) -> None:
     parsed = DataKey.parse(key)
     assert parsed is not None
     assert (parsed.number, parsed.token, parsed.upload) == (7, FENCE.token, upload)
-    assert len(parsed.name) <= MAX_ESCAPED
+    assert len(key) <= len(Directory.data_key(FENCE, upload, "x")) - 1 + MAX_ESCAPED
+    assert key.isascii()
+    assert key.isprintable()
+    assert " " not in key
     assert all(part not in ("", ".", "..") for part in key.split("/"))
     assert "/" not in escape(name)
-    assert unescape_path(parsed.name) == name or "=~" in parsed.name
+    assert parsed.name == name or "%" in name or (len(key) > 200 and "~" in parsed.name)
 
 
 def test_random_names_come_back() -> None:
     chance = random.Random(7)
     for _ in range(2000):
-        name = "".join(chance.choice("ab./=~ä") for _ in range(chance.randint(1, 12)))
-        assert unescape_path(escape_path(name)) == name
+        name = "".join(chance.choice("ab./=2~ä") for _ in range(chance.randint(1, 12)))
+        found = key_to_name(name_to_key(name))
+        assert found == name
 
 
 def test_readable_names_stay_readable() -> None:
     assert Layout("fencing/").directory("orders:42").pointer == "fencing/orders=3A42/pointer.json"
-    assert escape_path("reports/2026-01.csv") == "reports/2026-01.csv"
+    assert name_to_key("reports/2026-01.csv") == "reports/2026-01.csv"
+    partition = "year=2026/month=11/it's(1)!*.parquet"
+    assert name_to_key(partition) == partition
+    assert name_to_key("city=S%C3%A3o%20Paulo/x") == "city=S%C3%A3o%20Paulo/x", "as others have escaped it"
+    assert name_to_key("city=São Paulo/x") == "!escaped/city=S%C3%A3o%20Paulo/x", "as others would escape it"
+    assert name_to_key("city=São%20Paulo").endswith("/city=S%C3%A3o%20Paulo"), "half escaped by others"
+
+
+def test_a_partition_that_is_cut_is_none() -> None:
+    """Its value would be read, and would be wrong."""
+    for name in (f"city={'x' * 300}/y=1/z", "city=ä/" * 100):
+        assert "=" not in name_to_key(name)
+
+
+def test_no_name_begins_as_an_escaped_one() -> None:
+    for name in ("!escaped/", "!escaped/x", "!escaped/ä"):
+        with pytest.raises(ValueError, match="reserved"):
+            check_new_name(name)
+        assert check_name(name) == name, "an earlier version may have stored it"
+    assert check_new_name("!escaped") == "!escaped"
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("year=3D2026/part-0.parquet", "year=2026/part-0.parquet"),
+        ("=21escaped/x", "!escaped/x"),
+        ("=7E/x", "~/x"),
+        ("=/x/=", "/x/"),
+        ("=C3=A4", "ä"),
+        ("x" * 134 + "=~" + "0" * 64, "x" * 134 + "=~" + "0" * 64),
+    ],
+)
+def test_keys_of_earlier_versions_are_read(key: str, name: str) -> None:
+    parsed = DataKey.parse(f"{DATA}/{key}")
+    assert parsed is not None
+    assert (parsed.key, parsed.name) == (f"{DATA}/{key}", name)
+    assert earlier_key_to_name(key) == name
 
 
 def test_everything_fits_in_a_key() -> None:
