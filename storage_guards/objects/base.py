@@ -176,7 +176,12 @@ class ObjectGuard:
             raise TypeError(f"replacing is what get() gave, or None, not {type(replacing).__name__}")
         if isinstance(replacing, StoredObject) and replacing.key != key:
             raise ValueError(f"replacing is the object {replacing.key!r}, not {key!r}; pass what get({key!r}) gave")
-        return plan_write(scope, fence, key, data, claim=claim, replacing=replacing)
+        return self._plan_checked_write(scope, fence, key, data, claim=claim, replacing=replacing)
+
+    def _plan_checked_write(self, *args: Any, **options: Any) -> Plan[StoredObject]:
+        """Write in place when the probe has found out what the store does."""
+        assert self._report is not None
+        return (yield from plan_write(*args, **options, versions_return=self._report.versions_return))
 
     def _plan_get(self, key: str) -> Plan[StoredObject | None]:
         check_key(key, self._layout.prefix)

@@ -276,13 +276,16 @@ class AsyncObjectStoreGuard(ObjectGuard):
     ) -> StoredObject:
         """Write one object in place, under a key of your own: for readers that want one fixed name.
 
-        It promises **less** than :meth:`publish`. The check of the mark and the write are two requests. So a write that
-        has passed its check may still land after a newer claim, until the newer holder has itself written the object.
-        Without ``replacing`` it therefore protects only bodies that depend on nothing read before. With ``replacing``
-        no update is lost, with one exception. On S3 a version is a hash of the content: if the same bytes come back, so
-        does their version, and an old read passes for current. Nothing is atomic over several objects. Deleting the
-        object deletes its mark. Other metadata are not kept, a content type included. Where that matters, publish. A
-        key belongs to one resource: the numbers of two resources cannot be compared.
+        It promises **less** than :meth:`publish`. On S3 a version is a hash of the bytes. Where bytes come back, an old
+        read passes for current, and a late put of an older holder replaces what was acknowledged. So write bytes there
+        that are new each time. Bytes that the object has, or had at one of its last 16 writes, are refused there.
+
+        The check of the mark and the write are two requests. So a write that has passed its check may still land after
+        a newer claim, until the newer holder has itself written the object. Without ``replacing`` it therefore protects
+        only bodies that depend on nothing read before. With ``replacing`` no update is lost, but for bytes that come
+        back on S3. Nothing is atomic over several objects. Deleting the object deletes its mark. Other metadata are not
+        kept, a content type included. Where that matters, publish. A key belongs to one resource: the numbers of two
+        resources cannot be compared.
 
         On cancellation the one put that counts is first completed, within the guard's bound. Then the ``__cause__`` of
         the ``CancelledError`` is an ``OutcomeUnknown`` for :meth:`landed`, or the refusal. With no cause, the put was
@@ -302,8 +305,9 @@ class AsyncObjectStoreGuard(ObjectGuard):
         Raises:
             TypeError, ValueError: the key or the body is malformed, or too long. The text says how.
             StaleFence: a newer fence was claimed, or has written the object. Stop.
-            StaleRead: the object is not what ``replacing`` says. Read again.
-            UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
+            StaleRead: the object is not what ``replacing`` says, or what was acknowledged here. Read again.
+            GuardNotEnforceable: the bytes come back, on a store where that is an old version; or as :meth:`publish`.
+            UnclaimedFence, OutcomeUnknown, GuardUnavailable: as :meth:`publish`.
         """
         sending = Sending()
         plan = self._plan_write(holder, key, body, replacing, claim, sending)

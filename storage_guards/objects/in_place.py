@@ -1,11 +1,16 @@
 """Plans that write an object in place, under a key of the caller's own. They promise less than a publication.
 
 The object's user metadata hold the mark of the last guarded write, and the ids of the last ones. One put stores these
-together with the bytes.
+together with the bytes. An id ends in a digest of the bytes.
+
+On S3 a version is a hash of the bytes, and nothing else makes a new one: no metadata, no other condition. So a write of
+the same bytes brings the old version back, and with it the condition of a late put. Such a write is refused where it
+can be told: if the object has these bytes, or had them at one of its last writes.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -91,14 +96,21 @@ def _writes(found: Found) -> tuple[str, ...]:
     return tuple(found.attributes.get(WRITES, "").split()[:KEPT_WRITES])
 
 
-def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool, replacing: Any) -> Plan[StoredObject]:
-    """Put the object, if the mark is the fence's and the object is the one to replace."""
+def plan_write(
+    scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool, replacing: Any, versions_return: bool
+) -> Plan[StoredObject]:
+    """Put the object, if the mark is the fence's and the object is the one to replace.
+
+    Args:
+        versions_return: the same bytes have the same version in this store.
+    """
     if claim:
         yield from plan_claim(scope, fence)
     if isinstance(replacing, StoredObject) and replacing.version == OVERWRITTEN:
         raise StaleRead(resource=scope.resource, key=key)
     deadline = scope.deadline()
-    id_ = new_id()
+    digest = hashlib.blake2b(data, digest_size=8).hexdigest()
+    id_ = f"{new_id()}.{digest}"
     is_checked = claim
     for attempt in range(ROUNDS):
         base = yield from _plan_base(scope, fence, key, replacing, deadline, is_checked=is_checked)
@@ -108,7 +120,11 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
             raise StaleFence(fence=fence, mark=last)
         writes = (CREATION + id_,) if base is None else (id_, *base.recent_writes)[:KEPT_WRITES]
         if scope.trail is not None and replacing is ANYTHING:  # otherwise the condition of the put says it
+            if versions_return and (hint := _late_put(scope, fence, key, last)):
+                raise StaleRead(resource=scope.resource, key=key, hint=hint)
             scope.trail.check_in_place(key, last, () if base is None else base.recent_writes)
+        if versions_return and base is not None and any(write.endswith(f".{digest}") for write in base.recent_writes):
+            raise _no_new_version(key)
         seq = last.seq + 1 if last is not None and last.is_of(fence) else 1
         attributes = {MARK: f"{fence.number}.{fence.token}.{seq}", WRITES: " ".join(writes)}
         condition = CREATE if base is None else base.version
@@ -116,6 +132,9 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
         unknown = OutcomeUnknown(fence=fence, seq=seq, recent_writes=" ".join(writes), key=key)
         version = yield Shielded(_plan_put(scope, put, writes, unknown, deadline))
         if version is not None:
+            if versions_return and base is not None and version.e_tag == base.version.e_tag:
+                scope.sending.unknown = None  # the data are what they were
+                raise _no_new_version(key)
             return StoredObject(key, data, None, Mark(fence.number, fence.token, seq), version, writes)
         if replacing is not ANYTHING:
             try:
@@ -123,12 +142,33 @@ def plan_write(scope: Scope, fence: Fence, key: str, data: bytes, *, claim: bool
             except Lost as error:
                 raise unavailable(scope, error) from error
             if (now and now.version) != (replacing and replacing.version):
-                raise StaleRead(resource=scope.resource, key=key)
+                hint = _late_put(scope, fence, key, now and _mark(now.attributes)) if versions_return else None
+                raise StaleRead(resource=scope.resource, key=key, hint=hint)
         if deadline.over:
             break
         yield pause(attempt, deadline)
     raise GuardUnavailable(
         f"others changed {key!r} at each attempt; nothing was written, retry", resource=scope.resource
+    )
+
+
+def _no_new_version(key: str) -> GuardNotEnforceable:
+    return GuardNotEnforceable(
+        f"{key!r} has these bytes, or had them at one of its last {KEPT_WRITES} writes, and in this store the same "
+        f"bytes are the same version: a late put of an older holder could replace this write, so it is refused; the "
+        f"data are unchanged; put something new into the bytes, such as the fence's number, or use publish()"
+    )
+
+
+def _late_put(scope: Scope, fence: Fence, key: str, mark: Mark | None) -> str | None:
+    """Return the probable cause if an older fence's write is where this fence's was acknowledged."""
+    known = None if scope.trail is None else scope.trail.known.get(key)
+    if known is None or mark is None or mark.number >= fence.number:
+        return None
+    return (
+        f"a late put of the older fence {mark.number} has replaced what was acknowledged under {fence.number}, for in "
+        f"this store the same bytes are the same version; or the object was restored; pass what get() gives as "
+        f"replacing"
     )
 
 

@@ -539,6 +539,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/objects/test_keys.py::test_a_partition_that_is_cut_is_none",),
     ),
     Mutant(
+        "bytes-that-come-back-are-acknowledged",
+        "storage_guards/objects/in_place.py",
+        'any(write.endswith(f".{digest}") for write in base.recent_writes)',
+        "base.data == data",
+        ("tests/objects/test_inplace.py::test_no_late_put_replaces_an_acknowledged_write_of_the_same_bytes",),
+    ),
+    Mutant(
         "who-has-not-claimed-may-collect",
         "storage_guards/objects/collect.py",
         "_plan_find(scope, (yield from plan_check(scope, fence)))",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from obstore.exceptions import GenericError
+from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import MemoryStore
 
-from fencing import Fence, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
+from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, StaleRead, UnclaimedFence
 from storage_guards import AsyncObjectStoreGuard
 from storage_guards.objects.in_place import MOST_IN_PLACE
 from tests.support import object_guards
@@ -75,6 +75,75 @@ def test_replacing_what_was_read(http: Desk) -> None:
     assert http.data == b"3"
     http.store.delete(KEY)
     http.refused(StaleRead, A, replacing=http.beside.get(KEY) or written)
+
+
+def late_put(desk: Desk, read: Any, body: bytes = b"late") -> bool:
+    """Let a put of A land now that was sent when the object had the version that was read. Return whether it does."""
+    mode: Any = {name: value for name in ("e_tag", "version") if (value := getattr(read.version, name)) is not None}
+    attributes: Any = {"fencingmark": f"{A.number}.{A.token}.2", "fencingwrites": "late"}
+    try:
+        desk.store.put(KEY, body, mode=mode, attributes=attributes)
+    except PreconditionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("between", [(), (b"busy",)], ids=["over the same bytes", "over others"])
+@pytest.mark.parametrize("blind", [True, False], ids=["blind", "replacing"])
+def test_no_late_put_replaces_an_acknowledged_write_of_the_same_bytes(
+    http: Desk, between: tuple[bytes, ...], blind: bool
+) -> None:
+    """Where the same bytes are a new version, the late put is refused. Where they are the old one, the write is."""
+    http.call(http.guard.claim, A)
+    read = http.write(A, b"idle")
+    http.call(http.guard.claim, B)
+    for body in between:
+        http.write(B, body)
+    options = {} if blind else {"replacing": http.call(http.guard.get, KEY)}
+    if http.guard._report.versions_return:
+        before = http.beside.get(KEY)
+        refused = http.side.expect(GuardNotEnforceable, lambda: http.write(B, b"idle", **options))
+        assert "the same bytes are the same version" in str(refused)
+        assert http.beside.get(KEY) == before
+        http.write(B, b"idle, by fence 2", **options)
+    else:
+        http.write(B, b"idle", **options)
+    assert not late_put(http, read)
+    http.write(B, b"more")
+
+
+def test_the_same_bytes_as_those_of_no_guard(http: Desk) -> None:
+    """Their version tells: the put was no new one, and so it is not acknowledged."""
+    http.store.put(KEY, b"idle")
+    read = http.call(http.guard.get, KEY)
+    http.call(http.guard.claim, A)
+    if http.guard._report.versions_return:
+        for options in ({}, {"replacing": read}):
+            http.side.expect(GuardNotEnforceable, lambda options=options: http.write(A, b"idle", **options))
+        assert http.data == b"idle"
+    else:
+        http.write(A, b"idle", replacing=read)
+    http.write(A, b"more")
+    assert not late_put(http, read)
+
+
+@pytest.mark.parametrize("blind", [True, False], ids=["blind", "replacing"])
+def test_what_a_late_put_has_replaced_is_named(http: Desk, blind: bool) -> None:
+    """Not every return of the same bytes can be told. A restore is not the cause that is named first then."""
+    http.call(http.guard.claim, A)
+    read = http.write(A, b"idle")
+    http.call(http.guard.claim, B)
+    written = http.write(B, b"busy")
+    http.store.put(KEY, b"idle")  # past the guard
+    if not http.guard._report.versions_return:
+        assert not late_put(http, read)
+        return
+    assert late_put(http, read)
+    options = {} if blind else {"replacing": written}
+    stale = http.refused(StaleRead, B, **options)
+    assert "a late put of the older fence 1 has replaced" in str(stale)
+    http.write(B, b"again", replacing=http.call(http.guard.get, KEY))
+    assert http.data == b"again"
 
 
 def test_a_write_past_the_guard_makes_reads_stale(http: Desk) -> None:

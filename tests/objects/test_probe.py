@@ -6,12 +6,14 @@ import asyncio
 import threading
 from pathlib import Path
 from typing import Any
+from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 from obstore.exceptions import GenericError, PreconditionError
 from obstore.store import LocalStore, MemoryStore
 
 from examples.servers.objects import ObjectServer
+from examples.servers.s3 import S3Server
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable
 from storage_guards import ObjectStoreGuard
 from storage_guards.objects.batch import AT_ONCE
@@ -146,6 +148,19 @@ def test_an_s3_that_lets_races_pass_is_refused(side: Side, racy_s3_server: Objec
 def test_an_s3_that_ignores_conditions_is_refused(side: Side, s3rver_server: ObjectServer) -> None:
     error = side.expect(GuardNotEnforceable, guard_on(side, s3rver_server.store()).claim, A)
     assert "If-None-Match" in str(error)
+
+
+def test_a_bucket_with_versioning_compares_the_etag(s3_server: S3Server, side: Side) -> None:
+    """Each put has an id of its own there, but the condition of a put is about the hash."""
+    bucket = s3_server.new_bucket()
+    enabled = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
+    request = Request(f"{s3_server.url}/{bucket}?versioning=", enabled, {"Content-Type": "text/xml"}, method="PUT")
+    build_opener(ProxyHandler({})).open(request, timeout=10).close()
+    guard = guard_on(side, s3_server.store(bucket=bucket))
+    assert side.call(guard.verify).versions_return
+    first = side.call(guard.write, A, "key", b"idle", claim=True)
+    assert first.version.version is not None
+    side.expect(GuardNotEnforceable, guard.write, A, "key", b"idle", replacing=first)
 
 
 def test_files_are_refused(side: Side, tmp_path: Path) -> None:
