@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import Answer
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number, owner_label
@@ -55,7 +54,7 @@ class SQLPlans(Backend):
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
-        answer = yield from self._plan_mint("acquire", resource, token, settings, floor, deadline)
+        answer = yield from self._plan_mint("acquire", resource, token, settings, floor, deadline, token)
         return self._outcome(resource, token, answer, settings, floor)
 
     def is_waited_for(self, resource: str) -> bool:
@@ -81,7 +80,7 @@ class SQLPlans(Backend):
             return (yield from self.plan_acquire(resource, token, settings, floor=floor, deadline=deadline))
         try:
             waiter.is_asking = True
-            answer = yield from self._plan_mint("queue", resource, token, settings, floor, deadline)
+            answer = yield from self._plan_mint("queue", resource, token, settings, floor, deadline, token)
             outcome = self._outcome(resource, token, answer, settings, floor)
             waiter.is_asking = isinstance(outcome, Grant)
         except GeneratorExit:
@@ -100,22 +99,17 @@ class SQLPlans(Backend):
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        answer = yield from self._plan_mint("remint", fence.resource, token, settings, floor, deadline, old=fence.token)
-        row: LockRow = answer.value
-        if row.token == token:
-            return self._grant(fence.resource, answer, settings)
-        if row.token == fence.token and row.is_held:
-            _check_number(fence.resource, row, floor)
-        return None
+        old = {"old": fence.token, "number": fence.number}
+        # Without an answer nothing is released: the caller may repeat it with the same token.
+        answer = yield from self._plan_mint("remint", fence.resource, token, settings, floor, deadline, None, **old)
+        return self._replaced(fence.resource, token, answer, settings, floor, fence.number)
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
     ) -> Plan[Grant | None]:
-        answer = yield from self._plan_mint("force", resource, token, settings, floor, deadline)
-        if answer.value.token != token:
-            _check_number(resource, answer.value, floor)
-            raise CoordinatorUnavailable(f"{resource!r} keeps changing hands; retry", resource=resource)
-        return self._grant(resource, answer, settings)
+        number = holder.number
+        answer = yield from self._plan_mint("force", resource, token, settings, floor, deadline, token, number=number)
+        return self._replaced(resource, token, answer, settings, floor, number)
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
@@ -124,11 +118,11 @@ class SQLPlans(Backend):
         fences = [grant.fence for grant in grants]
         values: dict[str, Any] = {"count": len(fences), "ttl": _microseconds(settings)}
         for i, fence in enumerate(fences):
-            values[f"r{i}"], values[f"t{i}"] = fence.resource, fence.token
+            values[f"r{i}"], values[f"t{i}"], values[f"n{i}"] = fence.resource, fence.token, fence.number
         about = fences[0].resource if len(fences) == 1 else f"{len(fences)} leases"
         answer = yield from self._plan_request("renew", values, about, settings, deadline)
         until, renewed = settings.deadline(answer.sent_at), answer.value
-        return [until if (fence.resource, fence.token) in renewed else None for fence in fences]
+        return [until if (fence.resource, fence.token, fence.number) in renewed else None for fence in fences]
 
     def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
         values = {"resource": fence.resource, "token": fence.token}
@@ -172,7 +166,8 @@ class SQLPlans(Backend):
         settings: Settings,
         floor: int,
         deadline: float,
-        **more: str,
+        may_take: str | None,
+        **more: Any,
     ) -> Plan[Answer]:
         if floor:  # it must be plausible; the number and the clock that it is compared with only grow
             _check_number(resource, (yield from self._plan_read(resource, settings, deadline)), floor)
@@ -184,7 +179,7 @@ class SQLPlans(Backend):
             "owner": owner_label(settings),
             **more,
         }
-        return (yield from self._plan_request(operation, values, resource, settings, deadline, may_take=token))
+        return (yield from self._plan_request(operation, values, resource, settings, deadline, may_take))
 
     def _plan_read(self, resource: str, settings: Settings, deadline: float) -> Plan[LockRow]:
         answer = yield from self._plan_request("read", {"resource": resource}, resource, settings, deadline)
@@ -213,6 +208,19 @@ class SQLPlans(Backend):
             return Taken((row.expires_at - row.now) / 1e6, row.owner)
         _check_number(resource, row, floor)
         return Taken(BACKOFF.first, None)  # it has become free since, or changes hands
+
+    def _replaced(
+        self, resource: str, token: str, answer: Answer, settings: Settings, floor: int, number: int | None
+    ) -> Grant | None:
+        """Return the grant in the place of the one with this number; None: that one does not hold the lock."""
+        row: LockRow = answer.value
+        if not row.is_held:  # also the own one: only a grant that lives is given its ttl again
+            return None
+        if row.token == token:
+            return self._grant(resource, answer, settings)
+        if row.number == number:
+            _check_number(resource, row, floor)
+        return None
 
     def _grant(self, resource: str, answer: Answer, settings: Settings) -> Grant:
         row: LockRow = answer.value

@@ -14,13 +14,14 @@ from fencing.sql.notifications import CHANNEL
 from fencing.sql.table import (
     FLOOR,
     INSERT,
-    IS_ANY,
+    IS_FORCED,
     IS_FREE,
     IS_OLD,
     IS_UNUSED,
     PAGE_ROWS,
     SET,
     LockRow,
+    Renewed,
     SQLLocks,
     lock_definition,
 )
@@ -62,7 +63,7 @@ class _WithReturning(SQLLocks):
         change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
         self._acquire = self._text(upsert)
         self._remint = self._text(f"{change} {IS_OLD} {returning}")
-        self._force = self._text(f"{change} {IS_ANY} {returning}")
+        self._force = self._text(f"{change} {IS_FORCED} {returning}")
         self._renewals = lru_cache(maxsize=128)(self._renew_text)
         higher = "ON CONFLICT (resource) DO UPDATE SET number = {greatest}(l.number, excluded.number)"
         self._raise_floor = self._text(f"{_RAISE_FLOOR} {higher}")
@@ -76,7 +77,7 @@ class _WithReturning(SQLLocks):
     def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._remint, values)
 
-    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
+    def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._force, values)
 
     def _changed(self, connection: Any, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
@@ -84,9 +85,9 @@ class _WithReturning(SQLLocks):
         # A statement of its own: the first one's snapshot may be older than the row that it waited for.
         return self._read_lock(connection, values) if row is None else self._row(row)
 
-    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[Renewed]:
         rows = connection.execute(self._renewals(values["count"]), values).all()
-        return {(row.resource, row.token) for row in rows}
+        return {(row.resource, row.token, row.number) for row in rows}
 
     def _renew_text(self, count: int) -> TextClause:
         return self._text(self._renewal, given=self._renewed_names(count))
@@ -101,7 +102,7 @@ class PostgreSQLLocks(_WithReturning):
     _renewal = """
         UPDATE {table} AS l SET expires_at = {clock} + :ttl
         WHERE l.resource IN (SELECT l.resource FROM {table} AS l WHERE {given} ORDER BY l.resource FOR UPDATE)
-        RETURNING resource, token
+        RETURNING resource, token, number
     """
 
     notifies = True
@@ -139,7 +140,7 @@ class SQLiteLocks(_WithReturning):
     is_embedded = True
     _renewal = """
         UPDATE {table} AS l SET expires_at = {clock} + :ttl WHERE {given}
-        RETURNING resource, token
+        RETURNING resource, token, number
     """
 
     def _define(self, schema: str | None) -> Table:
@@ -168,7 +169,7 @@ class MySQLLocks(SQLLocks):
         change = f"UPDATE {{table}} AS l SET {SET} WHERE l.resource = {{resource}} AND "
         self._acquire = self._text(f"{change} {IS_FREE}")
         self._remint = self._text(f"{change} {IS_OLD}")
-        self._force = self._text(f"{change} {IS_ANY}")
+        self._force = self._text(f"{change} {IS_FORCED}")
         # A statement may not read the table that it changes, but for a derived table.
         derived = "coalesce((SELECT d.number FROM (SELECT f.number FROM {table} AS f WHERE f.resource = '') AS d), 0)"
         insert = INSERT.replace("{pruned}", derived)
@@ -188,18 +189,19 @@ class MySQLLocks(SQLLocks):
     def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._remint, values)
 
-    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
+    def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
         return self._changed(connection, self._force, values)
 
     def _changed(self, connection: Any, statement: TextClause, values: Mapping[str, Any]) -> LockRow:
         connection.execute(statement, self._sent(values))
         return self._read_lock(connection, values)
 
-    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[Renewed]:
         change, read = self._renewals(values["count"])
         sent = self._sent(values)
         connection.execute(change, sent)
-        return {(self._received(row.resource), row.token) for row in connection.execute(read, sent).all()}
+        rows = connection.execute(read, sent).all()
+        return {(self._received(row.resource), row.token, row.number) for row in rows}
 
     def _renew_texts(self, count: int) -> tuple[TextClause, TextClause]:
         given = self._renewed_names(count)
@@ -207,8 +209,8 @@ class MySQLLocks(SQLLocks):
         return (
             self._text(f"UPDATE {{table}} AS l SET {extended} WHERE {given} ORDER BY l.resource"),
             self._text(
-                "SELECT HEX(l.resource) AS resource, CONVERT(l.token USING utf8mb4) AS token FROM {table} AS l "
-                f"WHERE {given}"
+                "SELECT HEX(l.resource) AS resource, CONVERT(l.token USING utf8mb4) AS token, l.number "
+                f"FROM {{table}} AS l WHERE {given}"
             ),
         )
 

@@ -37,15 +37,14 @@ PAGE_ROWS = 1000
 FLOOR = ""
 """The resource of the row whose number is the highest of all rows that were pruned. New rows begin above it."""
 
-ROUNDS = 3
-"""How often a lock is taken by force in one request, if it changes hands meanwhile."""
-
-# Assignments of MariaDB and MySQL run from left to right, so the token comes last. The same token is the same request.
-SET = """
-    number = CASE WHEN l.token = :token THEN l.number ELSE {greatest}(l.number, :floor, {clock}) + 1 END,
-    granted_at = CASE WHEN l.token = :token THEN l.granted_at ELSE {clock} END,
-    expires_at = CASE WHEN l.token = :token THEN {greatest}(l.expires_at, {clock} + :ttl) ELSE {clock} + :ttl END,
-    ttl = :ttl, owner = {owner}, token = :token
+# The token of a grant that lives is the same request again. That of one that has ended is a late request, or a new one.
+_IS_SAME = "l.token = :token AND l.expires_at > {clock}"
+# Assignments of MariaDB and MySQL run from left to right, so the expiry and the token come last.
+SET = f"""
+    number = CASE WHEN {_IS_SAME} THEN l.number ELSE {{greatest}}(l.number, :floor, {{clock}}) + 1 END,
+    granted_at = CASE WHEN {_IS_SAME} THEN l.granted_at ELSE {{clock}} END,
+    expires_at = CASE WHEN l.token = :token THEN {{greatest}}(l.expires_at, {{clock}} + :ttl) ELSE {{clock}} + :ttl END,
+    ttl = :ttl, owner = {{owner}}, token = :token
 """
 INSERT = """
     INSERT INTO {table} {as_l} (resource, number, token, owner, granted_at, expires_at, ttl)
@@ -57,8 +56,11 @@ IS_FREE = (
     f"(l.token IN ('', :token) OR l.expires_at <= {{clock}} OR l.expires_at > {{clock}} + 2 * l.ttl) "
     f"AND l.number < {MAX_NUMBER}"
 )
-IS_OLD = f"l.token IN (:old, :token) AND l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"
-IS_ANY = f"l.number < {MAX_NUMBER}"
+# A request may arrive late, when others have had the lock since. So it names the number, and the row of a lock that is
+# free has that of the last grant.
+_IS_REPLACEABLE = f"l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"
+IS_OLD = f"(l.token = :token OR (l.token = :old AND l.number = :number)) AND {_IS_REPLACEABLE}"
+IS_FORCED = f"(l.token = :token OR l.number = :number) AND {_IS_REPLACEABLE}"
 _READ = """
     SELECT {state} FROM (SELECT 1 AS one) AS always LEFT JOIN {table} AS l ON l.resource = {resource}
 """
@@ -88,6 +90,10 @@ class Request(NamedTuple):
     operation: Operation
     values: Mapping[str, Any]
     timeout: float
+
+
+Renewed = tuple[str, str, int]
+"""Resource, token and number of a grant whose lock was extended."""
 
 
 class LockRow(NamedTuple):
@@ -155,21 +161,11 @@ class SQLLocks(ABC):
     def _remint_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _force_free(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
+    def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow: ...
 
     @abstractmethod
-    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[tuple[str, str]]:
-        """Extend the locks of the tokens, and return the pairs of resource and token that were extended."""
-
-    def _force_lock(self, connection: Any, values: Mapping[str, Any]) -> LockRow:
-        for _ in range(ROUNDS):
-            row = self._force_free(connection, values)
-            if row.token == values["token"] or row.number is not None:
-                break
-            row = self._acquire_lock(connection, values)  # there was no row
-            if row.token == values["token"]:
-                break
-        return row
+    def _renew_lock(self, connection: Any, values: Mapping[str, Any]) -> set[Renewed]:
+        """Extend the locks of the grants, and return those that were extended."""
 
     def _release_lock(self, connection: Any, values: Mapping[str, Any]) -> bool:
         return bool(connection.execute(self._release, self._sent(values)).rowcount > 0)
@@ -244,7 +240,9 @@ class SQLLocks(ABC):
     def _renewed_names(self, count: int) -> str:
         resources = ", ".join(self.sent.format(f"r{i}") for i in range(count))
         tokens = ", ".join(f":t{i}" for i in range(count))
-        return f"l.resource IN ({resources}) AND l.token IN ({tokens}) AND l.expires_at > {{clock}}"
+        numbers = ", ".join(f":n{i}" for i in range(count))
+        given = f"l.resource IN ({resources}) AND l.token IN ({tokens}) AND l.number IN ({numbers})"
+        return f"{given} AND l.expires_at > {{clock}}"
 
 
 def lock_definition(

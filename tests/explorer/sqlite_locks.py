@@ -75,9 +75,9 @@ def _value(request: Request, reply: Any) -> Any:
     if request.operation == "release":
         return bool(reply)
     if request.operation == "renew":
-        return set(zip(reply[1::2], reply[2::2], strict=True))
+        return set(zip(reply[1::3], reply[2::3], reply[3::3], strict=True))
     if isinstance(reply, bytes):
-        return LockRow(0, int(reply), request.values["token"], "", 0, 0)
+        return LockRow(0, int(reply), request.values["token"], "", 0, 1)
     return LockRow(*reply[1:])
 
 
@@ -152,8 +152,8 @@ def locks_on_sqlite(path: Path, kind: type[ClockedLocks] = ClockedLocks, *, move
             if operation == "release":
                 return int(answer)
             if operation == "renew":
-                return (b"renewed", *(each for pair in sorted(answer) for each in pair))
-            if answer.token and answer.token == values.get("token"):
+                return (b"renewed", *(each for grant in sorted(answer) for each in grant))
+            if answer.is_held and answer.token == values.get("token"):
                 return b"%d" % answer.number
             return (b"taken" if operation == "acquire" else b"row", *answer)
 

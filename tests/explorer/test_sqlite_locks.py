@@ -56,7 +56,7 @@ class TakesAnything(ClockedLocks):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        taking = f"{table.INSERT} ON CONFLICT (resource) DO UPDATE SET {table.SET} WHERE {table.IS_ANY}"
+        taking = f"{table.INSERT} ON CONFLICT (resource) DO UPDATE SET {table.SET} WHERE true"
         self._acquire = self._text(f"{taking} RETURNING {{clock}} AS now, number, token, owner, granted_at, expires_at")
 
 

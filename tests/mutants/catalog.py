@@ -464,6 +464,65 @@ MUTANTS: tuple[Mutant, ...] = (
         "(_CONNECTION_EXCEPTION, _COMPLETION_UNKNOWN)",
         ("tests/psycopg/test_guard.py::test_what_is_no_answer_to_a_commit",),
     ),
+    # Locks in a table
+    Mutant(
+        "an-expired-token-comes-back-under-its-old-number",
+        "fencing/sql/table.py",
+        '_IS_SAME = "l.token = :token AND l.expires_at > {clock}"',
+        '_IS_SAME = "l.token = :token"',
+        (
+            "tests/sql_locks/test_contract.py::TestOnAiosqlite::test_an_expired_token_does_not_come_back_under_its_old_number",
+        ),
+    ),
+    Mutant(
+        "a-used-up-fence-is-adopted-again",
+        "fencing/sql/table.py",
+        "(l.token = :old AND l.number = :number)",
+        "l.token = :old",
+        ("tests/sql_locks/test_contract.py::TestOnAiosqlite::test_a_late_acquire_does_not_revive_an_ended_grant",),
+    ),
+    Mutant(
+        "a-late-force-takes-the-lock-from-a-later-holder",
+        "fencing/sql/table.py",
+        "(l.token = :token OR l.number = :number)",
+        "(l.token = :token OR l.number >= :number)",
+        ("tests/sql_locks/test_contract.py::TestOnAiosqlite::test_a_late_force_takes_the_lock_from_nobody_else",),
+    ),
+    Mutant(
+        "a-late-force-takes-a-free-lock",
+        "fencing/sql/table.py",
+        '_IS_REPLACEABLE = f"l.expires_at > {{clock}} AND l.number < {MAX_NUMBER}"',
+        '_IS_REPLACEABLE = f"l.number < {MAX_NUMBER}"',
+        ("tests/sql_locks/test_contract.py::TestOnAiosqlite::test_a_late_force_takes_the_lock_from_nobody_else",),
+    ),
+    Mutant(
+        "a-renewal-in-sql-extends-a-late-grant",
+        "fencing/sql/table.py",
+        " AND l.number IN ({numbers})",
+        "",
+        ("tests/sql_locks/test_ended_grants.py::test_a_renewal_extends_the_very_grant",),
+    ),
+    Mutant(
+        "a-renewal-in-sql-has-the-number-of-another-lease",
+        "fencing/sql/plans.py",
+        "until if (fence.resource, fence.token, fence.number) in renewed else None",
+        "until if any((fence.resource, fence.token) == each[:2] for each in renewed) else None",
+        ("tests/sql_locks/test_ended_grants.py::test_a_renewal_extends_the_very_grant",),
+    ),
+    Mutant(
+        "a-remint-that-ended-is-a-grant-again",
+        "fencing/sql/plans.py",
+        "if not row.is_held:  #",
+        "if not row.token:  #",
+        ("tests/sql_locks/test_plans.py::test_a_remint_that_is_repeated_after_its_grant_has_ended_is_no_grant",),
+    ),
+    Mutant(
+        "a-remint-without-an-answer-is-released",
+        "fencing/sql/plans.py",
+        "settings, floor, deadline, None, **old)",
+        "settings, floor, deadline, token, **old)",
+        ("tests/sql_locks/test_plans.py::test_a_remint_without_an_answer_gives_nothing_back",),
+    ),
     # The SQLAlchemy guard
     Mutant(
         "a-lost-commit-is-told-as-refused",

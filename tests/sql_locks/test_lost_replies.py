@@ -97,7 +97,8 @@ def check_remint(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) 
 
 def check_force(locks: LockDatabase, coordinator: Any, held: Fence, loss: Any) -> None:
     token = new_token()
-    made = coordinator.plan_force("held", token, coordinator.settings, floor=0, **deadline(coordinator))
+    holder = locks.side.call(coordinator.holder, "held")
+    made = coordinator.plan_force("held", token, coordinator.settings, floor=0, holder=holder, **deadline(coordinator))
     with loss:
         fence = plan(locks, coordinator, made).fence
     assert fence.number > held.number

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from fencing import Fence, MarkImplausible
+from fencing import CoordinatorUnavailable, Fence, MarkImplausible
 from fencing.kernel.fence import MAX_NUMBER
-from fencing.locks.backend import Taken
+from fencing.kernel.retry import NoReply
+from fencing.locks.backend import Holder, Taken
 from fencing.locks.plans import new_token
 from fencing.locks.settings import Settings
 from fencing.sql.plans import SQLPlans
@@ -67,6 +68,37 @@ def test_a_fence_that_does_not_hold_the_lock_is_not_replaced() -> None:
     for found in (row(""), row("x" * 22), row(ANOTHER, -1), row("", number=None)):
         plan = PLANS.plan_remint(old, MINE, SETTINGS, floor=0, deadline=PLANS.clock() + 5)
         assert result(plan, found) is None
+
+
+def test_a_remint_that_is_repeated_after_its_grant_has_ended_is_no_grant() -> None:
+    """Nothing has given it its ttl again, and others may take the lock."""
+    plan = PLANS.plan_remint(Fence("r", 6, ANOTHER), MINE, SETTINGS, floor=0, deadline=PLANS.clock() + 5)
+    assert result(plan, row(MINE, -1)) is None
+
+
+class Unanswered(SQLPlans):
+    """Notes the tokens that are given back in the background."""
+
+    address = location = "nowhere"
+
+    def __init__(self) -> None:
+        self.given_back: list[str] = []
+
+    def give_back_later(self, fence: Fence, settings: Settings) -> None:
+        self.given_back.append(fence.token)
+
+
+def test_a_remint_without_an_answer_gives_nothing_back() -> None:
+    """It is repeated with its token, which a release that arrives late would free."""
+    backend, holder = Unanswered(), Holder("them", 7, 1.0, 1.0)
+    options: dict[str, Any] = {"floor": 0, "deadline": backend.clock()}
+    remint = backend.plan_remint(Fence("r", 7, ANOTHER), MINE, SETTINGS, **options)
+    force = backend.plan_force("r", MINE, SETTINGS, holder=holder, **options)
+    for plan, given_back in ((remint, []), (force, [MINE])):
+        next(plan)
+        with pytest.raises(CoordinatorUnavailable):
+            plan.throw(NoReply(TimeoutError(), may_have_run=True))
+        assert backend.given_back == given_back
 
 
 class Noted(Waiter):
