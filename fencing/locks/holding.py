@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import weakref
 from collections.abc import Callable
@@ -31,6 +32,17 @@ class Grant:
     fence: Fence
     deadline: float
     packed: Any = field(default=None, compare=False, repr=False)
+
+
+@dataclass(slots=True)
+class Shortening:
+    """A request that shortens a lease.
+
+    Attributes:
+        answered_at: the moment of its answer. While an attempt has none, it may still arrive, so it is never.
+    """
+
+    answered_at: float = math.inf
 
 
 class Notified(Protocol):
@@ -69,6 +81,7 @@ class Holding:
         "lease",
         "renewed_at",
         "settings",
+        "shortenings",
         "unanswered_since",
         "young",
     )
@@ -80,6 +93,7 @@ class Holding:
         self.settings = settings
         self.granted_at = self.renewed_at = now
         self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
+        self.shortenings: list[Shortening] = []
         self.late = 0.0  # by how many seconds this process has delayed its renewal
         self.due: float | None = None
         self.lease: Callable[[], Notified | None] = _no_lease
@@ -181,8 +195,26 @@ class Holding:
             together.discard(ref)
         self._alive.discard(ref)
 
-    def renewed(self, deadline: float, now: float) -> None:
-        """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it."""
+    def shorten(self, deadline: float) -> Shortening:
+        """Believe in it until this moment alone. The request that shortens it comes after that."""
+        shortening = Shortening()
+        self.shortenings.append(shortening)
+        self.deadline = min(self.deadline, deadline)
+        return shortening
+
+    def renewed(self, deadline: float, now: float, sent_at: float | None = None) -> None:
+        """Note that a renewal succeeded. The next one is due after a third of the ttl, if the lifetime allows it.
+
+        A renewal that was sent before each shortening had its answer does not raise the deadline: the shortening may
+        arrive after it.
+
+        Args:
+            sent_at: of the renewal; None: it gave the lock the ttl of its settings.
+        """
+        if self.shortenings:
+            asked_at = deadline - self.settings.believed_seconds if sent_at is None else sent_at
+            if any(asked_at < each.answered_at for each in self.shortenings):
+                deadline = self.deadline
         self.deadline = max(self.deadline, deadline)
         if now < self.deadline:
             self.renewed_at, self.unanswered_since, self.late = now, None, 0.0

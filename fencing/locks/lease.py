@@ -62,9 +62,11 @@ class LeaseBase:
     def remaining(self) -> float:
         """Return the seconds until the lease is believed to expire, at least 0.0, counted from before the request.
 
-        A hint, not a guarantee: it may already be wrong, and a pause may follow. Only guards make data safe.
+        It is 0.0 as soon as the lease has ended: before its release is sent, when it is detached or lost, and in a
+        forked child. A hint, not a guarantee: it may already be wrong, and a pause may follow. Only guards make data
+        safe.
         """
-        return max(0.0, self._holding.deadline - self._backend.clock())
+        return 0.0 if self._holding.has_ended or process.pid() != self._pid else self._until_deadline()
 
     @property
     def newest(self) -> Self:
@@ -118,8 +120,12 @@ class LeaseBase:
         """Set the ``lost`` event, and call the callbacks. The holding calls this once, when the lease is lost."""
         raise AssertionError("subclasses override this")
 
+    def _until_deadline(self) -> float:
+        """Return the seconds until the lock frees itself, if nobody has freed it."""
+        return max(0.0, self._holding.deadline - self._backend.clock())
+
     def _loss(self) -> LossReason | None:
-        return self.ended or self._holding.lost or ("expired" if self.remaining() <= 0 else None)
+        return self.ended or self._holding.lost or ("expired" if self._until_deadline() <= 0 else None)
 
     def _lost(self, reason: LossReason | None = None, *, completed: bool = False) -> LeaseLost:
         """Return the error for a loss, with its cause if that is known."""
@@ -220,7 +226,7 @@ class LeaseBase:
         """Return the error of a block whose lock could not be freed; None: it had nothing to free."""
         if self.ended in ("detached", "forked"):
             return None
-        reason: LossReason = self._holding.lost or ("expired" if self.remaining() <= 0 else "gone")
+        reason: LossReason = self._holding.lost or ("expired" if self._until_deadline() <= 0 else "gone")
         return self._lost(reason, completed=True)
 
     def _plan_loss_at_exit(self) -> Plan[LeaseLost | None]:
@@ -237,7 +243,7 @@ class LeaseBase:
         logger.warning(
             "the lock on %r could not be released; if it is still held, it frees itself within %.3g s: %s",
             self.fence.resource,
-            self.remaining(),
+            self._until_deadline(),
             error,
         )
 
@@ -257,7 +263,7 @@ class LeaseBase:
         if self._holding.end("abandoned"):
             warnings.warn(
                 f"the lease on {self.fence.resource!r} (fence {self.fence.number}) was never released; "
-                f"use hold(), or release() in a finally; the lock frees itself within {self.remaining():.3g} s",
+                f"use hold(), or release() in a finally; the lock frees itself within {self._until_deadline():.3g} s",
                 ResourceWarning,
                 stacklevel=2,
                 source=self,

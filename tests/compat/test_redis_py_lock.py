@@ -10,6 +10,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 
 from examples.servers import RedisServer
 from fencing import CoordinatorUnavailable, LeaseLost
+from fencing.kernel.retry import NoReply
 from fencing.redis.keys import keys_of
 from tests.support.compat_locks import Locks
 from tests.support.forks import in_child
@@ -174,7 +176,13 @@ def test_an_extension_moves_the_deadline_of_the_lease(locks: Locks, any_redis: R
     locks.call(lock.reacquire)
     assert 9_000 < client.pttl("r") <= 10_000
     locks.call(lock.extend, 0)
-    for wrong, options in ((-1, {}), (-1, {"replace_ttl": True}), (0, {"replace_ttl": True}), (float("nan"), {})):
+    for wrong, options in (
+        (-100, {}),
+        (-(10**9), {}),
+        (-1, {"replace_ttl": True}),
+        (0, {"replace_ttl": True}),
+        (float("nan"), {}),
+    ):
         assert not isinstance(locks.expect(ValueError, lock.extend, wrong, **options), LockError)
     locks.expect(TypeError, lock.extend, "1")
     assert client.pttl("r") > 9_000, "a wrong call changed nothing"
@@ -184,6 +192,96 @@ def test_an_extension_moves_the_deadline_of_the_lease(locks: Locks, any_redis: R
     assert locks.lease(lock).held is False
     locks.expect(LockNotOwnedError, lock.reacquire)
     locks.expect(LockNotOwnedError, lock.release)
+
+
+class Requests:
+    """The requests of a lock's coordinator: what is believed of its lease at each, and which get no answer.
+
+    Args:
+        lost: how many replies are lost.
+        fails: whether the call then fails at once, as after its time-out.
+    """
+
+    def __init__(self, locks: Locks, lock: Any, lost: int = 0, *, fails: bool = False) -> None:
+        self.lease, self._coordinator = locks.lease(lock), lock.coordinator
+        self.believed: list[float] = []
+        self._lost, self._fails = lost, fails
+        self._performs = self._coordinator.perform
+        self._asynchronous = locks.side.asynchronous
+
+    def __enter__(self) -> Requests:
+        self._coordinator.perform = self._perform_async if self._asynchronous else self._perform
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del self._coordinator.perform
+
+    def _perform(self, effect: Any) -> Any:
+        self.believed.append(self.lease.remaining())
+        return self._answered(self._performs(effect))
+
+    async def _perform_async(self, effect: Any) -> Any:
+        self.believed.append(self.lease.remaining())
+        return self._answered(await self._performs(effect))
+
+    def _answered(self, reply: Any) -> Any:
+        if self._lost <= 0:
+            return reply
+        self._lost -= 1
+        if self._fails:
+            raise CoordinatorUnavailable("the test has lost it", resource="r", address="nowhere")
+        raise NoReply(TimeoutError(), may_have_run=True)
+
+
+def reacquire_shorter(lock: Any) -> Any:
+    lock.timeout = 10
+    return lock.reacquire()
+
+
+SHORTER = {
+    "replaced": lambda lock: lock.extend(10, replace_ttl=True),
+    "negative": lambda lock: lock.extend(-20),
+    "reacquired": reacquire_shorter,
+}
+
+
+@pytest.mark.parametrize("shorten", SHORTER.values(), ids=SHORTER)
+def test_a_shorter_ttl_is_believed_before_it_is_asked_for(
+    locks: Locks, any_redis: RedisServer, shorten: Callable[[Any], Any]
+) -> None:
+    lock = locks.make(timeout=30)
+    locks.call(lock.acquire)
+    with Requests(locks, lock) as requests:
+        locks.call(shorten, lock)
+    assert requests.believed[-1] < 10
+    assert any_redis.client().pttl("r") <= 10_000
+    lease = locks.lease(lock)
+    assert 0 < lease.remaining() < 10
+    locks.call(lease.renew)
+    assert lease.remaining() > 20, "its answer came before"
+    locks.call(lock.extend, 30)
+    assert lease.remaining() > 50
+    locks.call(lock.release)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["asked again", "given up"])
+def test_a_shorter_ttl_without_an_answer_may_arrive_later(locks: Locks, fails: bool) -> None:
+    """So nothing makes the lease believed for longer: it is not known when that is true."""
+    lock = locks.make(timeout=30)
+    locks.call(lock.acquire)
+    lease, replace = locks.lease(lock), {"replace_ttl": True}
+    with Requests(locks, lock, 1, fails=fails):
+        if fails:
+            locks.expect(CoordinatorUnavailable, lock.extend, 10, **replace)
+            assert 0 < lease.remaining() < 10
+        assert locks.call(lock.extend, 10, **replace) is True
+    for longer in (lease.renew, lock.reacquire, partial(lock.extend, 60)):
+        locks.call(longer)
+        assert 0 < lease.remaining() < 10
+    locks.call(lock.release)
+    locks.call(lock.acquire)
+    assert locks.lease(lock).remaining() > 20
+    locks.call(lock.release)
 
 
 def test_renewal_only_where_it_is_asked_for(locks: Locks, any_redis: RedisServer) -> None:

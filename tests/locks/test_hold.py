@@ -6,10 +6,12 @@ import gc
 import warnings
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from fencing import Fence, LeaseLost, Mark, StaleFence
+from fencing.kernel import process
 from tests.support.memory_side import MemorySide
 
 
@@ -89,9 +91,9 @@ def test_a_known_loss_is_raised_although_the_service_does_not_answer(side: Memor
 def test_a_release_without_an_answer_at_the_end_of_a_block_is_logged(
     side: MemorySide, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator = side.coordinator()
+    coordinator = side.coordinator(ttl=10)
     in_block(side, coordinator, lambda lease: side.cut_off(coordinator))
-    assert "could not be released; if it is still held, it frees itself within" in caplog.text
+    assert "could not be released; if it is still held, it frees itself within 9.9 s" in caplog.text
 
 
 def test_a_lock_is_not_a_context_manager_and_says_so(side: MemorySide) -> None:
@@ -236,3 +238,27 @@ def test_the_repr_does_not_show_the_token(side: MemorySide) -> None:
     assert lease.fence.token not in repr(lease)
     side.call(lease.release)
     assert repr(lease).endswith("released>")
+
+
+def test_a_lease_that_has_ended_has_no_time_left(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=10)
+    released, detached, lost, forked = [side.call(coordinator.acquire, name) for name in "abcd"]
+    seen: list[float] = []
+    performs = coordinator.perform
+
+    def perform(effect: Any) -> Any:
+        seen.append(released.remaining())
+        return performs(effect)
+
+    coordinator.perform = perform
+    side.call(released.release)
+    assert seen == [0.0], "belief ends before the release is sent"
+    del coordinator.perform
+    detached.detach()
+    side.take_away("c")
+    side.expect(LeaseLost, lost.renew)
+    with patch.object(process, "pid", return_value=0):  # as in a forked child
+        assert forked.remaining() == 0.0
+    assert [lease.remaining() for lease in (released, detached, lost)] == [0.0] * 3
+    assert forked.remaining() > 9
+    side.call(forked.release)

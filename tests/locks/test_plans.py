@@ -516,3 +516,21 @@ def test_renewals_are_due_at_a_third_of_the_ttl_on_a_grid(steps: Stepper) -> Non
     assert min(shares) > 0.29
     assert max(shares) < 0.39
     assert 2 < len(set(dues)) <= 8, "jittered, and yet in company"
+
+
+def test_a_renewal_that_was_sent_before_a_shortening_does_not_lengthen_it(steps: Stepper) -> None:
+    """The two may arrive in any order."""
+    held = holding(steps, "r", 10)
+    now, believed = steps.now, held.settings.believed_seconds
+    held.renewed(now + believed, now)
+    first, second = held.shorten(now + 5), held.shorten(now + 6)
+    assert held.deadline == now + 5
+    held.renewed(now + believed, now + 0.1)
+    first.answered_at = now + 0.2
+    held.renewed(now + 0.3 + believed, now + 0.4)
+    assert held.deadline == now + 5, "the second one has no answer yet"
+    second.answered_at = now + 0.5
+    held.renewed(now + 0.4 + believed, now + 0.6)
+    assert held.deadline == now + 5
+    held.renewed(now + 0.6 + believed, now + 0.7)
+    assert held.deadline == now + 0.6 + believed

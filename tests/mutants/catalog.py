@@ -523,6 +523,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "settings, floor, deadline, token, **old)",
         ("tests/sql_locks/test_plans.py::test_a_remint_without_an_answer_gives_nothing_back",),
     ),
+    # What is believed of a lease
+    Mutant(
+        "a-released-lease-is-believed",
+        "fencing/locks/lease.py",
+        "return 0.0 if self._holding.has_ended or process.pid() != self._pid else",
+        "return 0.0 if process.pid() != self._pid else",
+        ("tests/locks/test_hold.py::test_a_lease_that_has_ended_has_no_time_left",),
+    ),
+    Mutant(
+        "a-shorter-ttl-is-believed-too-late",
+        "fencing/compat/redis_py_base.py",
+        "shortening = holding.shorten(shorter)",
+        "shortening = holding.shorten(holding.deadline)",
+        ("tests/compat/test_redis_py_lock.py::test_a_shorter_ttl_is_believed_before_it_is_asked_for",),
+    ),
+    Mutant(
+        "a-shorter-ttl-that-may-arrive-later-is-forgotten",
+        "fencing/compat/redis_py_base.py",
+        "if requests == 1:",
+        "if requests:",
+        ("tests/compat/test_redis_py_lock.py::test_a_shorter_ttl_without_an_answer_may_arrive_later",),
+    ),
     # The SQLAlchemy guard
     Mutant(
         "a-lost-commit-is-told-as-refused",
