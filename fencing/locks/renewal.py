@@ -187,7 +187,8 @@ class _Renewal:
 
     def _report_failure(self, holdings: list[Holding]) -> None:
         """Log an unexpected failure of a renewal. The leases are retried until their deadlines."""
-        logger.error("renewing %d leases failed; they are retried", len(holdings), exc_info=True)
+        if not self._closed:  # that closes the connections under a renewal, and has released the leases
+            logger.error("renewing %d leases failed; they are retried", len(holdings), exc_info=True)
         for holding in holdings:
             self._ask_again(holding)
 

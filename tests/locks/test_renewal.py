@@ -6,7 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -159,7 +159,7 @@ def test_a_lock_that_is_gone_is_lost_at_the_next_renewal(side: MemorySide) -> No
     side.take_away()
     side.clock.advance(STEP)
     side.wait_until(lost.is_set)
-    assert lease.remaining() > 0, "not at the deadline"
+    assert side.clock() < lease._holding.deadline, "not at the deadline"
     assert side.expect(LeaseLost, lease.ensure_held).reason == "gone"
     assert side.holder() is None, "renewal did not take it again"
     assert side.call(lease.release) is False
@@ -262,6 +262,41 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
     side.wait_until(lambda: lease.remaining() > TTL - STEP)
     assert "renewing 1 leases failed" in caplog.text
     assert side.call(lease.release) is True
+
+
+def test_a_renewal_that_is_under_way_when_the_coordinator_is_closed(
+    side: MemorySide, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection is closed under it. That is no failure to report."""
+    coordinator = side.coordinator(ttl=TTL)
+    lease = side.call(coordinator.acquire, "r")
+    asked, closed = threading.Event(), threading.Event()
+    performs = coordinator.perform
+
+    def fail() -> NoReturn:
+        raise RuntimeError("this coordinator was closed")
+
+    def perform(effect: Any) -> Any:
+        if effect.operation != "renew":
+            return performs(effect)
+        asked.set()
+        if side.asynchronous:
+            return fail_later()
+        closed.wait(10)
+        fail()
+
+    async def fail_later() -> NoReturn:
+        await until(closed.is_set)
+        fail()
+
+    coordinator.perform = perform
+    side.clock.advance(STEP)
+    side.wait_until(asked.is_set)
+    side.call(coordinator.close)
+    assert side.holder() is None
+    closed.set()
+    side.wait_until(lambda: lease._holding.due is not None)  # it has failed
+    assert "Traceback" not in caplog.text
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
