@@ -14,6 +14,7 @@ from sqlalchemy.sql.expression import UpdateBase
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.sql.dialects import unsupported
+from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.sql.errors import NOTHING_WRITTEN
@@ -131,7 +132,9 @@ class SQLAlchemyBase(OperationsBase):
     def _execute(self, connection: Connection, statement: str, question: str) -> list[str]:
         return self._marks.execute(connection, statement, question, self._timeout)
 
-    def _advance(self, target: Connection | Session, holders: Sequence[Fence | HasFence]) -> None:
+    def _advance(
+        self, target: Connection | Session, holders: Sequence[Fence | HasFence], thread: StatementThread | None = None
+    ) -> None:
         transaction = self._transaction(holders, claim=False, joined=True)
         session = target if isinstance(target, Session) else None
         if session is not None and (session.new or session.dirty or session.deleted):
@@ -141,6 +144,8 @@ class SQLAlchemyBase(OperationsBase):
         nested = target.in_nested_transaction()
         with transaction:
             connection = target.connection() if isinstance(target, Session) else target
+            if thread is not None:
+                thread.note(connection)
             dialect = self._marks.dialect
             if not dialect.serves(connection):
                 raise ValueError(

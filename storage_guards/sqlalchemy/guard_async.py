@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
-from sqlalchemy import Engine, Executable
+from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import (
 )
 
 from fencing.kernel.fence import Fence, HasFence
+from fencing.sql.statement_thread import StatementThread
 from storage_guards.sql.operations import AsyncOperations, Operation
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
@@ -300,9 +301,18 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             raise TypeError(
                 f"advance takes an AsyncConnection or AsyncSession, not {type(connection_or_session).__name__}"
             )
-        await connection_or_session.run_sync(self._advance, holders)
+        thread = StatementThread()
+        await in_greenlet(
+            connection_or_session, lambda target: self._advance(target, holders, thread), thread, self._timeout
+        )
 
     async def _operate(self, operation: Operation) -> Any:
+        thread = StatementThread()
+
+        def work(connection: Connection) -> Any:
+            thread.note(connection)
+            return operation.work(connection)
+
         with operation.errors:
             async with self._engine.connect() as connection:
-                return await in_greenlet(connection, operation.work)
+                return await in_greenlet(connection, work, thread, operation.errors.seconds)

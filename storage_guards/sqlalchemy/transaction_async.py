@@ -10,9 +10,11 @@ from types import TracebackType
 from typing import TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from storage_guards.sql.shield import finish_within
+from fencing.kernel.effects import finish
+from fencing.sql.statement_thread import StatementThread
+from storage_guards.sql.shield import GRACE, finish_within
 from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 
 T = TypeVar("T")
@@ -27,9 +29,11 @@ class AsyncGuardedBlock:
     def __init__(self, connection: AsyncConnection, transaction: SQLAlchemyTransaction) -> None:
         self._connection = connection
         self._transaction = transaction
+        self._thread = StatementThread()
 
     async def __aenter__(self) -> None:
-        self._manager = await in_greenlet(self._connection, self._enter)
+        seconds = self._transaction.seconds
+        self._manager = await in_greenlet(self._connection, self._enter, self._thread, seconds)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -37,13 +41,17 @@ class AsyncGuardedBlock:
         def leave(_: Connection) -> None:
             self._manager.__exit__(kind, error, trace)
 
-        end = self._connection.run_sync(leave)
-        interruption, failure = await finish_within(end, self._transaction.seconds, self._hang_up)
-        if isinstance(error, asyncio.CancelledError):
-            _drop_cursors(error)
+        async def end() -> None:
+            if error is not None:  # a cancelled statement of the block may still be under way
+                await self._thread.end_statement(self._transaction.seconds)
+            await self._connection.run_sync(leave)
+
+        interruption, failure = await finish_within(end(), self._transaction.seconds, self._hang_up)
+        _drop_cursors(error)
         self._transaction.raise_outcome(interruption, failure, error)
 
     def _enter(self, connection: Connection) -> AbstractContextManager[Connection]:
+        self._thread.note(connection)
         manager = self._transaction.on(connection)
         manager.__enter__()
         return manager
@@ -52,20 +60,40 @@ class AsyncGuardedBlock:
         self._transaction.hang_up(self._connection.sync_connection)
 
 
-async def in_greenlet(connection: AsyncConnection, function: Callable[[Connection], T]) -> T:
-    """Run the function as ``connection.run_sync`` does. A cancellation leaves nothing locked."""
+async def in_greenlet(
+    target: AsyncConnection | AsyncSession, function: Callable[[Any], T], thread: StatementThread, seconds: float
+) -> T:
+    """Run the function as ``run_sync`` does. A cancellation leaves nothing locked, and no statement under way.
+
+    Args:
+        target: a connection or a session.
+        function: it notes the connection's thread first.
+        thread: for the function.
+        seconds: the longest wait of a statement.
+    """
     try:
-        return await connection.run_sync(function)
+        return await target.run_sync(function)
     except asyncio.CancelledError as error:
-        _drop_cursors(error)
+        try:
+            await finish(thread.end_statement(seconds + GRACE))
+        finally:
+            _drop_cursors(error)
         raise
 
 
-def _drop_cursors(cancelled: asyncio.CancelledError) -> None:
+def _drop_cursors(error: BaseException | None) -> None:
     """Drop the cursors that the frames of a cancelled statement keep alive.
 
     SQLAlchemy closes a connection whose statement was cancelled. But SQLite's connection, with its write lock, lives
     until its last unfinished statement is gone (https://www.sqlite.org/c3ref/close.html). Without this call that would
     be at the next full run of the garbage collector.
+
+    Args:
+        error: the cancellation, or what came of it, such as the TimeoutError of ``asyncio.timeout``.
     """
-    traceback.clear_frames(cancelled.__traceback__)
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, asyncio.CancelledError):
+            traceback.clear_frames(error.__traceback__)
+        error = error.__context__

@@ -9,7 +9,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard
@@ -282,7 +282,7 @@ def test_a_cancelled_claim_gives_its_connection_back(way: Way, times: int) -> No
     """Also where it is cancelled again while the driver stops it, so that nothing is left to roll back."""
     way.claim(MINE)
     # Stopping a claim on SQLite takes as long as it may wait.
-    guard = way.new_guard(timeout=2.0 if way.database == "sqlite" else 10.0, size=1)
+    guard = way.new_guard(timeout=0.5 if way.database == "sqlite" else 10.0, size=1)
 
     async def scene() -> None:
         with way.beside.begin(MINE):
@@ -304,6 +304,70 @@ def test_a_cancelled_claim_gives_its_connection_back(way: Way, times: int) -> No
 def unhurried(guard: Any) -> Any:
     """A guard on the same pool with time for a busy machine."""
     return AsyncSQLAlchemyGuard(guard._engine, timeout=60) if isinstance(guard, AsyncSQLAlchemyGuard) else guard
+
+
+LONG_STATEMENT = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n"
+aiosqlite_alone = pytest.mark.parametrize("way", ["aiosqlite"], indirect=True)
+
+
+async def _cancel_twice(use: Coroutine[Any, Any, Any], begun: Callable[[], None]) -> None:
+    """Cancel it again before its driver has stopped the statement, and wait for its end."""
+    before = set(threading.enumerate())
+    task = asyncio.ensure_future(use)
+    await asyncio.to_thread(begun)
+    for _ in range(2):
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises((asyncio.CancelledError, TimeoutError)):
+        await task
+    left = [each for each in threading.enumerate() if each not in before and "asyncio" not in each.name]
+    assert left == [], "its statement may still be under way"
+
+
+@pytest.mark.parametrize("use", ["claim", "prune", "advance"])
+@aiosqlite_alone
+def test_no_statement_of_a_cancelled_call_is_under_way_after_it(way: Way, use: str) -> None:
+    """It would take the write lock later, and nobody but the event loop could end that."""
+    way.claim(MINE)
+    guard = way.new_guard(timeout=0.3, size=1)
+
+    async def call() -> None:
+        if use == "claim":
+            await guard.claim(NEWER)
+        elif use == "prune":
+            await guard.prune(below=1)
+        else:
+            async with AsyncSession(guard._engine) as session:
+                await guard.advance(session, MINE)
+
+    async def scene() -> None:
+        with way.beside.begin(MINE):
+            await _cancel_twice(call(), lambda: until_locks_are_waited_for(way.url))
+
+    way.side.call(scene)
+    way.beside.claim(NEWER)
+
+
+@pytest.mark.parametrize("raised", [asyncio.CancelledError, TimeoutError])
+@aiosqlite_alone
+def test_a_statement_of_a_cancelled_block_is_interrupted(way: Way, raised: type[BaseException]) -> None:
+    """Also where the block raises another error in the cancellation's place, as ``asyncio.timeout`` does."""
+    guard = way.new_guard(size=1)
+    running = threading.Event()
+
+    async def block() -> None:
+        async with guard.begin(MINE, claim=True) as connection:
+            raw = (await connection.get_raw_connection()).driver_connection
+            await raw.set_progress_handler(lambda: running.set() or 0, 1000)
+            try:
+                await connection.execute(text(LONG_STATEMENT))
+            except asyncio.CancelledError as error:
+                if raised is asyncio.CancelledError:
+                    raise
+                raise raised from error
+
+    way.side.call(_cancel_twice, block(), lambda: running.wait(LONG_SECONDS))
+    way.beside.claim(NEWER, timeout=0.1)
 
 
 async def _busy_timeout(engine: AsyncEngine) -> Any:
