@@ -138,6 +138,8 @@ class SQLLocks(ABC):
         self._definition = self._define(schema)
         self.metadata = self._definition.metadata
         self._name = dialect.identifier_preparer.format_table(self._definition).replace(":", "\\:")
+        if "%%" in dialect.identifier_preparer.quote_identifier("%"):  # text() doubles them itself
+            self._name = self._name.replace("%%", "%")
         self._read = self._text(_READ)
         self._list = self._text(_LIST)
         self._release = self._text(_RELEASE)

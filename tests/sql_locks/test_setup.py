@@ -73,17 +73,27 @@ def test_names_are_exact(locks: LockDatabase) -> None:
     assert all(lease.release() for lease in leases)
 
 
-def test_a_schema_of_its_own(postgres_url: str) -> None:
-    engine = create_engine(postgres_url)
-    with engine.begin() as connection:
-        connection.exec_driver_sql('CREATE SCHEMA "Odd: name"')
-    coordinator = SQLCoordinator(engine, schema="Odd: name")
-    coordinator.create_tables()
-    with coordinator.hold("a", timeout=5):
-        assert inspect(engine).get_table_names("Odd: name") == ["fencing_locks"]
-        assert inspect(engine).get_table_names() == []
-    coordinator.close()
-    engine.dispose()
+@pytest.mark.parametrize("schema", ["Odd: name", "%", "%%s"])
+@through("psycopg", "asyncpg", "pymysql", of=SERVERS)
+def test_a_schema_of_its_own(locks: LockDatabase, schema: str) -> None:
+    """Some drivers take percent signs for parameters."""
+    side = locks.side
+    on_mariadb = locks.driver.database == "mariadb"
+    quoted = schema.join("``" if on_mariadb else '""')
+    locks.as_administrator(f"CREATE SCHEMA {quoted}" if on_mariadb else f"CREATE SCHEMA {quoted}".replace(":", "\\:"))
+    try:
+        if on_mariadb:  # its schemas are databases of the server
+            locks.as_administrator(f"GRANT ALL PRIVILEGES ON *.* TO '{locks.name}'@'%'")
+        coordinator = locks.coordinator(direct=True, schema=schema)
+        side.call(coordinator.create_tables)
+        side.call(coordinator.create_tables)  # it finds what it has made
+        lease = side.call(coordinator.acquire, "a", timeout=5)
+        assert side.call(lease.release)
+        assert len(locks.sql("SELECT 1 FROM information_schema.tables WHERE table_schema = :name", name=schema)) == 1
+        assert locks.sql("SELECT 1 FROM fencing_locks WHERE resource = 'a'") == []
+    finally:
+        if on_mariadb:
+            locks.as_administrator(f"DROP SCHEMA {quoted}")
 
 
 def test_a_used_up_number_is_an_operators_job(postgres_url: str) -> None:
