@@ -311,6 +311,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
 
         def work(connection: Connection) -> Any:
             thread.note(connection)
+            self._marks.leave_others_alone(connection)
             return operation.work(connection)
 
         with operation.errors:

@@ -43,6 +43,7 @@ from storage_guards.sql.verify import (
     other_tables,
     report,
 )
+from storage_guards.sqlalchemy.direct import is_never_reset
 from storage_guards.sqlalchemy.table import Prepared, fetch_one
 
 _AUTOCOMMIT = (
@@ -147,6 +148,15 @@ class Marks(ABC):
         Its value is what :meth:`admit` takes as ``bounds``.
         """
         return self.dialect.bounded_waits(connection, seconds)
+
+    def leave_others_alone(self, connection: Connection) -> None:
+        """Close a connection that the pool has handed out in somebody's open transaction, and connect anew.
+
+        Another pool rolls such a transaction back. There it was begun by a hook, for the guard, and is kept.
+        """
+        if is_never_reset(connection) and self.dialect.is_open(connection):
+            connection.invalidate()
+            _ = connection.connection
 
     def commit(self, bounds: Any) -> bool:
         """Commit in another way than the engine does. False: let the engine commit."""
@@ -253,6 +263,10 @@ class Marks(ABC):
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         """Return whether this is the transaction that admitted the fence, or at least no other write has come
         between."""
+
+    def may_have_changed_session(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        """Return whether a block that failed may have ended the transaction by a statement that changes the session."""
+        return False
 
     def settle(self, connection: Connection, fence: Fence, *, enforced: bool) -> Settled:
         """Lock the mark of the fence's resource, or its absence. The caller rolls the transaction back afterwards.

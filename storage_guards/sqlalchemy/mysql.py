@@ -240,6 +240,12 @@ class MySQLMarks(Marks):
         fetch_directly(connection, f"RELEASE SAVEPOINT {_savepoint_of(admitted)}")
         return True
 
+    def may_have_changed_session(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
+        try:
+            return not (self.dialect.is_open(connection) and self.is_same_transaction(connection, admitted, seconds))
+        except DBAPIError:
+            return True
+
     def admit(
         self,
         connection: Connection,

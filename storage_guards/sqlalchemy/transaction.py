@@ -51,6 +51,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         """Begin and admit the transaction on entry; commit it or roll it back on exit."""
         self._connection = connection
         marks = self._marks
+        marks.leave_others_alone(connection)
         bounds_of_session = _UNBOUNDED
         if marks.bounds_sessions:
             bounds_of_session = marks.bounded(connection, self.seconds, caller_block=self.caller_block)
@@ -72,6 +73,8 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                     self.body_failed(error)
                     raise
             except BaseException as error:
+                if self._may_have_changed_session(connection, error):
+                    connection.invalidate(error)
                 root.__exit__(type(error), error, error.__traceback__)
                 raise
             if not committed:
@@ -97,6 +100,17 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
         if self.caller_block:
             self._marks.note_transaction(connection, admitted[0], bounds)
         self._admitted = admitted
+
+    def _may_have_changed_session(self, connection: Connection, error: BaseException) -> bool:
+        """Return whether the block may have changed the connection's session, together with the end of the checked
+        transaction: as LOCK TABLES and ``SET autocommit`` do. In the pool, it would surprise its next user."""
+        if not self.caller_block or self._admitted is None or connection.closed or connection.invalidated:
+            return False
+        if isinstance(error, GuardNotEnforceable):
+            return True
+        return not lost_race(error) and self._marks.may_have_changed_session(
+            connection, self._admitted[0], self.seconds
+        )
 
     def about_to_commit(self, connection: Connection) -> None:
         """End the block's own work: from here on a missing answer means an unknown outcome.

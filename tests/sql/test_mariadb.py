@@ -229,6 +229,27 @@ def test_a_block_that_switches_autocommit_on(sql_ways: WayLender, name: str) -> 
         assert way.total == 0
 
 
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+@pytest.mark.parametrize("statement", ["LOCK TABLES orders WRITE", "SET autocommit = 1"])
+@pytest.mark.parametrize("name", ways("pymysql", of=TO_MARIADB))
+def test_a_block_that_leaves_its_session_changed(
+    sql_ways: WayLender, name: str, statement: str, error: type[Exception] | None
+) -> None:
+    """The connection is closed: in the pool it would keep the tables locked, or commit what others roll back."""
+    with sql_ways.lend(name) as way:
+        way.beside.claim(MINE)
+        guard = way.new_guard(size=1)
+        with pytest.raises(error or GuardNotEnforceable), way.begin(MINE, guard=guard) as block:
+            session = block.scalar("SELECT CONNECTION_ID()")
+            block.execute(statement)
+            if error is not None:
+                raise error
+        with way.begin(MINE, guard=guard) as block:  # the pool has one connection
+            assert block.scalar("SELECT CONNECTION_ID()") != session
+            block.execute(ADD_SQL)
+        assert way.total == 1
+
+
 def test_a_block_that_sets_the_savepoint_of_earlier_versions(shop: Shop) -> None:
     """Each check has a savepoint with a name of its own, so that no other transaction passes for the checked one."""
     shop.guard.claim(MINE)

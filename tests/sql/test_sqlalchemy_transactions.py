@@ -74,6 +74,52 @@ def test_an_autocommit_engine(way: Way) -> None:
             raise AssertionError("the block has run")
 
 
+def leave_open(way: Way, guard: Any, statement: str) -> None:
+    """Execute a statement, and give the connection back to the pool without an end of its transaction."""
+
+    def execute(connection: Connection) -> None:
+        cursor = connection.connection.cursor()
+        cursor.execute(statement)
+        if cursor.description:
+            cursor.fetchall()
+        cursor.close()
+
+    async def execute_async() -> None:
+        async with guard._engine.connect() as connection:
+            await connection.run_sync(execute)
+
+    if way.side.asynchronous:
+        way.side.call(execute_async)
+    else:
+        with guard._engine.connect() as connection:
+            execute(connection)
+
+
+@each_driver
+def test_an_open_transaction_in_the_pool_is_not_joined(way: Way) -> None:
+    """Its writes are not the guard's to commit."""
+    guard = way.new_guard(size=1, pool_reset_on_return=None)
+    way.side.call(guard.claim, MINE)
+    leave_open(way, guard, "INSERT INTO done VALUES (9)")
+    assert way.write(MINE, ADD, guard=guard) == 1
+    assert way.done == set()
+    for use in (lambda: guard.claim(NEWER), lambda: guard.prune(below=1)):
+        leave_open(way, guard, "INSERT INTO done VALUES (9)")
+        way.side.call(use)
+        assert way.done == set()
+
+
+@to_postgresql
+def test_an_open_snapshot_in_the_pool_is_not_read(way: Way) -> None:
+    """MariaDB refuses its isolation level there, and SQLite takes none for a SELECT alone."""
+    guard = way.new_guard(size=1, pool_reset_on_return=None, isolation_level="REPEATABLE READ")
+    way.side.call(guard.claim, MINE)
+    leave_open(way, guard, READ)
+    way.write_beside(MINE, ADD)
+    with way.begin(MINE, guard=guard) as block:
+        assert block.scalar(READ) == 1
+
+
 @on_sqlite
 def test_sqlite_without_the_second_half_of_the_recipe(way: Way) -> None:
     engine = way.new_engine()

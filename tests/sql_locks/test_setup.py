@@ -74,7 +74,7 @@ def test_names_are_exact(locks: LockDatabase) -> None:
 
 
 @pytest.mark.parametrize("schema", ["Odd: name", "%", "%%s"])
-@through("psycopg", "asyncpg", "pymysql", of=SERVERS)
+@through("psycopg", of=SERVERS)
 def test_a_schema_of_its_own(locks: LockDatabase, schema: str) -> None:
     """Some drivers take percent signs for parameters."""
     side = locks.side
