@@ -24,7 +24,7 @@ from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
 from storage_guards.sql.verify import VerifyReport
 from storage_guards.sqlalchemy.errors import SQLAlchemyErrors
-from storage_guards.sqlalchemy.marks import Marks
+from storage_guards.sqlalchemy.marks import NESTED, Marks
 from storage_guards.sqlalchemy.mysql import MySQLMarks
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
 from storage_guards.sqlalchemy.retry import Retries
@@ -158,7 +158,7 @@ class SQLAlchemyBase(OperationsBase):
                     "guard the right schema="
                 )
             if nested or connection.in_nested_transaction():
-                raise ValueError("a rollback to the savepoint would drop the check; advance before begin_nested()")
+                raise ValueError(NESTED)
             with dialect.bounded_waits(connection, transaction.seconds, begins=False):
                 transaction.admit(connection)
             if connection.invalidated:  # as the bounds were restored, which is silent about it

@@ -52,6 +52,8 @@ _AUTOCOMMIT = (
     "for the guard"
 )
 
+NESTED = "a rollback to the savepoint would drop the check; advance before the savepoint"
+
 MISSING = "call guard.create_tables() once, or give guard.metadata to Alembic"
 
 
@@ -243,7 +245,7 @@ class Marks(ABC):
             joined: the transaction may have begun, and read, before.
             enforced: the database enforces.
         """
-        sql = self._statements(connection, enforced)
+        sql = self._statements(connection, enforced, joined)
         return [self._check_one(connection, sql, fence) for fence in fences]
 
     def is_sound(self, connection: Connection) -> bool:
@@ -325,7 +327,7 @@ class Marks(ABC):
         answer the question."""
         raise GuardNotEnforceable(f"{self.dialect.names[0]} cannot enforce the check by itself; PostgreSQL can")
 
-    def _statements(self, connection: Connection, enforced: bool) -> Prepared:
+    def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Prepared:
         located = self.locate(connection)
         return located.calls if enforced else located.direct
 
@@ -363,6 +365,8 @@ class Marks(ABC):
         for _ in range(ROUNDS):
             row = fetch_one(connection, sql.check, values)
             if row is not None:
+                if not getattr(row, "outermost", True):
+                    raise ValueError(NESTED)
                 return Admitted(fence, *_answer(row))
             admit_write(self.read(connection, fence.resource), fence)
         raise keeps_changing(fence)

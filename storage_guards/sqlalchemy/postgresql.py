@@ -20,7 +20,7 @@ from storage_guards.sql.statements import CREATE_LOCK, calls_in, enforced_in, st
 from storage_guards.sql.verify import VerifyReport, assess_postgresql, postgresql_facts
 from storage_guards.sqlalchemy.alembic import XID8
 from storage_guards.sqlalchemy.marks import Located, Marks
-from storage_guards.sqlalchemy.table import fetch_one, mark_table, prepare
+from storage_guards.sqlalchemy.table import Prepared, fetch_one, mark_table, prepare
 
 _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 _READ_COMMITTED = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED"
@@ -60,6 +60,12 @@ class PostgreSQLMarks(Marks):
             if joined and connection.exec_driver_sql(sql_errors.ISOLATION).scalar_one() != "read committed":
                 raise sql_errors.old_snapshot(error.fence) from error
             raise
+
+    def _statements(self, connection: Connection, enforced: bool, joined: bool = False) -> Prepared:
+        # Where the database enforces, it refuses itself what is written after a rollback to a savepoint.
+        if joined and not enforced:
+            return _joining_in(self.locate(connection).schema)
+        return super()._statements(connection, enforced)
 
     def has_unread(self, connection: Connection) -> bool:
         driver: Any = connection.connection.driver_connection
@@ -113,6 +119,12 @@ class PostgreSQLMarks(Marks):
 def _located_in(schema: str) -> Located:
     table = f"{quoted(schema)}.{TABLE}"
     return Located(schema, table, prepare(statements_on(table)), prepare(calls_in(schema)))
+
+
+@cache
+def _joining_in(schema: str) -> Prepared:
+    """Return the statements whose answers also say whether they were outside any savepoint."""
+    return prepare(statements_on(f"{quoted(schema)}.{TABLE}", outermost=True))
 
 
 @cache

@@ -166,6 +166,38 @@ def test_a_nested_transaction_is_refused(engine: Engine, guard: SQLAlchemyGuard)
             guard.advance(joined, MINE)
 
 
+@pytest.mark.parametrize("way", ["psycopg"], indirect=True)
+@pytest.mark.parametrize("target", ["connection", "session", "asyncpg"])
+def test_a_savepoint_that_was_sent_as_text_is_refused(
+    engine: Engine, guard: SQLAlchemyGuard, url: str, target: str
+) -> None:
+    """A rollback to it would undo the check: a newer holder could claim, and this one write after that."""
+    guard.claim(MINE)
+    savepoint = text("SAVEPOINT mine")
+
+    async def advance_with_asyncpg() -> None:
+        asynchronous = create_async_engine(url.replace("+psycopg", "+asyncpg"))
+        async_guard = AsyncSQLAlchemyGuard(asynchronous)
+        async with asynchronous.connect() as connection:
+            await connection.execute(savepoint)
+            with pytest.raises(ValueError, match="savepoint"):
+                await async_guard.advance(connection, MINE)
+        await asynchronous.dispose()
+
+    if target == "asyncpg":
+        asyncio.run(advance_with_asyncpg())
+    else:
+        with Session(engine) if target == "session" else engine.connect() as mine:
+            mine.execute(savepoint)
+            with pytest.raises(ValueError, match="savepoint"):
+                guard.advance(mine, MINE)
+            mine.rollback()
+            guard.advance(mine, MINE)
+            mine.execute(text("UPDATE orders SET total = 7"))
+            mine.commit()
+        assert total(engine) == 7
+
+
 @pytest.mark.parametrize("change", ["new", "dirty", "deleted"])
 def test_unflushed_changes_are_refused(engine: Engine, guard: SQLAlchemyGuard, change: str) -> None:
     guard.claim(MINE)
