@@ -178,18 +178,22 @@ class UnitOfWork:
         return guarded
 
     def _before_attach(self, session: Session, instance: object) -> None:
+        """Refuse changes from before. Those of related objects are looked for now: expiring this one drops them."""
         state = _state_of(instance)
-        if state.key is not None and state.modified:
-            raise ValueError(
-                f"this {type(instance).__name__} was loaded by another session and changed since: its changes may come "
-                f"from reads before the claim. Get it anew in this session, and change that"
-            )
+        if state.key is None:
+            return
+        for each in [state, *_reached_by(state, "save-update"), *_reached_by(state, "refresh-expire")]:
+            if each.key is not None and each.modified and each.session is not session:
+                raise ValueError(
+                    f"this {each.class_.__name__} was loaded by another session and changed since: its changes may "
+                    f"come from reads before the claim. Get it anew in this session, and change that"
+                )
 
     def _expire(self, session: Session, instance: object) -> None:
         """Expire the object, because its values are old. Its related objects are added first, because expiring forgets
         them."""
         state = _state_of(instance)
-        related = [found[0] for found in state.mapper.cascade_iterator("save-update", state)]
+        related = [each.obj() for each in _reached_by(state, "save-update")]
         session.expire(instance)
         for each in related:
             if each not in session:
@@ -222,8 +226,7 @@ class UnitOfWork:
         """Raise ValueError where values would be written that another session has read."""
         for instance in instances:
             state = _state_of(instance)
-            reached = [state, *(found[2] for found in state.mapper.cascade_iterator("merge", state))]
-            for each in reached:
+            for each in [state, *_reached_by(state, "merge")]:
                 if each.key is not None and each.session is not self._session:
                     raise ValueError(
                         f"this would write all values of a {each.class_.__name__} that another session has read, which "
@@ -234,6 +237,11 @@ class UnitOfWork:
 def _state_of(instance: object) -> InstanceState[Any]:
     state: InstanceState[Any] = inspect(instance, raiseerr=True)
     return state
+
+
+def _reached_by(state: InstanceState[Any], cascade: str) -> list[InstanceState[Any]]:
+    """Return the states of the loaded objects to which this cascade goes."""
+    return [found[2] for found in state.mapper.cascade_iterator(cascade, state)]
 
 
 def _refuse(*_: object, **__: object) -> NoReturn:

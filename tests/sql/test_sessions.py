@@ -234,6 +234,24 @@ def test_an_object_with_changes_from_before_is_refused(shop: Shop, way: str) -> 
     assert shop.total == 10
 
 
+@pytest.mark.parametrize("way", ["add", "delete"])
+def test_a_change_that_comes_along_is_refused_and_not_dropped(shop: Shop, way: str) -> None:
+    """It would be lost without a word: the order's cascade expires its lines, too."""
+    with Session(shop.direct, expire_on_commit=False) as session:
+        order = session.get_one(Order, 1)
+        [line] = order.lines
+
+    def story(session: Session) -> None:
+        line.price += 1
+        if way == "add":
+            session.add(order)
+        else:
+            session.delete(order)
+
+    shop.assert_refused(ValueError, "this Line was loaded by another session and changed since", story)
+    assert line.price == 4, "the caller's change was expired"
+
+
 @pytest.mark.parametrize("way", ["merge", "merge without load", "merge_all", "cascade", "bulk_save_objects"])
 def test_what_would_copy_old_values_is_refused(shop: Shop, way: str) -> None:
     """Also unchanged ones: merge writes all that was loaded."""
