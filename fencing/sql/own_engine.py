@@ -17,6 +17,7 @@ from fencing.sql.dialects import Dialect, PostgreSQL, dialect_of, unsupported
 from fencing.sql.direct import ConnectionToFile, DirectConnection
 from fencing.sql.errors import UNDEFINED_TABLE
 from fencing.sql.failures import state_of_failure
+from fencing.sql.files import follow, opened_by, require_same
 from fencing.sql.sessions import SESSIONS
 from fencing.sql.statements import LOCKS
 from fencing.sql.table import Request, SQLLocks
@@ -66,19 +67,32 @@ class OwnConnection:
         self._sessions = SESSIONS[type(dialect)]
         self._dbapi_connection: Any = connection.connection.dbapi_connection
         self.driver_connection: Any = connection.connection.driver_connection
+        self._files = opened_by(connection)
         connection.detach()
         self._direct = (ConnectionToFile if locks.is_embedded else DirectConnection)(connection)
         self._seconds = 0.0
         self._is_shared = False
 
     def perform(self, request: Request) -> Any:
-        """Perform a request. On SQLite, create the table first if it is missing."""
+        """Perform a request. On SQLite, create the table first if it is missing.
+
+        Raises:
+            OSError: its file of SQLite was replaced, so the request had no effect that others see.
+        """
         self._bound(request.timeout)
         self._direct.deadline = process.now() + request.timeout
+        if not self._locks.is_embedded:
+            return self._perform(request)
+        require_same(self._files)
+        reply = self._perform_on_file(request)
+        require_same(self._files)
+        return reply
+
+    def _perform_on_file(self, request: Request) -> Any:
         try:
             return self._perform(request)
         except DBAPIError as error:
-            if not self._locks.is_embedded or state_of_failure(error) != UNDEFINED_TABLE:
+            if state_of_failure(error) != UNDEFINED_TABLE:
                 raise
         self._perform(Request("create", {}, request.timeout))
         return self._perform(request)
@@ -139,6 +153,7 @@ class OwnEngine:
             self.address += f":{engine.url.port}"
         self.location = engine.url.render_as_string(hide_password=True)
         self._engine = self._copy(engine)
+        follow(self._engine)
         if not event.contains(self._engine, "do_connect", _connect_in_time):
             event.listen(self._engine, "do_connect", _connect_in_time)
 

@@ -14,11 +14,12 @@ from sqlalchemy.sql.expression import UpdateBase
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.sql.dialects import unsupported
+from fencing.sql.files import follow
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.operations import OperationsBase
+from storage_guards.sql.operations import Operation, OperationsBase
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema
@@ -50,6 +51,7 @@ class SQLAlchemyBase(OperationsBase):
             raise GuardNotEnforceable(reason)
         super().__init__(timeout, schema)
         self._sync_engine = engine
+        follow(engine)
         self._marks = _marks_of(engine, schema)
         self._given_schema, self._schema = schema, self._marks.schema
         self._continuity = Continuity(engine.dialect, schema)  # which an engine with other options shares
@@ -110,6 +112,12 @@ class SQLAlchemyBase(OperationsBase):
     ) -> SQLAlchemyErrors:
         return SQLAlchemyErrors(fences, self._timeout if seconds is None else seconds, then)
 
+    def _work(self, operation: Operation, connection: Connection) -> Any:
+        self._marks.leave_others_alone(connection)
+        result = operation.work(connection)
+        self._marks.require_current(connection)
+        return result
+
     def _create(self, connection: Connection) -> None:
         with self._marks.dialect.bounded_waits(connection, self._timeout):
             self._marks.create(connection, self._timeout)
@@ -159,12 +167,20 @@ class SQLAlchemyBase(OperationsBase):
                 )
             if nested or connection.in_nested_transaction():
                 raise ValueError(NESTED)
+            self._require_current(connection)
             with dialect.bounded_waits(connection, transaction.seconds, begins=False):
                 transaction.admit(connection)
             if connection.invalidated:  # as the bounds were restored, which is silent about it
                 raise transaction.errors.unanswered("the connection broke after the check", reached=True)
         if session is not None:
             session.expire_all()
+
+    def _require_current(self, connection: Connection) -> None:
+        try:
+            self._marks.require_current(connection)
+        except OSError:
+            connection.invalidate()  # after its rollback the caller gets a connection to the file that is there now
+            raise
 
 
 def _marks_of(engine: Engine, schema: str | None) -> Marks:

@@ -291,5 +291,4 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
 
     def _operate(self, operation: Operation) -> Any:
         with operation.errors, self._engine.connect() as connection:
-            self._marks.leave_others_alone(connection)
-            return operation.work(connection)
+            return self._work(operation, connection)

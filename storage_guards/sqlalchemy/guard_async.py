@@ -311,8 +311,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
 
         def work(connection: Connection) -> Any:
             thread.note(connection)
-            self._marks.leave_others_alone(connection)
-            return operation.work(connection)
+            return self._work(operation, connection)
 
         with operation.errors:
             async with self._engine.connect() as connection:

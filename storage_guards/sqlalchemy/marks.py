@@ -160,6 +160,9 @@ class Marks(ABC):
             connection.invalidate()
             _ = connection.connection
 
+    def require_current(self, connection: Connection) -> None:  # noqa: B027 - a server has no file of the connection's
+        """Raise OSError where the connection's database is not the one that others find: a replaced file of SQLite."""
+
     def commit(self, bounds: Any) -> bool:
         """Commit in another way than the engine does. False: let the engine commit."""
         return False

@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import SQLite
+from fencing.sql.files import require_current
 from storage_guards.continuity import new_id
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
@@ -61,6 +62,9 @@ class SQLiteMarks(Marks):
             except OperationalError:
                 if time.monotonic() > deadline:
                     raise
+
+    def require_current(self, connection: Connection) -> None:
+        require_current(connection)
 
     def locate(self, connection: Connection) -> Located:
         """Return the statements on the table of ``main``, or of the schema that was named.

@@ -79,6 +79,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
                 raise
             if not committed:
                 root.__exit__(None, None, None)
+            marks.require_current(connection)
             self.note_commit()
 
     def admit(self, connection: Connection, bounds: Any = None) -> None:

@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy import create_engine, text
 
-from fencing import FencingError, LeaseLost, NotAcquired, UnclaimedFence
+from fencing import FencingError, LeaseLost, NotAcquired, SQLCoordinator, UnclaimedFence
+from fencing.sql.direct import ConnectionToFile
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
@@ -174,6 +175,54 @@ def test_a_restored_mark_that_is_ahead_of_the_clock(shop: Shop) -> None:
     assert again.fence.number > lease.fence.number + 10**12
     shop.write(again)
     assert shop.release(again)
+
+
+@pytest.mark.parametrize("name", ["sqlite", pytest.param("aiosqlite", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["restored", "deleted"])
+def test_a_file_that_is_replaced_under_a_holder(tmp_path: Path, name: str, is_deleted: bool) -> None:
+    """In WAL mode SQLite goes on in the old file: both holders would stay renewed for ever."""
+    path, kept = tmp_path / "locks.db", tmp_path / "backup.db"
+    driver = DRIVERS[name]
+    side = Side(driver.asynchronous)
+    late, newer = (driver.coordinator(f"sqlite:///{path}", ttl=0.6) for _ in range(2))
+    side.call(side.call(late.acquire, "other", timeout=5).release)
+    writer = sqlite3.connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.close()
+    copy_file(path, kept)
+    lost = side.call(late.acquire, "orders", timeout=5)
+    for end in ("-wal", "-shm", ""):
+        Path(f"{path}{end}").unlink(missing_ok=True)
+    if not is_deleted:
+        kept.rename(path)
+    lease = side.call(newer.acquire, "orders", timeout=5)
+    wait_until(lambda: not lost.held)
+    assert side.call(late.holder, "orders").number == lease.fence.number
+    assert side.call(lease.release)
+    assert side.call(side.call(late.acquire, "orders", timeout=5).release)
+    for coordinator in (late, newer):
+        side.call(coordinator.close)
+
+
+def test_a_file_that_is_replaced_during_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was granted in the old file is no grant."""
+    path, kept = tmp_path / "locks.db", tmp_path / "backup.db"
+    execute = ConnectionToFile.execute
+
+    def execute_and_replace(*args: Any) -> Any:
+        result = execute(*args)
+        if kept.exists():
+            kept.rename(path)
+        return result
+
+    with SQLCoordinator(create_engine(f"sqlite:///{path}")) as coordinator:
+        assert coordinator.acquire("other", timeout=5).release()
+        copy_file(path, kept)
+        monkeypatch.setattr(ConnectionToFile, "execute", execute_and_replace)
+        with coordinator.hold("orders", timeout=5), sqlite3.connect(path) as others:
+            assert others.execute("SELECT token <> '' FROM fencing_locks WHERE resource = 'orders'").fetchall() == [
+                (1,)
+            ]
 
 
 def test_a_claim_that_waits_for_the_mark_does_not_block_the_row_of_the_lock(postgres_url: str) -> None:
