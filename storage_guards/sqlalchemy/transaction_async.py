@@ -41,12 +41,13 @@ class AsyncGuardedBlock:
         def leave(_: Connection) -> None:
             self._manager.__exit__(kind, error, trace)
 
-        async def end() -> None:
-            if error is not None:  # a cancelled statement of the block may still be under way
-                await self._thread.end_statement(self._transaction.seconds)
+        async def end_statement_and_leave() -> None:
+            await self._thread.end_statement(self._transaction.seconds)
             await self._connection.run_sync(leave)
 
-        interruption, failure = await finish_within(end(), self._transaction.seconds, self._hang_up)
+        # After an error a cancelled statement of the block may still be under way.
+        end = self._connection.run_sync(leave) if error is None else end_statement_and_leave()
+        interruption, failure = await finish_within(end, self._transaction.seconds, self._hang_up)
         _drop_cursors(error)
         self._transaction.raise_outcome(interruption, failure, error)
 
