@@ -70,8 +70,8 @@ class Call(NamedTuple):
     def compensation(self) -> Call | None:
         """The call that frees the lock that this one may take.
 
-        It is sent after this call on the same connection, if the caller is cancelled while it waits, or if the last
-        attempt gets no reply. So a lock that was granted meanwhile does not stay until its ttl ends.
+        It is sent after this call on the same connection: see ``must_undo``. So a lock that was granted meanwhile does
+        not stay until its ttl ends. The token is not asked with again: the two may arrive after a repetition.
         """
         if self.token is None or self.form.listener is None:
             return None

@@ -201,8 +201,12 @@ class Connections:
             if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)
         except BaseException as error:
-            is_broken = isinstance(error, BROKEN) and interruption_in(error) is None
-            self._abandon(connection, call, interrupted=not is_broken)
+            interrupted = not isinstance(error, BROKEN) or interruption_in(error) is not None
+            was_sent = not isinstance(error, (NoReply, CoordinatorUnavailable))  # or else there was no connection
+            is_undone = was_sent and must_undo(call, time.monotonic() - started, interrupted=interrupted)
+            self._abandon(connection, call.compensation if is_undone else None, interrupted=interrupted)
+            if is_undone and not interrupted:
+                raise NoReply(error, may_have_run=True, was_undone=True) from error
             raise
         if type(reply) not in call.form.script.replies:
             self._raise_error_reply(connection, call, reply, was_open)
@@ -227,10 +231,10 @@ class Connections:
 
     def _raise_error_reply(self, connection: LazyConnection, call: Call, error: Any, was_open: bool) -> NoReturn:
         if not isinstance(error, RedisError):
-            self._abandon(connection, call, interrupted=False)
+            self._abandon(connection)
             raise not_of_a_script(error)
         if isinstance(error, MAY_BE_ANOTHER) or is_logged_out(error):
-            self._abandon(connection, call, interrupted=False)
+            self._abandon(connection)
             if was_open and is_logged_out(error):
                 raise NoReply(error, may_have_run=False) from error  # the next connection may use new credentials
         else:
@@ -248,12 +252,11 @@ class Connections:
             raise_interruption(error)
             raise map_connect_error(error, self.address) from error
 
-    def _abandon(self, connection: LazyConnection, call: Call, *, interrupted: bool) -> None:
-        """Close a connection without a reply. After an error, the idle ones count as broken too."""
+    def _abandon(self, connection: LazyConnection, undo: Call | None = None, *, interrupted: bool = False) -> None:
+        """Send a compensation, and close the connection. After an error, the idle ones count as broken too."""
         if connection.raw is None:
             return
         sock = quirks.socket_of(connection.raw)
-        undo = call.compensation if must_undo(call, interrupted=interrupted) else None
         if undo is not None and sock is not None:
             try:
                 sock.settimeout(UNDO_SECONDS)

@@ -81,7 +81,7 @@ class AsyncConnections:
             try:
                 return await future
             except asyncio.CancelledError:
-                if must_undo(call, interrupted=True) and connection.open:
+                if must_undo(call, 0.0, interrupted=True) and connection.open:
                     connection.send_undo(call, now, now + seconds)
                 raise
         finally:

@@ -343,6 +343,9 @@ class LoopConnection:
             self._check_at(min(moments if head is None else [*moments, head.stalls_at], default=None))
 
     def _give_up(self, request: Request, now: float) -> None:
-        request.fail(NoReply(redis.TimeoutError(f"no reply within {now - request.sent:.3g} s"), may_have_run=True))
-        if must_undo(request.call, interrupted=False):
+        seconds = now - request.sent
+        is_undone = must_undo(request.call, seconds, interrupted=False)
+        error = redis.TimeoutError(f"no reply within {seconds:.3g} s")
+        request.fail(NoReply(error, may_have_run=True, was_undone=is_undone))
+        if is_undone:
             self.send_undo(request.call, now, now)

@@ -299,10 +299,17 @@ def not_confirmed() -> NoReply:
     return NoReply(redis.ConnectionError("the connection broke before the replicas confirmed"), may_have_run=True)
 
 
-def must_undo(call: Call, *, interrupted: bool) -> bool:
-    """Return whether a call that failed must be followed by its compensation.
+def must_undo(call: Call, seconds: float, *, interrupted: bool) -> bool:
+    """Return whether a call without a reply must be followed by its compensation.
 
-    Only the last attempt and an interrupted one must. Otherwise the plan repeats the call under the same token. A
-    compensation that arrives after the repetition would free the lock that the repetition was granted.
+    Only an interrupted call must, and the last attempt when all of its time is up. Otherwise the plan repeats the call
+    under the same token. A compensation that arrives after the repetition would free the lock that the repetition was
+    granted.
+
+    Args:
+        call: the call.
+        seconds: since it began. It may have ended before its time: by the client's ``socket_timeout``, or a broken
+            connection.
+        interrupted: whether its caller was interrupted.
     """
-    return call.may_take and (call.last_attempt or interrupted)
+    return call.may_take and (interrupted or (call.last_attempt and seconds >= call.timeout))

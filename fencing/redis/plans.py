@@ -163,9 +163,9 @@ class RedisPlans(Backend):
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        args = self._mint_arguments(settings, floor, fence.token)
+        args = self._mint_arguments(settings, floor, fence.token, fence.number)
         answer = yield from self._plan_mint(
-            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas
+            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas, is_given_back=False
         )
         if _kind(answer.value) == b"gone":
             return None
@@ -174,9 +174,11 @@ class RedisPlans(Backend):
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
     ) -> Plan[Grant | None]:
-        args = self._mint_arguments(settings, floor)
+        args = self._mint_arguments(settings, floor, holder.digest)
         keys = (keys_of(resource).forced,)
         answer = yield from self._plan_mint(FORCE_RELEASE, token, args, resource, settings, deadline, keys)
+        if _kind(answer.value) == b"gone":
+            return None
         return _grant(answer.value, resource, token, settings, answer.sent_at)
 
     def plan_renew(
@@ -254,6 +256,7 @@ class RedisPlans(Backend):
             number=_number(reply, 3) if ours else None,
             held_for=_number(reply, 2) / 1000 if ours else None,
             remaining=_number(reply, 1) / 1000 if _number(reply, 1) >= 0 else None,
+            digest=_text(reply, 5),
         )
 
     def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
@@ -280,16 +283,16 @@ class RedisPlans(Backend):
             reply = (yield from self._plan_call(call, pattern.text, settings, deadline)).value
             slot = end = ""
         found = []
-        for i in range(1, len(reply), 5):
+        for i in range(1, len(reply), 6):
             resource = _text(reply, i)
             remaining = _number(reply, i + 1) / 1000 if _number(reply, i + 1) >= 0 else None
             held_for, number, owner = _number(reply, i + 2) / 1000, _number(reply, i + 3), _text(reply, i + 4)
             if pattern.matches(resource):
-                found.append((resource, Holder(owner, number, held_for, remaining)))
+                found.append((resource, Holder(owner, number, held_for, remaining, _text(reply, i + 5))))
         following = _text(reply, 0)
         return found, end if following == "0" else f"{following} {slot}".rstrip()
 
-    def _mint_arguments(self, settings: Settings, floor: int, *more: str) -> Arguments:
+    def _mint_arguments(self, settings: Settings, floor: int, *more: str | int) -> Arguments:
         """Return the arguments of REMINT and FORCE_RELEASE after the token."""
         return (settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), *more)
 
@@ -303,11 +306,12 @@ class RedisPlans(Backend):
         deadline: float,
         more_keys: tuple[str, ...] = (),
         replicas: int = 0,
+        is_given_back: bool = True,
     ) -> Plan[Answer]:
         names = keys_of(resource)
         keys = (names.lock, names.holder, names.counter, *more_keys)
         call = Call(form_of(script, keys, args, "", token_size=size_of(token)), token)
-        return self._plan_call(call, resource, settings, deadline, replicas=replicas)
+        return self._plan_call(call, resource, settings, deadline, replicas=replicas, is_given_back=is_given_back)
 
     def _plan_call(
         self,
@@ -317,19 +321,21 @@ class RedisPlans(Backend):
         deadline: float,
         failure: NoReply | None = None,
         replicas: int = 0,
+        is_given_back: bool = True,
     ) -> Plan[Answer]:
         """Run a script until there is an answer. Every script is idempotent for its token, so it can be repeated.
 
         Args:
             failure: of the first attempt, if it was made already.
             replicas: how many replicas must have what it wrote.
+            is_given_back: whether the lock that it may have taken is given back if there is no answer.
         """
 
         def attempt(timeout: float, last: bool) -> Call | Replicated:
-            made = call._replace(timeout=timeout, last_attempt=last)
+            made = call._replace(timeout=timeout, last_attempt=last and is_given_back)
             return Replicated(made, replicas) if replicas else made
 
-        token = call.token if call.may_take else None
+        token = call.token if call.may_take and is_given_back else None
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=token, failure=failure)
 
     def _plan_enlist(

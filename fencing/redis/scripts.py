@@ -42,10 +42,10 @@ def command_of(*words: str, replies: tuple[type, ...]) -> Script:
 
 
 ACQUIRE = load("acquire_free", "common", "queue", "acquire", replies=(bytes, list))
-RENEW = load("renew", replies=(bytes,))
+RENEW = load("renew_one", "grant", "renew", replies=(bytes,))
 RELEASE = load("release_alone", "common", "queue", "release", replies=(int,))
 RELEASE_SEVERAL = load("common", "queue", "release_several", replies=(bytes,))
-REMINT = load("common", "remint", replies=(bytes, list))
+REMINT = load("common", "grant", "remint", replies=(bytes, list))
 HOLDER = load("common", "holder", replies=(list,))
 HOLDERS = load("common", "holders", replies=(list,))
 FORCED_BY = load("forced_by", replies=(bytes,))

@@ -6,6 +6,7 @@ compares it with real servers, reply by reply and key by key.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -275,7 +276,7 @@ class SimulatedRedis:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return number
-        elif holder != args[5]:
+        elif holder != args[5] or not _is_of_grant(self.get(keys[1]), args[5], args[6]):
             return (b"gone",)
         return self._mint(keys, args)
 
@@ -285,8 +286,10 @@ class SimulatedRedis:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return number
+        elif former is None or _digest_of(former) != args[5]:
+            return (b"gone",)
         reply = self._mint(keys, args)
-        if former is not None and isinstance(reply, bytes):
+        if isinstance(reply, bytes):
             self.set(keys[3], former + b" " + args[2], px=b"60000")
         return reply
 
@@ -306,12 +309,12 @@ class SimulatedRedis:
         for i in range(len(keys) // 2):
             lock, holder, token, number = keys[2 * i], keys[2 * i + 1], args[2 * i + 1], args[2 * i + 2]
             if self._read(lock) == token:
-                record = self._read(holder)
-                own = number + b" " + token + b" "
-                is_own = record is None or record.startswith(own) or b" " + token + b" " not in record
-                results.append(b"r" if is_own else b"o")
-                self.pexpire(lock, args[0])
-                self.pexpire(holder, args[0])
+                if _is_of_grant(self._read(holder), token, number):
+                    results.append(b"r")
+                    self.pexpire(lock, args[0])
+                    self.pexpire(holder, args[0])
+                else:
+                    results.append(b"o")
             else:
                 results.append(b"g")
         return b"".join(results)
@@ -353,7 +356,7 @@ class SimulatedRedis:
         held = -1
         if granted is not None:
             held = math.floor((float(self.clock_us) - float(granted)) / 1000)
-        return b"held", self.pttl(keys[0]), held, number or b"", owner or b""
+        return b"held", self.pttl(keys[0]), held, number or b"", owner or b"", _digest_of(token)
 
     # queue.lua
 
@@ -488,6 +491,16 @@ class SimulatedRedis:
 
 def _floors(args: Sequence[bytes]) -> tuple[float, bytes]:
     return (float(args[3]), args[4]) if len(args) > 3 else (0.0, b"1")
+
+
+def _is_of_grant(record: bytes | None, token: bytes, number: bytes) -> bool:
+    if record is None or record.startswith(number + b" " + token + b" "):
+        return True
+    return not record.startswith(b"offer ") and b" " + token + b" " not in record
+
+
+def _digest_of(token: bytes) -> bytes:
+    return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16].encode()
 
 
 def kind_of(reply: Reply) -> bytes:

@@ -25,6 +25,9 @@ local function record_of(holder_key, token)
   return number, granted, owner
 end
 
+-- Returns what stands for a token where the token itself is not told: see kernel/fence.py.
+local function digest_of(token) return string.sub(redis.sha1hex(token), 1, 16) end
+
 -- Returns the next number, and the counter; or nil and the reply that refuses. Writes nothing.
 local function check_mint(counter_key, floor, clock_floor, clock)
   local counter = redis.call('GET', counter_key) or '0'

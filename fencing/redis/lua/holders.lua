@@ -1,6 +1,7 @@
 -- Describes the holders of a page of locks, without their tokens. Locks of other libraries have no record, and are not listed.
 -- ARGV: 1 cursor of SCAN, 2 pattern of holder records, 3 how many keys SCAN looks at
--- Returns: {next cursor, then for each lock: its name, ms until it frees itself, or -1, ms since the grant, number, owner label}
+-- Returns: {next cursor, then for each lock: its name, ms until it frees itself, or -1, ms since the grant, number, owner label,
+--          digest of the token}
 
 local found = redis.call('SCAN', ARGV[1], 'MATCH', ARGV[2], 'COUNT', ARGV[3])
 local reply = {found[1]}
@@ -16,6 +17,7 @@ for _, key in ipairs(found[2]) do
     reply[#reply + 1] = math.floor((now - tonumber(granted)) / 1000)
     reply[#reply + 1] = number
     reply[#reply + 1] = owner
+    reply[#reply + 1] = digest_of(token)
   end
 end
 return reply

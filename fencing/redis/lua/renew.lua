@@ -1,20 +1,8 @@
 -- Gives each lock its full ttl again, if its token still holds it. Never takes a lock that is gone. Never changes a fence.
 -- KEYS: lock 1, holder record 1, lock 2, holder record 2 … (at most 200 in all, so that one call is short)
 -- ARGV: 1 ttl in ms, 2 token of lock 1, 3 number of lock 1, 4 token of lock 2, 5 number of lock 2 …
--- Returns: one character per lock: 'r' renewed, also where its record is lost; 'g' gone; 'o': the record has another number,
---          so the fence was forged around a token
-
-local call = redis.call
-
--- One lock, as mostly in a Cluster, where a call has one slot. It comes before the function, because making that takes time.
-if #KEYS == 2 and redis.pcall('GET', KEYS[1]) == ARGV[2] then
-  local record, own = redis.pcall('GET', KEYS[2]), ARGV[3] .. ' ' .. ARGV[2] .. ' '
-  if type(record) == 'string' and string.sub(record, 1, #own) == own then
-    call('PEXPIRE', KEYS[1], ARGV[1])
-    call('PEXPIRE', KEYS[2], ARGV[1])
-    return 'r'
-  end
-end
+-- Returns: one character per lock: 'r' renewed, also where its record is lost; 'g' gone; 'o': the grant with this number has
+--          ended, and a late request of its token has taken the lock again, or was offered it; or the fence was forged
 
 -- Returns the value of a key; false where it has none, or is of another type: then it is no lock, and no record, of ours.
 local function read(key)
@@ -29,12 +17,12 @@ for i = 1, #KEYS / 2 do
   local lock, holder, token, number = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i], ARGV[2 * i + 1]
   results[i] = 'g'
   if read(lock) == token then
-    local record = read(holder)
-    local own = number .. ' ' .. token .. ' '
-    local is_own = not record or string.sub(record, 1, #own) == own or not string.find(record, ' ' .. token .. ' ', 1, true)
-    results[i] = is_own and 'r' or 'o'
-    call('PEXPIRE', lock, ARGV[1])
-    call('PEXPIRE', holder, ARGV[1])
+    results[i] = 'o'
+    if is_of_grant(read(holder), token, number) then
+      results[i] = 'r'
+      call('PEXPIRE', lock, ARGV[1])
+      call('PEXPIRE', holder, ARGV[1])
+    end
   end
 end
 return table.concat(results)
