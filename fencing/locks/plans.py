@@ -395,10 +395,9 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
         taking.token = token = backend.adoptions.pop(adopted, None) or new_token()
         try:
             grant = yield from backend.plan_remint(fence, token, settings, floor=0, deadline=deadline)
-        except FencingError as error:
+        except CoordinatorUnavailable:
             taking.over()
-            if isinstance(error, CoordinatorUnavailable):
-                remember_adoption(backend, adopted, token)
+            remember_adoption(backend, adopted, token)
             raise
         if grant is None:
             taking.over()
@@ -479,7 +478,7 @@ def _plan_force(
                 reply = yield from backend.plan_force(
                     resource, token, settings, floor=0, deadline=deadline, holder=former
                 )
-        except FencingError:
+        except CoordinatorUnavailable:
             taking.over()  # what may have run is given back in the background
             raise
         if isinstance(reply, Grant):

@@ -205,7 +205,7 @@ class Connections:
             was_sent = not isinstance(error, (NoReply, CoordinatorUnavailable))  # or else there was no connection
             is_undone = was_sent and must_undo(call, time.monotonic() - started, interrupted=interrupted)
             self._abandon(connection, call.compensation if is_undone else None, interrupted=interrupted)
-            if is_undone and not interrupted:
+            if is_undone and not interrupted and isinstance(error, Exception):
                 raise NoReply(error, may_have_run=True, was_undone=True) from error
             raise
         if type(reply) not in call.form.script.replies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired,
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.retry import NoReply
 from fencing.locks import backend, plans
-from fencing.locks.backend import Holder, Taken
+from fencing.locks.backend import Holder, Taken, Undecided
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call, release_call
@@ -109,6 +109,7 @@ GRANTED = b"7"
 RELEASED = 1
 NOT_HELD = 0
 GONE = [b"gone"]
+HELD_BY_ME = [b"held", 500, 250, b"7", b"me", b"5eed"]
 
 
 # The Redis plans
@@ -198,10 +199,8 @@ def test_replies_are_read(steps: Stepper) -> None:
     )
     holder = steps.redis.plan_holder
     assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"free"]) is None
-    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", 500, 250, b"7", b"me"]) == Holder(
-        "me", 7, 0.25, 0.5
-    )
-    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", -1, -1, b"", b""]) == Holder(
+    assert steps.run(holder("r", SETTINGS, deadline=deadline), HELD_BY_ME) == Holder("me", 7, 0.25, 0.5)
+    assert steps.run(holder("r", SETTINGS, deadline=deadline), [b"held", -1, -1, b"", b"", b"5eed"]) == Holder(
         None, None, None, None
     )
 
@@ -248,7 +247,7 @@ def test_a_refused_claim_is_repaired_by_a_new_fence_above_the_mark(steps: Steppe
     assert steps.asked() == ["acquire", "Claim", "remint", "Claim"]
     acquire, _, remint, claim = steps.effects
     assert remint.args[3] == 500
-    assert remint.args[-1] == acquire.args[0], "only while the lock still holds my token"
+    assert remint.args[-2:] == (acquire.args[0], 7), "only while the lock is still held by my token and number"
     assert remint.args[0] != acquire.args[0], "under a new token: the same one would get the same number"
     assert claim.fences[0] == grant.fence == Fence("r", 501, remint.args[0])
 
@@ -429,10 +428,11 @@ def test_trying_once_makes_one_request(steps: Stepper) -> None:
 
 def test_force_release_claims_before_it_frees(steps: Stepper) -> None:
     plan = plans.force_release(steps.redis, "r", settings(GUARD))
-    result = steps.run(plan, [b"held", 500, 250, b"7", b"stuck"], b"8", None, RELEASED)
+    result = steps.run(plan, HELD_BY_ME, b"8", None, RELEASED)
     assert steps.asked() == ["holder", "force_release", "Claim", "release"]
     assert result.fenced
-    assert result.holder.owner == "stuck"
+    assert result.holder.owner == "me"
+    assert steps.effects[1].args[-1] == "5eed", "only from the token that was read"
     assert result.fence.number == 8
 
 
@@ -440,7 +440,7 @@ def test_adopting_takes_the_lock_over_under_a_fence_of_its_own(steps: Stepper) -
     fence = Fence("r", 7, "t" * 22)
     holding = steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), b"8", None)
     assert steps.asked() == ["remint", "Claim"]
-    assert steps.effects[0].args[-1] == fence.token, "only while the lock holds the detached token"
+    assert steps.effects[0].args[-2:] == (fence.token, 7), "only while the detached fence holds the lock"
     assert holding.fence == Fence("r", 8, steps.effects[0].args[0])
     with pytest.raises(LeaseLost) as caught:
         steps.run(plans.adopt(steps.redis, fence, settings(GUARD)), GONE)
@@ -474,6 +474,171 @@ def test_the_superseded_error_has_the_time_waited(steps: Stepper) -> None:
     with pytest.raises(NotAcquired) as caught:
         steps.run(plans.acquire(steps.redis, "r", settings(GUARD), 60.0), *answers, RELEASED)
     assert caught.value.waited == pytest.approx(0.5)
+
+
+# A token is not asked with again behind its release
+
+
+def calls_of(steps: Stepper, script: str) -> list[Call]:
+    return [effect for effect in steps.effects if isinstance(effect, Call) and effect.script.name == script]
+
+
+def given_back(steps: Stepper) -> list[str]:
+    """The tokens that are given back in the background, from now on."""
+    tokens: list[str] = []
+    steps.redis.give_back_later = lambda fence, settings: tokens.append(fence.token)  # type: ignore[method-assign]
+    return tokens
+
+
+@pytest.mark.parametrize("queues", [False, True])
+def test_a_request_is_not_repeated_behind_its_release(steps: Stepper, queues: bool) -> None:
+    steps.redis.is_waited_for = lambda resource: queues  # type: ignore[method-assign]
+    tokens = given_back(steps)
+    undone = NoReply(ConnectionError("cut"), may_have_run=True, was_undone=True)
+    with pytest.raises(CoordinatorUnavailable):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), no_reply(), (0.5, undone))
+    asked = calls_of(steps, "acquire")
+    assert len(asked) == 2, "there was time for more"
+    assert tokens == [asked[0].token], "the release behind it may be lost"
+
+
+def test_a_remint_without_an_answer_is_not_released(steps: Stepper) -> None:
+    tokens = given_back(steps)
+    plan = steps.redis.plan_remint(HELD.fence, "n" * 22, SETTINGS, floor=0, deadline=1000 + 2 * 10 / 3)
+    with pytest.raises(CoordinatorUnavailable):
+        steps.run(plan, *[(10 / 3, no_reply())] * 2)
+    assert [call.last_attempt for call in calls_of(steps, "remint")] == [False, False]
+    assert tokens == []
+
+
+def test_a_repair_without_an_answer_gives_back_both_tokens(steps: Stepper) -> None:
+    plan = plans.acquire(steps.redis, "r", settings(GUARD), 5.0)
+    with pytest.raises(CoordinatorUnavailable):
+        steps.run(plan, GRANTED, stale(500), (5.0, no_reply()), RELEASED, NOT_HELD)
+    [acquire], [remint] = calls_of(steps, "acquire"), calls_of(steps, "remint")
+    assert [call.token for call in calls_of(steps, "release")] == [acquire.token, remint.token], "the old one first"
+
+
+def test_an_adoption_without_an_answer_frees_nothing_and_is_repeated_with_its_token(steps: Stepper) -> None:
+    fence, chosen, tokens = Fence("r", 7, "t" * 22), settings(GUARD), given_back(steps)
+    for _ in range(2):
+        with pytest.raises(CoordinatorUnavailable):
+            steps.run(plans.adopt(steps.redis, fence, chosen), (chosen.request_seconds, no_reply()))
+    holding = steps.run(plans.adopt(steps.redis, fence, chosen), b"8", None)
+    assert {call.token for call in calls_of(steps, "remint")} == {holding.fence.token}
+    assert calls_of(steps, "release") == []
+    assert tokens == []
+    with pytest.raises(LeaseLost):
+        steps.run(plans.adopt(steps.redis, fence, chosen), GONE)
+    assert calls_of(steps, "remint")[-1].token != holding.fence.token, "it was adopted already"
+
+
+def test_an_adoption_that_is_interrupted_is_given_back(steps: Stepper) -> None:
+    fence, chosen = Fence("r", 7, "t" * 22), settings(GUARD)
+    with pytest.raises(KeyboardInterrupt):
+        steps.run(plans.adopt(steps.redis, fence, chosen), KeyboardInterrupt(), RELEASED)
+    with pytest.raises(LeaseLost):
+        steps.run(plans.adopt(steps.redis, fence, chosen), GONE)
+    [first, second], [release] = calls_of(steps, "remint"), calls_of(steps, "release")
+    assert release.token == first.token != second.token
+
+
+@pytest.mark.parametrize("operation", ["adopt", "force_release"])
+def test_what_too_few_replicas_have_is_given_back(steps: Stepper, operation: str) -> None:
+    unreplicated = NotAcquired(resource="r", reason="unreplicated", waited=1.0, replicas=0)
+    if operation == "adopt":
+        plan: Plan[Any] = plans.adopt(steps.redis, Fence("r", 7, "t" * 22), SETTINGS)
+    else:
+        plan = plans.force_release(steps.redis, "r", SETTINGS)
+    answers = [] if operation == "adopt" else [[b"free"]]
+    with pytest.raises(NotAcquired):
+        steps.run(plan, *answers, unreplicated, RELEASED)
+    *_, asked, released = steps.effects
+    assert asked.token == released.token
+    assert released.script.name == "release"
+
+
+def test_few_adoptions_without_an_answer_are_remembered(steps: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MOST_ADOPTIONS", 2)
+    for number in (1, 2, 3):
+        plans.remember_adoption(steps.redis, (1, Fence("r", number, "t" * 22)), f"token {number}")
+    assert list(steps.redis.adoptions.values()) == ["token 2", "token 3"]
+
+
+class Answering(WithoutQueue):
+    """A coordinator whose answers the test gives. They are a third of a second apart."""
+
+    def answer(self, *replies: Any) -> Any:
+        self.replies, self.tokens = list(replies), list[str]()
+        return self
+
+    def plan_acquire(self, resource: str, token: str, *_: Any, **__: Any) -> Plan[Any]:
+        self.tokens.append(token)
+        yield Sleep(1 / 3)
+        return Grant(Fence(resource, 8, token), math.inf) if not self.replies else self.replies.pop(0)
+
+
+UNDECIDED = Undecided(CoordinatorUnavailable("undecided", resource="r"), 0.5)
+
+
+def test_an_undecided_request_is_made_again_with_a_new_token() -> None:
+    steps = Stepper(Answering)
+    backend = cast(Answering, steps.redis).answer(UNDECIDED, UNDECIDED)
+    holding = steps.run(plans.acquire(backend, "r", SETTINGS, 5.0))
+    assert len(set(backend.tokens)) == 3
+    assert holding.fence.token == backend.tokens[-1]
+    assert steps.slept()[1::2] == [0.5, 0.5], "the pause that the backend names"
+
+
+def test_requests_that_stay_undecided_end_in_their_error_at_the_deadline_of_one_request() -> None:
+    steps = Stepper(Answering)
+    backend = cast(Answering, steps.redis).answer(*[UNDECIDED] * 100)
+    with pytest.raises(CoordinatorUnavailable, match="undecided"):
+        steps.run(plans.acquire(backend, "r", SETTINGS, math.inf))
+    assert steps.now == pytest.approx(1000 + SETTINGS.request_seconds, abs=0.4)
+
+
+def test_a_poll_has_a_new_token_only_behind_a_release() -> None:
+    steps = Stepper(Answering)
+    backend = cast(Answering, steps.redis)
+    backend.answer(Taken(9.0, "them"), Taken(9.0, "them", was_undone=True), Taken(9.0, "them"))
+    steps.run(plans.acquire(backend, "r", SETTINGS, 5.0))
+    first, second, third, fourth = backend.tokens
+    assert first == second != third == fourth
+
+
+# Forced release
+
+
+def test_a_forced_release_names_the_holder_that_was_read_just_before(steps: Stepper) -> None:
+    other = [*HELD_BY_ME[:3], b"9", b"another", b"07he"]
+    plan = plans.force_release(steps.redis, "r", SETTINGS)
+    result = steps.run(plan, HELD_BY_ME, GONE, [b"free"], [b"taken", 9000, b"another"], other, b"10", RELEASED)
+    assert result.holder == Holder("another", 9, 0.25, 0.5)
+    first, second = calls_of(steps, "force_release")
+    assert [first.args[-1], second.args[-1]] == ["5eed", "07he"]
+    assert len({first.token, second.token, calls_of(steps, "acquire")[0].token}) == 3
+    assert calls_of(steps, "release")[0].token == second.token
+
+
+def test_a_forced_release_of_a_grant_that_has_ended_does_nothing(steps: Stepper) -> None:
+    for answer in ([b"free"], [*HELD_BY_ME[:3], b"9", b"another", b"07he"]):
+        assert steps.run(plans.force_release(steps.redis, "r", SETTINGS, 7), answer) is None
+    assert steps.run(plans.force_release(steps.redis, "r", SETTINGS, 7), HELD_BY_ME, GONE, [b"free"]) is None
+    assert len(calls_of(steps, "force_release")) == 1
+
+
+def test_a_forced_release_of_a_lock_that_keeps_changing_hands_gives_up(steps: Stepper) -> None:
+    steps.otherwise = GONE
+    steps.redis.plan_holder = lambda *_, **__: plan_described()  # type: ignore[method-assign]
+    with pytest.raises(CoordinatorUnavailable, match="changing hands"):
+        steps.run(plans.force_release(steps.redis, "r", SETTINGS))
+    assert steps.now == pytest.approx(1000 + SETTINGS.request_seconds, abs=0.01)
+
+
+def plan_described() -> Plan[Holder]:
+    yield Sleep(0.01)
+    return Holder("me", 7, 0.25, 0.5, digest="5eed")
 
 
 # Renewal in batches
