@@ -18,7 +18,7 @@ class Form(NamedTuple):
     """A call of which only the token is missing, which is the first argument: the bytes around it are packed.
 
     ``listener`` is that of the waiter for whom the call may take the lock; empty: nobody waits; None: the call takes no
-    lock.
+    lock, or its caller gives it back: a remint is repeated with the same token, also after an interruption.
     """
 
     script: Script
@@ -63,7 +63,7 @@ class Call(NamedTuple):
 
     @property
     def may_take(self) -> bool:
-        """Whether the call may take the lock, which is its first key."""
+        """Whether the call may take the lock, which is its first key, and is followed by its compensation."""
         return self.form.listener is not None
 
     @property

@@ -165,7 +165,7 @@ class RedisPlans(Backend):
     ) -> Plan[Grant | None]:
         args = self._mint_arguments(settings, floor, fence.token, fence.number)
         answer = yield from self._plan_mint(
-            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas, is_given_back=False
+            REMINT, token, args, fence.resource, settings, deadline, replicas=self.replicas, may_take=False
         )
         if _kind(answer.value) == b"gone":
             return None
@@ -306,12 +306,13 @@ class RedisPlans(Backend):
         deadline: float,
         more_keys: tuple[str, ...] = (),
         replicas: int = 0,
-        is_given_back: bool = True,
+        may_take: bool = True,
     ) -> Plan[Answer]:
+        """Run a script that mints; ``may_take``: whether the lock is given back if there is no answer."""
         names = keys_of(resource)
         keys = (names.lock, names.holder, names.counter, *more_keys)
-        call = Call(form_of(script, keys, args, "", token_size=size_of(token)), token)
-        return self._plan_call(call, resource, settings, deadline, replicas=replicas, is_given_back=is_given_back)
+        call = Call(form_of(script, keys, args, "" if may_take else None, token_size=size_of(token)), token)
+        return self._plan_call(call, resource, settings, deadline, replicas=replicas)
 
     def _plan_call(
         self,
@@ -321,21 +322,19 @@ class RedisPlans(Backend):
         deadline: float,
         failure: NoReply | None = None,
         replicas: int = 0,
-        is_given_back: bool = True,
     ) -> Plan[Answer]:
         """Run a script until there is an answer. Every script is idempotent for its token, so it can be repeated.
 
         Args:
             failure: of the first attempt, if it was made already.
             replicas: how many replicas must have what it wrote.
-            is_given_back: whether the lock that it may have taken is given back if there is no answer.
         """
 
         def attempt(timeout: float, last: bool) -> Call | Replicated:
-            made = call._replace(timeout=timeout, last_attempt=last and is_given_back)
+            made = call._replace(timeout=timeout, last_attempt=last)
             return Replicated(made, replicas) if replicas else made
 
-        token = call.token if call.may_take and is_given_back else None
+        token = call.token if call.may_take else None
         return self.plan_until_answered(attempt, about, settings, deadline, may_take=token, failure=failure)
 
     def _plan_enlist(

@@ -507,7 +507,7 @@ def test_a_remint_without_an_answer_is_not_released(steps: Stepper) -> None:
     plan = steps.redis.plan_remint(HELD.fence, "n" * 22, SETTINGS, floor=0, deadline=1000 + 2 * 10 / 3)
     with pytest.raises(CoordinatorUnavailable):
         steps.run(plan, *[(10 / 3, no_reply())] * 2)
-    assert [call.last_attempt for call in calls_of(steps, "remint")] == [False, False]
+    assert [call.compensation for call in calls_of(steps, "remint")] == [None, None], "also after an interruption"
     assert tokens == []
 
 

@@ -6,6 +6,7 @@ with again behind it: it would free what the repetition was granted.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -25,7 +26,7 @@ from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory
 from tests.support.redis_requests import asks_for
-from tests.support.servers import Proxy
+from tests.support.servers import Loss, Proxy
 from tests.support.sides import Side
 from tests.support.waiters import Queue, Waiter
 
@@ -53,7 +54,7 @@ class Network:
         self.coordinator.clock = lambda: now() + self._skipped  # of the plans; that of the waits is the real one
         side.call(side.call(self.coordinator.acquire, "r", timeout=10).release)  # a connection is open
 
-    def keep(self, script: Script, *, seconds: float = 0.0, words: int = 0) -> None:
+    def keep(self, script: Script, *, seconds: float = 0.0, words: int = 0) -> Loss:
         """Keep the next request that runs the script, and let time pass.
 
         Args:
@@ -68,7 +69,7 @@ class Network:
             self._skipped += seconds
             return True
 
-        self.proxy.stall_connection_when(matches)
+        return self.proxy.stall_connection_when(matches)
 
     @contextmanager
     def delivered(self, count: int = 1) -> Iterator[None]:
@@ -199,6 +200,31 @@ def test_an_adoption_without_an_answer_frees_nothing_and_is_repeated(side: Side,
     assert held_by(network, lease)
     assert lost == "request" or held == lease.fence.token.encode(), "the same adoption, answered now"
     assert side.call(lease.release) is True
+
+
+@pytest.mark.parametrize("side", ["async"], indirect=True)
+def test_a_cancelled_reclaim_is_continued(side: Side, network: Network) -> None:
+    """It asks again under the same token. So nothing may come behind the remint that was cancelled."""
+    guard = AsyncMemoryGuard()
+    first = side.call(network.coordinator.lock("r", guards=[guard]).acquire, timeout=8)
+    lease = side.call(first.reclaim)  # so that the server knows the script
+    kept = network.keep(REMINT)
+
+    async def cancel() -> None:
+        task = asyncio.create_task(lease.reclaim())
+        while not kept.fired:  # noqa: ASYNC110 - the proxy runs in a thread
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        network.proxy.restore()
+
+    side.call(cancel)
+    newest = side.call(lease.reclaim)
+    assert newest.fence.number > lease.fence.number
+    side.call(newest.renew)
+    assert held_by(network, newest)
+    assert side.call(newest.release) is True
 
 
 def test_a_forced_release_that_arrives_late_takes_the_lock_from_nobody_else(side: Side, network: Network) -> None:
