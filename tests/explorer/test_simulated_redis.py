@@ -12,6 +12,7 @@ import pytest
 import redis
 
 from examples.servers import RedisServer
+from fencing.kernel.fence import digest_of
 from fencing.redis import scripts as redis_scripts
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import Script
@@ -215,10 +216,10 @@ def _without_tickets(value: Value) -> object:
 def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tuple[list[str], list[str | int]]:
     keys = keys_of(chance.choice(RESOURCES))
     token, ttl = chance.choice(TOKENS), chance.choice(TTLS)
+    records = [str(each.value, "utf-8") for each in before.entries if isinstance(each.value, bytes)]
+    numbers: list[str | int] = [5, 7, *(record.split(" ")[0] for record in records)]
     if script == "renew":
         many = [keys_of(chance.choice(RESOURCES)) for _ in range(chance.randint(1, 3))]
-        records = [str(each.value, "utf-8") for each in before.entries if isinstance(each.value, bytes)]
-        numbers: list[str | int] = [5, 7, *(record.split(" ")[0] for record in records)]
         pairs: list[str | int] = [value for _ in many for value in (chance.choice(TOKENS), chance.choice(numbers))]
         return [key for its in many for key in (its.lock, its.holder)], [chance.choice(TTLS[1:]), *pairs]
     listener = chance.choice(["", *LISTENERS, *LISTENERS])
@@ -235,12 +236,13 @@ def random_arguments(chance: random.Random, script: str, before: Snapshot) -> tu
     floor = chance.choice(NUMBERS) if chance.random() < 0.2 else chance.randint(0, 100)
     args = [token, ttl, chance.choice(OWNERS), floor, chance.choice("0001")]
     if script == "remint":
-        args.append(chance.choice(TOKENS))
+        args += [chance.choice(TOKENS), chance.choice(numbers)]
     if script == "acquire":
         ticket = chance.choice(["", "", "1000", str(chance.randint(1, 10**16))])
         args = [*args, listener, ticket] if listener or ttl == "" or chance.random() < 0.3 else args[:3]
         return [keys.lock, keys.holder, keys.counter, keys.queue, keys.listeners], args
     if script == "force_release":
+        args.append(digest_of(chance.choice(TOKENS)))
         return [keys.lock, keys.holder, keys.counter, keys.forced], args
     return [keys.lock, keys.holder, keys.counter], args
 
