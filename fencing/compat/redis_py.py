@@ -93,7 +93,8 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
             sleep: seconds between two tries, as for the class.
             blocking: whether to wait.
             blocking_timeout: seconds to wait, claims included; None waits for ever.
-            token: a token of your own, as in redis-py. The lock then has no fence, no lease and no queue.
+            token: a token of your own, as in redis-py. The lock then has no fence, no lease and no queue. Use another
+                one after an error: requests under the old one may still arrive.
 
         Returns:
             Whether the lock was acquired.
@@ -158,6 +159,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
         """Set the ttl of the lock. ``extend`` and ``reacquire`` call this."""
         lease = self._held()[1]
         if lease is None:
+            self._check_not_asked()
             super().register_scripts()
             return super().do_extend(additional_time, replace_ttl)
         try:
@@ -168,6 +170,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
     def do_reacquire(self) -> Literal[True]:
         """Give the lock its full timeout again."""
         if self._held()[1] is None:
+            self._check_not_asked()
             super().register_scripts()
             return super().do_reacquire()
         return self.do_extend(self.timeout, True)

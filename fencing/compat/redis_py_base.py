@@ -57,6 +57,7 @@ FROM_LEASE = FromLease(b"of the lease")
 class _Local(threading.local):
     token: bytes | None = None
     lease: Any = None
+    asked: bytes | None = None  # a token of the caller's own whose release got no answer
 
 
 Held = tuple[Any, Any]
@@ -103,7 +104,7 @@ class RedisPyLockBase:
     def _prepare(self, guards: Iterable[Any], renew: bool, raise_on_release_error: bool) -> None:
         asynchronous = issubclass(self._lease_class, AsyncLease)
         self.raise_on_release_error = raise_on_release_error
-        self.local = _Local() if self.thread_local else SimpleNamespace(token=None, lease=None)
+        self.local = _Local() if self.thread_local else SimpleNamespace(token=None, lease=None, asked=None)
         self._resource = check_resource(_text_of(self._encode(self.name), "the name of a lock"))
         self._guards = check_guards(guards, asynchronous=asynchronous)
         self._renew = check_flag(renew, "renew")
@@ -184,13 +185,20 @@ class RedisPyLockBase:
         held = token, _ = self._held()
         if token is None:
             raise _named(LockError(NOT_HELD), self._resource)
-        self.local.token = self.local.lease = None
+        self.local.token = self.local.lease = self.local.asked = None
         return held
 
     def _put_back(self, held: Held) -> None:
         """Restore what is held, because its release was not confirmed."""
         if self.local.token is None:
             self.local.token, self.local.lease = held
+            self.local.asked = self.local.token
+
+    def _check_not_asked(self) -> None:
+        """Raise if a release of the caller's own token got no answer: it may arrive after an extension."""
+        if self.local.token is not None and self.local.token == self.local.asked:
+            text = "Cannot extend a lock whose release got no answer; release it again"
+            raise _named(LockNotOwnedError(text), self._resource)
 
     def _plan_release_token(self, token: Any) -> Plan[bool]:
         text = token if isinstance(token, str) else _text_of(token, "a token")

@@ -121,6 +121,8 @@ def test_a_release_without_an_answer_can_be_repeated(
     assert isinstance(error, CoordinatorUnavailable)
     locks.expect(redis.ConnectionError, held.extend, 1)
     locks.expect(LeaseLost, leased.extend, 1)
+    for renew in (partial(own.extend, 1), own.reacquire):
+        locks.expect(LockNotOwnedError, renew)
     through.restore()
     for lock in (own, leased, held):
         locks.call(lock.release)
