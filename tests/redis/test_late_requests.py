@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from examples.servers import RedisCluster, RedisServer, SentinelServers
-from fencing import CoordinatorUnavailable, Fence
+from fencing import CoordinatorUnavailable, Fence, LeaseLost
 from fencing.kernel.process import now
 from fencing.locks.plans import new_token
+from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulk
 from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, RELEASE, REMINT, Script
 from storage_guards import AsyncMemoryGuard, MemoryGuard
@@ -49,6 +50,8 @@ class Network:
     def __init__(self, side: Side, server: RedisServer, proxy: Proxy, client: Any, **options: Any) -> None:
         self._side, self.server, self.proxy = side, server, proxy
         self.direct: Any = server.client()
+        for script in (ACQUIRE, REMINT, FORCE_RELEASE):
+            self.direct.script_load(script.text)  # so that the first request runs it
         self.coordinator = side.coordinator(client, ttl=TTL, renew=False, **options)
         self._skipped = 0.0
         self.coordinator.clock = lambda: now() + self._skipped  # of the plans; that of the waits is the real one
@@ -206,8 +209,7 @@ def test_an_adoption_without_an_answer_frees_nothing_and_is_repeated(side: Side,
 def test_a_cancelled_reclaim_is_continued(side: Side, network: Network) -> None:
     """It asks again under the same token. So nothing may come behind the remint that was cancelled."""
     guard = AsyncMemoryGuard()
-    first = side.call(network.coordinator.lock("r", guards=[guard]).acquire, timeout=8)
-    lease = side.call(first.reclaim)  # so that the server knows the script
+    lease = side.call(network.coordinator.lock("r", guards=[guard]).acquire, timeout=8)
     kept = network.keep(REMINT)
 
     async def cancel() -> None:
@@ -238,6 +240,20 @@ def test_a_forced_release_that_arrives_late_takes_the_lock_from_nobody_else(side
     assert held_by(network, other)
     side.call(other.renew)
     assert side.call(other.release) is True
+
+
+@pytest.mark.parametrize("record", ["{later} {token} 5 me", "offer hub"], ids=["granted", "offered"])
+def test_a_lease_does_not_go_on_in_a_later_grant_of_its_token(side: Side, any_redis: RedisServer, record: str) -> None:
+    """It was forced out, and the lock given on and freed. Then a late request of its own arrived."""
+    direct: Any = any_redis.client()
+    coordinator = side.coordinator(any_redis.url, ttl=TTL, renew=False)
+    lease = side.call(coordinator.acquire, "r")
+    fence = lease.fence
+    direct.set("r", fence.token, px=5_000)
+    direct.set(keys_of("r").holder, record.format(later=fence.number + 1, token=fence.token), px=5_000)
+    side.expect(LeaseLost, coordinator.adopt, fence)
+    side.expect(LeaseLost, lease.renew)
+    assert direct.pttl("r") <= 5_000, "nobody believes in it, so nothing keeps it"
 
 
 # A server whose answers the test writes
