@@ -18,7 +18,7 @@ class Form(NamedTuple):
     """A call of which only the token is missing, which is the first argument: the bytes around it are packed.
 
     ``listener`` is that of the waiter for whom the call may take the lock; empty: nobody waits; None: the call takes no
-    lock, or its caller gives it back: a remint is repeated with the same token, also after an interruption.
+    lock, or nothing may be sent behind it. A remint is repeated with the same token, also after an interruption.
     """
 
     script: Script

@@ -57,7 +57,7 @@ class Network:
         self.coordinator.clock = lambda: now() + self._skipped  # of the plans; that of the waits is the real one
         side.call(side.call(self.coordinator.acquire, "r", timeout=10).release)  # a connection is open
 
-    def keep(self, script: Script, *, seconds: float = 0.0, words: int = 0) -> Loss:
+    def stall(self, script: Script, *, seconds: float = 0.0, words: int = 0) -> Loss:
         """Keep the next request that runs the script, and let time pass.
 
         Args:
@@ -122,7 +122,7 @@ def held_by(network: Network, lease: Any) -> bool:
 
 def test_an_acquire_whose_attempt_ends_before_its_time(side: Side, network: Network) -> None:
     """The first attempt may take all of the caller's time, and the client's socket_timeout ends it."""
-    network.keep(ACQUIRE)
+    network.stall(ACQUIRE)
     lease = side.call(network.coordinator.acquire, "r", timeout=8)
     with network.delivered():
         pass
@@ -133,8 +133,8 @@ def test_an_acquire_whose_attempt_ends_before_its_time(side: Side, network: Netw
 @pytest.mark.thorough
 def test_an_acquire_without_a_timeout(side: Side, network: Network) -> None:
     """It gives up after two attempts' time. The second one begins so late that it would be the last one."""
-    network.keep(ACQUIRE, seconds=TTL / 3)
-    network.keep(ACQUIRE)
+    network.stall(ACQUIRE, seconds=TTL / 3)
+    network.stall(ACQUIRE)
     lease = side.call(network.coordinator.acquire, "r")
     with network.delivered(2):
         pass
@@ -145,8 +145,8 @@ def test_an_acquire_without_a_timeout(side: Side, network: Network) -> None:
 @pytest.mark.thorough
 def test_an_adoption(side: Side, network: Network) -> None:
     fence = side.call(network.coordinator.acquire, "r").detach()
-    network.keep(REMINT, seconds=TTL / 3)
-    network.keep(REMINT)
+    network.stall(REMINT, seconds=TTL / 3)
+    network.stall(REMINT)
     lease = side.call(network.coordinator.adopt, fence)
     with network.delivered(2):
         pass
@@ -159,7 +159,7 @@ def test_the_remint_after_a_refused_claim(side: Side, network: Network) -> None:
     first = side.call(network.coordinator.acquire, "r")
     side.call(guard.claim, Fence("r", first.fence.number + 60_000_000, new_token()))
     side.call(first.release)
-    network.keep(REMINT)
+    network.stall(REMINT)
     lease = side.call(network.coordinator.lock("r", guards=[guard]).acquire, timeout=8)
     with network.delivered():
         pass
@@ -172,7 +172,7 @@ QUEUE_WORDS = 3 + 5 + 7  # EVALSHA, digest and number of keys; the keys; the arg
 
 def test_a_waiter_keeps_its_place(side: Side, network: Network) -> None:
     holder = side.call(network.coordinator.acquire, "r")
-    network.keep(ACQUIRE, words=QUEUE_WORDS)
+    network.stall(ACQUIRE, words=QUEUE_WORDS)
     waiter = Waiter(side, network.coordinator, timeout=8)
     queue = Queue(network.server)
     queue.has(1)
@@ -210,7 +210,7 @@ def test_a_cancelled_reclaim_is_continued(side: Side, network: Network) -> None:
     """It asks again under the same token. So nothing may come behind the remint that was cancelled."""
     guard = AsyncMemoryGuard()
     lease = side.call(network.coordinator.lock("r", guards=[guard]).acquire, timeout=8)
-    kept = network.keep(REMINT)
+    kept = network.stall(REMINT)
 
     async def cancel() -> None:
         task = asyncio.create_task(lease.reclaim())
@@ -232,7 +232,7 @@ def test_a_cancelled_reclaim_is_continued(side: Side, network: Network) -> None:
 def test_a_forced_release_that_arrives_late_takes_the_lock_from_nobody_else(side: Side, network: Network) -> None:
     """The request is repeated and answered. Another one holds the lock when the first attempt arrives."""
     side.call(network.coordinator.acquire, "r").detach()
-    network.keep(FORCE_RELEASE)
+    network.stall(FORCE_RELEASE)
     assert side.call(network.coordinator.force_release, "r").fence
     other = side.call(network.coordinator.acquire, "r", timeout=10)
     with network.delivered():
@@ -329,11 +329,11 @@ ENDINGS: dict[str, Callable[[], Server]] = {
 def serve() -> Iterator[Callable[[Server], Server]]:
     made: list[Server] = []
 
-    def keep(server: Server) -> Server:
+    def started(server: Server) -> Server:
         made.append(server)
         return server
 
-    yield keep
+    yield started
     for server in made:
         server.close()
 
