@@ -17,11 +17,13 @@ for i = 1, #KEYS / 2 do
   local lock, holder, token, number = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i], ARGV[2 * i + 1]
   results[i] = 'g'
   if read(lock) == token then
-    results[i] = 'o'
-    if is_of_grant(read(holder), token, number) then
+    local record, own = read(holder), number .. ' ' .. token .. ' '
+    if record and string.sub(record, 1, #own) == own or is_of_grant(record, token, number) then -- mostly without a call
       results[i] = 'r'
       call('PEXPIRE', lock, ARGV[1])
       call('PEXPIRE', holder, ARGV[1])
+    else
+      results[i] = 'o'
     end
   end
 end
