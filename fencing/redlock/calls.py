@@ -11,7 +11,7 @@ from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulks, script_call, size_of
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL, Script
-from fencing.redlock.scripts import HIGHEST, HOLDER, JOIN, RENEW
+from fencing.redlock.scripts import ACQUIRE, HIGHEST, HOLDER, JOIN, RENEW
 
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 
@@ -24,7 +24,7 @@ class Fanout(NamedTuple):
 
     It ends as soon as ``quorum`` nodes gave the same vote (see ``decisions.py``), all have replied, or the time is up.
     The result has an entry for each node: its reply; an exception; None: it was not asked, or not waited for.
-    If a node gave no reply in time to a call that may take the lock, a release of the token is sent behind it.
+    If a node gave no reply in time to a call with a compensation, that is sent behind it.
 
     Args:
         call: the call.
@@ -61,11 +61,6 @@ def bytes_for(call: Call, member: bytes, *, by_text: bool = False) -> bytes:
     return script_call(call.script.by_text, len(keys), len(args) + 1, packed + member)
 
 
-def takes_again(later: Call, release: Call) -> bool:
-    """Return whether a later call takes the lock for the token of a release: then the release is not repeated."""
-    return later.may_take and later.token is not None and later.token == release.token
-
-
 def member_words(run_id: str, longest_ms: int, restart_wait: bool) -> str:
     """Return the last argument of the scripts of members: see ``member.lua``."""
     return f"{run_id} {longest_ms} {int(restart_wait)}"
@@ -77,29 +72,29 @@ def _grant_keys(resource: str) -> tuple[str, ...]:
     return (names.lock, names.holder, names.counter)
 
 
-def grant_call(
-    script: Script, resource: str, token: str, args: Arguments, proposal: int, more: tuple[str, ...] = ()
-) -> Call:
+def grant_call(script: Script, resource: str, token: str, args: Arguments, proposal: int, more: Arguments = ()) -> Call:
     """Return a call of a script that grants.
 
-    ``args``: those of ``grant.lua`` between the token and the proposal; ``more``: those behind it.
+    ``args``: those of ``grant.lua`` between the token and the proposal; ``more``: those behind it. Only an acquisition
+    has a compensation: its token is not asked with again. The others are repeated with theirs.
     """
-    keys, head, tail = _grant_form(script, resource, args, len(more), size_of(token))
+    keys, head, tail, listener = _grant_form(script, resource, args, len(more), size_of(token))
     text = str(proposal)
     tail += f"${len(text)}\r\n{text}\r\n".encode()
     if more:
         tail += bulks(more)
-    return _new(Call, (_new(Form, (script, keys, (*args, proposal, *more), head, tail, "")), token, 0.0, False))
+    return _new(Call, (_new(Form, (script, keys, (*args, proposal, *more), head, tail, listener)), token, 0.0, False))
 
 
 @lru_cache(maxsize=8192)
 def _grant_form(
     script: Script, resource: str, args: Arguments, more: int, token_size: int
-) -> tuple[tuple[str, ...], bytes, bytes]:
-    """Return the keys of a script that grants, and the bytes of its call before and behind the token."""
-    keys = _grant_keys(resource)
-    form = form_of(script, keys, args, "", token_size=token_size, more=more + 2)  # the proposal, and words of a member
-    return keys, form.head, form.tail
+) -> tuple[tuple[str, ...], bytes, bytes, str | None]:
+    """Return the form of a script that grants: the keys, the bytes before and behind the token, and the listener."""
+    keys, listener = _grant_keys(resource), "" if script is ACQUIRE else None
+    more += 2  # the proposal, and the words of a member
+    form = form_of(script, keys, args, listener, token_size=token_size, more=more)
+    return keys, form.head, form.tail, form.listener
 
 
 def renew_call(fences: Sequence[Fence], milliseconds: int | str) -> Call:
@@ -131,6 +126,6 @@ def highest_call() -> Call:
     return _member_call(HIGHEST, (), ())
 
 
-def join_call(seed: int, *, at_once: bool) -> Call:
-    """Return the call that admits a node."""
-    return _member_call(JOIN, (), (seed, int(at_once)))
+def join_call(seed: int, states: Sequence[str], *, at_once: bool) -> Call:
+    """Return the call that admits nodes which are still in these states."""
+    return _member_call(JOIN, (), (seed, int(at_once), *states))

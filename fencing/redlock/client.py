@@ -4,7 +4,7 @@ A ``Bundle`` has one connection to each node. A call uses one bundle, so the con
 Redis are. A reply that came too late is dropped before the next one: replies come in order.
 
 All requests of a token go over one bundle while it owes replies. So a release never overtakes its acquire at a slow
-node: the lock would stay there until its ttl ends. And a release of an earlier attempt never comes after a later one.
+node: the lock would stay there until its ttl ends.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class FanoutConnections(Connections):
         if call.form.script is RELEASE_SEVERAL:
             self._release_behind(fanout, bundle)
         if not exchange.decided or fanout.quorum < fanout.least:
-            check_answered(exchange.replies, fanout.least)
+            check_answered(exchange.replies, fanout.least, undone=call.may_take)
         return exchange.replies
 
     def _note_owing(self, token: str, bundle: Bundle) -> None:
@@ -173,4 +173,4 @@ class FanoutConnections(Connections):
 
 def _first_token(call: Call) -> str:
     """Return the token that the lock is taken from, or for; empty: there is none."""
-    return str(call.form.args[-1]) if call.form.script is REMINT else call.token or ""
+    return str(call.form.args[-2]) if call.form.script is REMINT else call.token or ""

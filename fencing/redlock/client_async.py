@@ -17,7 +17,7 @@ from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis.calls import Call
 from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
-from fencing.redlock.calls import Fanout, bytes_for, takes_again
+from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote
 from fencing.redlock.nodes import INFO, LOAD_CALLS, LOADS, STALLED_SECONDS, Nodes
 
@@ -120,9 +120,6 @@ class NodeConnection(LoopConnection):
             self._nodes.replied(self._index)
         self._nodes.note(self._index, reply)
         if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
-            first, *later = self._waiting
-            if any(takes_again(request.call, first.call) for request in later) and not first.is_awaited:
-                first.by_text = True  # as if it had been repeated
             now = time.monotonic()
             for call in LOAD_CALLS:
                 request = _NodeRequest(call, None, now, now + STALLED_SECONDS)
@@ -131,33 +128,13 @@ class NodeConnection(LoopConnection):
         super()._on_reply(reply)
 
     def send_undo(self, call: Call, sent: float, deadline: float) -> None:
-        """Send the release of a call that may take the lock behind it. Until it is answered, the token is in doubt."""
-        undo = call.compensation
-        if undo is not None and undo.token is not None:
-            self._nodes.doubt(self._index, undo.token)
-            future: Any = _Settled(self._nodes, self._index, undo.token)
-            request = _NodeRequest(undo, future, sent, deadline)
-            request.by_text = True
-            self.send(request)
+        """Send the compensation of a call behind it, if it has one. Its reply is not needed."""
+        if call.compensation is not None:
+            self.send(_NodeRequest(call.compensation, None, sent, deadline))
 
-
-class _Settled:
-    """Takes the place of a future for a release that is sent behind a request."""
-
-    def __init__(self, nodes: Nodes, index: int, token: str) -> None:
-        self._nodes, self._index, self._token = nodes, index, token
-        self._done = False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, reply: Any) -> None:
-        self._done = True
-        self._nodes.settled(self._index, self._token)
-
-    def set_exception(self, error: Exception) -> None:
-        if not isinstance(error, NoReply):
-            self._done = True
+    def _give_up(self, request: Request, now: float) -> None:
+        request.fail(NoReply(TimeoutError(f"no reply within {now - request.sent:.3g} s"), may_have_run=True))
+        self.send_undo(request.call, now, now)
 
 
 class _Slot:
@@ -230,7 +207,7 @@ class AsyncFanoutConnections:
         collector = _Collector(fanout, self._nodes, loop)
         now = time.monotonic()
         deadline = now + max(fanout.timeout, LEAST_SECONDS)
-        call = fanout.call._replace(last_attempt=True)  # what gets no reply in time is followed by its release
+        call = fanout.call
         chosen = self._nodes.chosen(fanout, now)
         if any(now - connections[i].used > IDLE_SECONDS for i in chosen):
             await asyncio.sleep(0)  # so that the event loop sees whether a server has closed the connection
@@ -254,7 +231,7 @@ class AsyncFanoutConnections:
                 for connection in connections:
                     await connection.close()
         if fanout.quorum > 0:
-            check_answered(collector.replies, fanout.least)
+            check_answered(collector.replies, fanout.least, undone=call.may_take)
         return collector.replies
 
     async def _greet_unknown(

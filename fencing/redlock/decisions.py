@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.fence import digest_of
 from fencing.kernel.retry import NoReply
 
 Replies = Sequence[Any]
@@ -15,6 +15,9 @@ Replies = Sequence[Any]
 
 RENEWED, GONE, TOO_OLD = b"rgo"
 """The characters of lua/renew.lua."""
+
+_FREE = digest_of("").encode()
+"""In the place of a token's digest where nobody holds the lock."""
 
 
 class Held(NamedTuple):
@@ -50,7 +53,7 @@ class Ask(NamedTuple):
     nodes: tuple[int, ...]
 
 
-class Undecided(NamedTuple):
+class NoMajority(NamedTuple):
     """No majority granted the lock in time, and nobody is known to hold it; ``text`` says what was counted."""
 
     text: str
@@ -63,7 +66,7 @@ class Implausible(NamedTuple):
     ceiling: int
 
 
-Decision = Held | Confirm | Refused | Ask | Undecided | Implausible
+Decision = Held | Confirm | Refused | Ask | NoMajority | Implausible
 
 
 def vote(reply: Any) -> Hashable:
@@ -78,8 +81,13 @@ def vote(reply: Any) -> Hashable:
     return said
 
 
-def check_answered(replies: Replies, least: int) -> None:
+def check_answered(replies: Replies, least: int, *, undone: bool = False) -> None:
     """Raise if too few nodes replied.
+
+    Args:
+        replies: of all nodes.
+        least: how many must have replied.
+        undone: whether a release was sent behind each request without a reply.
 
     Raises:
         NoReply: another attempt may succeed.
@@ -99,7 +107,8 @@ def check_answered(replies: Replies, least: int) -> None:
         f"{replied} of {len(replies)} nodes answered, and {least} are needed; {silent} did not: "
         f"{str(cause) or type(cause).__name__}"
     )
-    raise NoReply(TimeoutError(text), may_have_run=any(each.may_have_run for each in lost)) from cause
+    may_have_run = any(each.may_have_run for each in lost)
+    raise NoReply(TimeoutError(text), may_have_run=may_have_run, was_undone=undone and may_have_run) from cause
 
 
 def named(nodes: Sequence[int]) -> str:
@@ -124,16 +133,11 @@ def check_settings(replies: Replies, longest_ms: int, restart_wait: bool) -> Non
             )
 
 
-def digest_of(token: str) -> str:
-    """Return what stands for a token in the replies of nodes."""
-    return hashlib.sha1(token.encode(), usedforsecurity=False).hexdigest()[:16]
-
-
 def decide_grant(replies: Replies, quorum: int, token: str, *, may_ask: bool = True) -> Decision:
     """Return what the replies of a script that grants mean.
 
     Args:
-        replies: of lua/acquire.lua, lua/remint.lua or lua/force_release.lua.
+        replies: of lua/acquire.lua.
         quorum: how many nodes are a majority.
         token: the caller's.
         may_ask: whether the caller may ask nodes again.
@@ -164,18 +168,40 @@ def decide_grant(replies: Replies, quorum: int, token: str, *, may_ask: bool = T
     waiting = min((int(reply[1]) for _, reply in back), default=None)
     is_missing = not taken or any(isinstance(reply, Exception) for reply in replies)
     if waiting is None and strongest[1] < quorum and (is_ahead or is_missing):
-        return Undecided(_counted(len(numbers), taken, len(replies)))
+        return NoMajority(_counted(len(numbers), taken, len(replies)))
     if not taken:
         are_new = not numbers and bool(back) and all(reply[2] == b"0" for _, reply in back)
         return Refused(None, None, waiting, are_new)
     return _refusal([reply for _, reply in taken if reply[3].decode() == strongest[0]], waiting)
 
 
-def _counted(granted: int, taken: Sequence[tuple[int, Any]], nodes: int) -> str:
+def decide_take(replies: Replies, quorum: int, token: str) -> Decision:
+    """Return what the replies of lua/remint.lua or lua/force_release.lua mean, which take the lock from a grant.
+
+    ``Refused``: that grant certainly has no majority any more. Without enough replies this is not known.
+    """
+    decision = decide_grant(replies, quorum, token, may_ask=False)
+    if isinstance(decision, (Held, Confirm, Implausible)):
+        return decision
+    taken = [(i, reply) for i, reply in enumerate(replies) if type(reply) is list and reply[0] == b"taken"]
+    if len(taken) > len(replies) - quorum:
+        return Refused(None, None)
+    back = sum(type(reply) is list and reply[0] == b"back" for reply in replies)
+    return NoMajority(_counted(sum(type(reply) is bytes for reply in replies), taken, len(replies), back))
+
+
+def free_nodes(replies: Replies) -> tuple[int, ...]:
+    """Return the nodes at which nobody held the lock that lua/force_release.lua was to take."""
+    return tuple(i for i, reply in enumerate(replies) if type(reply) is list and reply[3:] == [_FREE])
+
+
+def _counted(granted: int, taken: Sequence[tuple[int, Any]], nodes: int, back: int = 0) -> str:
     """Describe a round that nobody has won."""
     owners = ", ".join(sorted({repr(reply[2].decode("utf-8", "replace")) for _, reply in taken}))
     others = f", {len(taken)} had granted it to {owners}" if taken else ""
-    return f"{granted} of {nodes} nodes granted it{others}, and {nodes - granted - len(taken)} did not answer in time"
+    others += f", {back} came back from a restart" if back else ""
+    silent = nodes - granted - len(taken) - back
+    return f"{granted} of {nodes} nodes granted it{others}, and {silent} did not answer in time"
 
 
 def _refusal(taken: Sequence[Any], waiting_ms: int | None) -> Refused:
@@ -197,16 +223,20 @@ def decide_renewals(replies: Replies, count: int, quorum: int) -> list[bool | No
 
 
 def decide_holder(replies: Replies, quorum: int) -> Any:
-    """Return the reply of lua/holder.lua that stands for a majority, with the remaining ms of its Q-th longest node."""
+    """Return the reply of lua/holder.lua that stands for the holder, with the remaining ms of its Q-th longest node.
+
+    A holder has a majority, or may have one with the nodes that did not reply. So a forced release can name it.
+    """
+    missing = sum(isinstance(reply, Exception) for reply in replies)
     by_digest: dict[bytes, list[Any]] = {}
     for reply in replies:
         if type(reply) is list and reply[0] == b"held":
             by_digest.setdefault(reply[5], []).append(reply)
-    for held in by_digest.values():
-        if len(held) >= quorum:
+    for held in sorted(by_digest.values(), key=len, reverse=True)[:1]:
+        if len(held) + missing >= quorum:
             lasting = sorted((int(reply[1]) for reply in held), reverse=True, key=lambda ms: ms if ms >= 0 else 1 << 62)
             newest = max(held, key=lambda reply: int(reply[3] or 0))
-            return [b"held", lasting[quorum - 1], *newest[2:]]
+            return [b"held", lasting[min(quorum, len(held)) - 1], *newest[2:]]
     return None
 
 

@@ -17,7 +17,7 @@ from fencing.redis.connection import READ_BYTES
 from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
 from fencing.redlock.bundle import Bundle, Expected, NodeConnection
-from fencing.redlock.calls import Fanout, bytes_for, takes_again
+from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import vote
 from fencing.redlock.nodes import LOADS, STALLED_SECONDS, Nodes
 
@@ -190,14 +190,12 @@ class Exchange:
         if type(reply) is NoScriptError:  # the server was told to forget them, or has no room for them
             node.expected += [(None, self._sent_at)] * len(LOADS)
             data = b"".join(LOADS)
-            if call is not None and not (call is not self._call and takes_again(self._call, call)):
+            if call is not None:
                 node.expected.append(expected)
                 data += bytes_for(call, node.member, by_text=True)
             node.send(data)
-        elif call is None:
-            return
         elif expected is not self._awaited:
-            self._nodes.settled(index, call.token)
+            return
         elif isinstance(reply, RedisError):
             self._waiting.discard(index)
             self.replies[index] = map_error(reply, self._nodes.factories[index].address)
@@ -217,7 +215,7 @@ class Exchange:
             self.replies[index] = NoReply(error, may_have_run=False)
 
     def _give_up(self) -> None:
-        """Give up the replies that are missing. If the time was up, send a release behind them."""
+        """Give up the replies that are missing. If the time was up, send a release behind an acquisition."""
         now = time.monotonic()
         for index in list(self._waiting):
             node = self._bundle.nodes[index]
@@ -233,7 +231,6 @@ class Exchange:
         undo = self._call.compensation
         if undo is None or undo.token is None or node.sock is None:
             return
-        self._nodes.doubt(index, undo.token)
         try:
             node.expected.append((undo, now))
             node.send(bytes_for(undo, b"", by_text=True))
@@ -242,7 +239,7 @@ class Exchange:
             self._bundle.close_node(index)
 
     def abandon(self) -> None:
-        """Close the connections that owe replies after an interruption, each after a release."""
+        """Close the connections that owe replies after an interruption, each after a release behind an acquisition."""
         owing = {index for index, node in enumerate(self._bundle.nodes) if node.expected}
         for index in owing:
             try:

@@ -1,4 +1,4 @@
-"""What a coordinator knows of its nodes: which process answers, which is skipped, which tokens are in doubt. No I/O."""
+"""What a coordinator knows of its nodes: which process answers, and which is skipped. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import logging
 import math
 import random
 import re
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,13 +42,6 @@ FAILURES = 3
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """For how long it is skipped, in seconds: the pause doubles with each failure. Then one request tries it again."""
-
-DOUBT_SECONDS = 1.0
-"""For how long a node is not asked with a token whose release it has not answered. After that the release has arrived,
-or the answer is lost: a connection was closed."""
-
-MOST_DOUBTS = 5000
-"""How many releases without an answer are remembered, of all nodes together."""
 
 
 class Health:
@@ -100,7 +92,6 @@ class Nodes:
         self.failing: set[int] = set()
         self._health = [Health() for _ in self.factories]
         self._run_ids: dict[int, str] = {}
-        self._doubts: dict[tuple[str | None, int], float] = {}  # token and node: since when
 
     @property
     def address(self) -> str:
@@ -117,24 +108,7 @@ class Nodes:
             failing = self.failing.intersection(nodes)
             if len(nodes) - len(failing) >= min(fanout.quorum, len(nodes)):
                 nodes = tuple([i for i in nodes if i not in failing or self._health[i].may_ask(now)])
-        if self._doubts and fanout.call.may_take:
-            token = fanout.call.token
-            nodes = tuple([i for i in nodes if now - self._doubts.get((token, i), -math.inf) > DOUBT_SECONDS])
         return nodes
-
-    def doubt(self, index: int, token: str) -> None:
-        """Note that a release of the token was sent behind a request that got no reply.
-
-        Until it is answered, the node is not asked with this token: the release may come after the new request.
-        """
-        self._doubts[token, index] = time.monotonic()
-        if len(self._doubts) > MOST_DOUBTS:
-            for oldest in list(self._doubts)[:-MOST_DOUBTS]:
-                self._doubts.pop(oldest, None)
-
-    def settled(self, index: int, token: str | None) -> None:
-        """Note that a node has answered all that was sent with this token."""
-        self._doubts.pop((token, index), None)
 
     def failed(self, index: int, now: float) -> None:
         """Note that a node did not reply in time, or that there was no connection."""
@@ -181,9 +155,6 @@ class Nodes:
                     f"nodes {first} and {second} are the same Redis server, at {address}; name each server once",
                     address=address,
                 )
-        if self._run_ids.get(index) != run_id:
-            for doubt in [doubt for doubt in list(self._doubts) if doubt[1] == index]:
-                self._doubts.pop(doubt, None)  # what the former process had received is gone with it
         self._run_ids[index] = run_id
         if self.factories[index].must_ask_info():
             self.factories[index].check_info(reply)

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal
 from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
-from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
-from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, owner_label
+from fencing.kernel.retry import LEAST_SECONDS, Answer, Backoff, NoReply
+from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call, release_call
+from fencing.redis.calls import Arguments, Call, release_call
 from fencing.redis.scripts import Script
 from fencing.redlock.calls import (
     Fanout,
@@ -32,13 +32,15 @@ from fencing.redlock.decisions import (
     Decision,
     Held,
     Implausible,
+    NoMajority,
     Refused,
     Replies,
-    Undecided,
     check_settings,
     decide_grant,
     decide_holder,
     decide_renewals,
+    decide_take,
+    free_nodes,
     named,
     seed_for,
 )
@@ -46,6 +48,9 @@ from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
 
 INITIALISE_SECONDS = 4.0
 """How long all nodes together have to answer each request of ``initialise``, and a quarter of it for one attempt."""
+
+PAUSES = Backoff(first=0.05, longest=0.05)
+"""The pause after a round without a majority."""
 
 MOST_ASKS = 3
 """How often the caller that has most nodes asks the others again."""
@@ -95,40 +100,78 @@ class RedlockPlans(Backend):
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
-    ) -> Plan[Grant | Taken]:
-        failures = 0
-        while True:
-            if self.ready:
-                yield from self.plan_admit()
-            decision, sent_at = yield from self._plan_grant(ACQUIRE, resource, token, (), settings, floor, deadline)
-            if isinstance(decision, Held):
-                return _grant(resource, decision, token, settings, sent_at)
-            if isinstance(decision, Undecided):
-                failures += 1
-                yield Sleep(max(min(BACKOFF.pause(failures), deadline - self.clock()), 0.0))
-                if self.clock() < deadline:
-                    continue
-                hint = f"retry, and if it happens again, pass a longer node_timeout than {self.node_timeout:g} s"
-                raise self._no_majority(resource, f"{decision.text}; {hint}")
-            assert isinstance(decision, Refused)
-            if decision.waiting_ms is None or decision.owner is not None or decision.remaining_ms is not None:
-                left = decision.remaining_ms
-                return Taken(BACKOFF.first if left is None else left / 1000, decision.owner)
-            yield from self._plan_wait_for_members(decision, resource, deadline)
+    ) -> Plan[Grant | Taken | Undecided]:
+        """Ask all nodes once, which is a round. What a minority granted is released.
+
+        A release that is not answered may arrive late. So the next round has a new token, unless all nodes refused.
+        """
+        if self.ready:
+            yield from self.plan_admit()
+        call = self._grant_call(ACQUIRE, resource, token, settings, floor, self._proposal())
+        sent_at = self.clock()
+        fanout = self._first(call, settings, deadline - sent_at)
+        try:  # without the machinery of retries: mostly there is no second attempt
+            replies = yield fanout
+        except NoReply as failure:
+            if failure.was_undone or not settings.one_try:
+                yield from self._plan_free(resource, token)
+                error = self.unanswered(resource, failure)
+                error.__cause__ = failure.cause
+                undecided = self._undecided(error, deadline)
+                if self.clock() + undecided.pause >= deadline:  # nobody asks again
+                    self.give_back_later(Fence(resource, 1, token), settings)
+                return undecided
+            replies, sent_at, _ = yield from self._plan_again(fanout, resource, settings, deadline, failure, token)
+        except CoordinatorUnavailable:
+            yield from self._plan_free(resource, token)
+            raise
+        decision = decide_grant(replies, self.quorum, token)
+        for asks_left in reversed(range(MOST_ASKS)):
+            if not isinstance(decision, Ask):
+                break
+            yield Sleep(self.node_timeout / 4)
+            again = yield self._fanout(call, decision.nodes, least=0)
+            replies = [again[i] if i in decision.nodes else reply for i, reply in enumerate(replies)]
+            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
+        if isinstance(decision, Confirm):
+            decision = yield from self._plan_confirm(decision, resource, token, settings)
+        if isinstance(decision, Held):
+            granted = self._granted(decision, resource, token, settings, sent_at)
+            if isinstance(granted, Grant):
+                return granted
+            decision = granted
+        yield from self._plan_undo(replies, resource, token)
+        self._check_replies(replies, resource, decision)
+        if isinstance(decision, NoMajority):
+            return self._undecided(self._no_majority(resource, f"{decision.text}; {self._hint}"), deadline)
+        assert isinstance(decision, Refused)
+        if decision.waiting_ms is None or decision.owner is not None or decision.remaining_ms is not None:
+            left = decision.remaining_ms
+            was_undone = any(type(reply) is not list for reply in replies)
+            return Taken(BACKOFF.first if left is None else left / 1000, decision.owner, was_undone=was_undone)
+        return (yield from self._plan_wait_for_members(decision, resource, deadline))
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        return (yield from self._plan_take(REMINT, fence.resource, token, (fence.token,), settings, floor, deadline))
+        old = fence.token, fence.number
+        call = self._grant_call(REMINT, fence.resource, token, settings, floor, self._proposal(), old)
+        return (yield from self._plan_take(call, fence.resource, token, settings, deadline))
 
     def plan_force(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
     ) -> Plan[Grant | None]:
-        grant = yield from self._plan_take(FORCE_RELEASE, resource, token, (), settings, floor, deadline)
-        if grant is None:
-            text = f"no majority granted {resource!r} in time, or it keeps changing hands; retry"
-            raise CoordinatorUnavailable(text, resource=resource, address=self.address)
-        return grant
+        proposal = self._proposal()
+        call, also_free = (
+            self._grant_call(FORCE_RELEASE, resource, token, settings, floor, proposal, (holder.digest, free))
+            for free in (0, 1)
+        )
+        try:
+            return (yield from self._plan_take(call, resource, token, settings, deadline, also_free))
+        except CoordinatorUnavailable:
+            yield from self._plan_free(resource, token)
+            self.give_back_later(Fence(resource, 1, token), settings)
+            raise
 
     def plan_renew(
         self, grants: Sequence[Grant], settings: Settings, *, deadline: float
@@ -172,6 +215,7 @@ class RedlockPlans(Backend):
             number=int(number) if number else None,
             held_for=held_for / 1000 if number else None,
             remaining=remaining / 1000 if remaining >= 0 else None,
+            digest=reply[5].decode(),
         )
 
     # Nodes that come back
@@ -186,22 +230,25 @@ class RedlockPlans(Backend):
         waited = tuple(i for i, reply in enumerate(replies) if _is_stranger(reply) and int(reply[2]) == 0)
         seed = seed_for(replies, self.quorum, self.wall_clock_us() if self.clock_floor else 0)
         if waited and seed is not None:
-            yield self._fanout(join_call(seed, at_once=False), waited, quorum=len(waited), least=0)
+            join = join_call(seed, _states_of(replies), at_once=False)
+            yield self._fanout(join, waited, quorum=len(waited), least=0)
         return [] if seed is not None else [i for i, reply in enumerate(replies) if type(reply) is not list]
 
     def plan_initialise(self) -> Plan[None]:
         """Admit all nodes at once. None of them may ever have granted a lock."""
         deadline = self.clock() + INITIALISE_SECONDS
         replies = yield from self._plan_all(highest_call(), deadline)
-        if all(reply[0] == b"member" for reply in replies):
-            return
-        for index, reply in enumerate(replies):
-            if int(reply[1]) != 0:
-                raise CoordinatorUnavailable(
-                    f"node {index + 1} has granted locks before, so the nodes cannot be admitted at once; "
-                    f"those that came back are admitted by themselves after {self.longest_ttl:g} s"
-                )
-        yield from self._plan_all(join_call(0, at_once=True), deadline)
+        while not all(reply[0] == b"member" for reply in replies):
+            for index, reply in enumerate(replies):
+                if reply[0] == b"used" or int(reply[1]) != 0:
+                    raise CoordinatorUnavailable(
+                        f"node {index + 1} has granted locks before, so the nodes cannot be admitted at once; "
+                        f"those that came back are admitted by themselves after {self.longest_ttl:g} s"
+                    )
+            join = join_call(0, _states_of(replies), at_once=True)
+            replies = yield from self._plan_all(join, deadline)
+            if any(reply[0] == b"back" for reply in replies):  # it lost its data meanwhile
+                replies = yield from self._plan_all(highest_call(), deadline)
 
     def _plan_all(self, call: Call, deadline: float) -> Plan[Replies]:
         try:
@@ -221,29 +268,35 @@ class RedlockPlans(Backend):
         self._check_settings(replies)
         return replies
 
-    def _plan_wait_for_members(self, refused: Refused, about: str, deadline: float) -> Plan[None]:
-        """Wait until a node may be admitted."""
+    def _plan_wait_for_members(self, refused: Refused, about: str, deadline: float) -> Plan[Undecided]:
+        """Wait until a node may be admitted.
+
+        Raises:
+            CoordinatorUnavailable: none may be in time.
+        """
         seconds = (refused.waiting_ms or 0) / 1000
         silent = (yield from self.plan_admit()) if seconds == 0 else []
         pause = max(seconds, self.node_timeout)
+        if silent:
+            text = (
+                f"so many nodes came back from a restart that all must answer before one takes part, and "
+                f"{named(silent)} of the list did not; start what is down, or an empty server in its place, "
+                f"then retry"
+            )
+        elif refused.are_new:
+            text = (
+                "the nodes have no data, and were never admitted; if they are new servers, call initialise() once; "
+                f"otherwise the first one takes part in {seconds:.3g} s, and you retry then"
+            )
+        else:
+            text = f"nodes came back from a restart, and the next one takes part in {seconds:.3g} s; retry then"
+        error = self._no_majority(about, text)
         if self.clock() + (pause if silent else seconds) >= deadline:
-            if silent:
-                text = (
-                    f"so many nodes came back from a restart that all must answer before one takes part, and "
-                    f"{named(silent)} of the list did not; start what is down, or an empty server in its place, "
-                    f"then retry"
-                )
-            elif refused.are_new:
-                text = (
-                    "the nodes have no data, and were never admitted; if they are new servers, call initialise() once; "
-                    f"otherwise the first one takes part in {seconds:.3g} s, and you retry then"
-                )
-            else:
-                text = f"nodes came back from a restart, and the next one takes part in {seconds:.3g} s; retry then"
-            raise self._no_majority(about, text)
+            raise error
         yield Sleep(pause)
         if seconds:
             yield from self.plan_admit()
+        return Undecided(error, 0.0)
 
     # Rounds
 
@@ -323,48 +376,28 @@ class RedlockPlans(Backend):
     def _check_settings(self, replies: Replies) -> None:
         check_settings(replies, math.ceil(self.longest_ttl * 1000), self.restart_wait)
 
-    def _plan_grant(
+    def _proposal(self) -> int:
+        """Return a number that all nodes are given alike."""
+        return self.wall_clock_us() if self.clock_floor else 1
+
+    def _grant_call(
         self,
         script: Script,
         resource: str,
         token: str,
-        more: tuple[str, ...],
         settings: Settings,
         floor: int,
-        deadline: float,
-    ) -> Plan[tuple[Decision, float]]:
-        """Send a script that grants to all nodes, and decide. What a minority granted is released."""
-        proposal = self.wall_clock_us() if self.clock_floor else 1
+        proposal: int,
+        more: Arguments = (),
+    ) -> Call:
         args = (settings.milliseconds, owner_label(settings), floor)
-        call = grant_call(script, resource, token, args, proposal, more)
-        sent_at = self.clock()
-        fanout = self._first(call, settings, deadline - sent_at)
-        try:  # without the machinery of retries: mostly there is no second attempt
-            replies = yield fanout
-        except NoReply as failure:
-            replies, sent_at, _ = yield from self._plan_again(fanout, resource, settings, deadline, failure, token)
-        except CoordinatorUnavailable:
-            yield from self._plan_free(resource, token)
-            raise
-        decision = decide_grant(replies, self.quorum, token)
-        for asks_left in reversed(range(MOST_ASKS)):
-            if not isinstance(decision, Ask):
-                break
-            yield Sleep(self.node_timeout / 4)
-            again = yield self._fanout(call, decision.nodes, least=0)
-            replies = [again[i] if i in decision.nodes else reply for i, reply in enumerate(replies)]
-            decision = decide_grant(replies, self.quorum, token, may_ask=asks_left > 0)
-        if isinstance(decision, Confirm):
-            decision = yield from self._plan_confirm(decision, resource, token, settings)
-        if isinstance(decision, Held):
-            if self.clock() < settings.deadline(sent_at):
-                return decision, sent_at
-            decision = Undecided("a majority granted it, but its ttl was over before that was known")
-        yield from self._plan_undo(replies, resource, token)
-        self._check_settings(replies)
-        if isinstance(decision, Implausible):
-            raise MarkImplausible(resource=resource, number=decision.number, ceiling=decision.ceiling)
-        return decision, sent_at
+        return grant_call(script, resource, token, args, proposal, more)
+
+    def _granted(self, held: Held, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | NoMajority:
+        until = settings.deadline(sent_at)
+        if self.clock() < until:
+            return Grant(granted_fence(resource, held.number, token), until)
+        return NoMajority("a majority granted it, but its ttl was over before that was known")
 
     def _plan_confirm(self, decision: Confirm, resource: str, token: str, settings: Settings) -> Plan[Decision]:
         """Raise the lower numbers to the highest one, where the lock is still the token's."""
@@ -375,7 +408,9 @@ class RedlockPlans(Backend):
         if confirmed >= needed:
             return Held(decision.number)
         agreed = decision.agreed + confirmed
-        return Undecided(f"a majority granted it, but only {agreed} of {self.nodes} nodes confirmed the number in time")
+        return NoMajority(
+            f"a majority granted it, but only {agreed} of {self.nodes} nodes confirmed the number in time"
+        )
 
     def _plan_undo(self, replies: Replies, resource: str, token: str) -> Plan[None]:
         """Release what nodes granted, or may grant: a time-out has been followed by a release already."""
@@ -386,19 +421,60 @@ class RedlockPlans(Backend):
 
     def _plan_take(
         self,
-        script: Script,
+        call: Call,
         resource: str,
         token: str,
-        more: tuple[str, ...],
         settings: Settings,
-        floor: int,
         deadline: float,
+        also_free: Call | None = None,
     ) -> Plan[Grant | None]:
-        """Take the lock from another token. Return None if that token no longer holds it."""
-        decision, sent_at = yield from self._plan_grant(script, resource, token, more, settings, floor, deadline)
-        if isinstance(decision, Held):
-            return _grant(resource, decision, token, settings, sent_at)
-        return None
+        """Take the lock from a grant, and ask with the same token until it is decided: nothing is released meanwhile.
+
+        Return None if that grant certainly has no majority any more. ``also_free``: the call for the nodes where nobody
+        holds the lock. They are asked if those that may still have that grant are no majority without them.
+
+        Raises:
+            CoordinatorUnavailable: it was not decided in time.
+        """
+        failures = 0
+        while True:
+            answer = yield from self._plan_answer(call, resource, settings, deadline)
+            replies: Replies = answer.value
+            decision = decide_take(replies, self.quorum, token)
+            if isinstance(decision, Confirm):
+                decision = yield from self._plan_confirm(decision, resource, token, settings)
+            if isinstance(decision, Held):
+                granted = self._granted(decision, resource, token, settings, answer.sent_at)
+                if isinstance(granted, Grant):
+                    return granted
+                decision = granted
+            if not isinstance(decision, NoMajority):
+                yield from self._plan_free(resource, token)
+            self._check_replies(replies, resource, decision)
+            if not isinstance(decision, NoMajority):
+                return None
+            failures += 1
+            pause = BACKOFF.pause(failures)
+            if self.clock() + pause >= deadline:
+                raise self._no_majority(resource, f"{decision.text}; {self._hint}")
+            if also_free is not None and (free := free_nodes(replies)):
+                yield self._fanout(also_free, free, quorum=len(free), least=0)
+            yield Sleep(pause)
+
+    def _undecided(self, error: CoordinatorUnavailable, deadline: float) -> Undecided:
+        """Return what a round without a majority is: the caller asks again, unless too little time is left for it."""
+        pause, left = PAUSES.pause(1), deadline - self.clock()
+        return Undecided(error, pause if pause + self.node_timeout < left else max(left, 0.0))
+
+    @property
+    def _hint(self) -> str:
+        return f"retry, and if it happens again, pass a longer node_timeout than {self.node_timeout:g} s"
+
+    def _check_replies(self, replies: Replies, resource: str, decision: Decision) -> None:
+        """Raise if nodes have other settings, or refused the number."""
+        self._check_settings(replies)
+        if isinstance(decision, Implausible):
+            raise MarkImplausible(resource=resource, number=decision.number, ceiling=decision.ceiling)
 
     def _too_few(self, replies: Replies, about: str) -> CoordinatorUnavailable:
         came_back = any(type(reply) is list for reply in replies)
@@ -416,5 +492,6 @@ def _is_stranger(reply: Any) -> bool:
     return type(reply) is list and reply[0] == b"stranger"
 
 
-def _grant(resource: str, held: Held, token: str, settings: Settings, sent_at: float) -> Grant:
-    return Grant(granted_fence(resource, held.number, token), settings.deadline(sent_at))
+def _states_of(replies: Replies) -> list[str]:
+    """Return the states of the nodes that are no members, which a join is decided on."""
+    return [reply[3].decode() for reply in replies if _is_stranger(reply)]

@@ -14,7 +14,7 @@ MEMBER, BACK, SEED, HIGHEST = "fencing:1:member", "fencing:1:back", "fencing:1:s
 PROPOSAL_AHEAD = 60_000_000
 
 _WORDS = re.compile(rb"(\S+) (\d+) ([01])")
-_BACK = re.compile(rb"(\S+) (\d+)")
+_BACK = re.compile(rb"(\S+) (\d+) us")
 
 
 class Node(SimulatedRedis):
@@ -36,13 +36,13 @@ class Node(SimulatedRedis):
     # member.lua
 
     def _ms_to_wait(self, run_id: bytes, longest: bytes) -> int:
-        now = self.clock_us // 1000
+        now = self.clock_us
         match = _BACK.fullmatch(self.get(BACK) or b"")
         since = match[2] if match and match[1] == run_id else None
         if since is None:
             since = b"%d" % now
-            self.set(BACK, run_id + b" " + since)
-        return max(0, int(longest) - (now - int(since)))
+            self.set(BACK, run_id + b" " + since + b" us")
+        return max(0, int(longest) - (now - int(since)) // 1000)
 
     def _refuse_stranger(self, args: Sequence[bytes]) -> tuple[bytes | int, ...] | None:
         given = args[-1]
@@ -93,8 +93,10 @@ class Node(SimulatedRedis):
 
     def _taken(self, keys: Sequence[str], holder: bytes) -> Reply:
         owner = self._record_of(keys[1], holder)[2]
-        digest = hashlib.sha1(holder, usedforsecurity=False).hexdigest()[:16].encode()
-        return b"taken", self.pttl(keys[0]), owner or b"", digest
+        return b"taken", self.pttl(keys[0]), owner or b"", self._digest_of(holder)
+
+    def _digest_of(self, token: bytes) -> bytes:
+        return hashlib.sha1(token, usedforsecurity=False).hexdigest()[:16].encode()
 
     # The scripts
 
@@ -120,7 +122,7 @@ class Node(SimulatedRedis):
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return number
-        elif holder != args[5]:
+        elif holder != args[5] or int(self._record_of(keys[1], holder)[0] or b"0") > int(args[6]):
             return self._taken(keys, holder or b"")
         return self._grant(keys, args)
 
@@ -128,10 +130,15 @@ class Node(SimulatedRedis):
         refused = self._refuse_stranger(args)
         if refused is not None:
             return refused
-        if self.get(keys[0]) == args[0]:
+        holder = self.get(keys[0])
+        if holder == args[0]:
             number = self._granted_before(keys, args[0], args[1])
             if number is not None:
                 return number
+        elif holder is not None and self._digest_of(holder) != args[5]:
+            return self._taken(keys, holder)
+        elif holder is None and args[6] != b"1":
+            return self._taken(keys, b"")
         return self._grant(keys, args)
 
     def _renew_here(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
@@ -166,7 +173,7 @@ class Node(SimulatedRedis):
         if refused is None:
             return b"member", highest
         if refused[0] == b"back":
-            return b"stranger", highest, refused[1]
+            return b"stranger", highest, refused[1], self.get(BACK) or b""
         return refused
 
     def _join(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
@@ -175,6 +182,8 @@ class Node(SimulatedRedis):
         if refused is None:
             return b"member", highest
         if refused[0] != b"back":
+            return refused
+        if self.get(BACK) not in args[2:-1]:
             return refused
         if args[1] == b"1":
             if highest != b"0" or self.exists(MEMBER):

@@ -143,7 +143,7 @@ class _World:
         for index, counter in enumerate(self.scenario.counters):
             node = self.scenario.node(EMPTY._replace(clock_us=TTL_US))
             if index == self.scenario.back:
-                node.set(BACK, f"process-{index}-0 0".encode())
+                node.set(BACK, f"process-{index}-0 0 us".encode())
                 nodes.append(node.snapshot())
                 continue
             node.set(MEMBER, self._words(index, 0).encode())

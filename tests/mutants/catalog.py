@@ -1096,16 +1096,60 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-grant-of-several-numbers-is-not-confirmed",
         "fencing/redlock/plans.py",
-        "decision = yield from self._plan_confirm(decision, resource, token, settings)",
-        "decision = Held(decision.number)",
+        "            decision = yield from self._plan_confirm(decision, resource, token, settings)\n        if",
+        "            decision = Held(decision.number)\n        if",
         ("tests/explorer/test_redlock.py::test_numbers_grow",),
     ),
     Mutant(
-        "a-node-in-doubt-is-asked",
-        "fencing/redlock/nodes.py",
-        "if self._doubts and fanout.call.may_take:",
-        "if False and fanout.call.may_take:",
-        ("tests/redlock/test_decisions.py::test_a_node_in_doubt_is_not_asked_with_the_token_for_a_while",),
+        "a-poll-goes-on-with-a-released-token",
+        "fencing/redlock/plans.py",
+        "was_undone = any(type(reply) is not list for reply in replies)",
+        "was_undone = False",
+        ("tests/redlock/test_undecided.py::test_a_round_has_a_new_token_unless_all_nodes_refused_the_last_one",),
+    ),
+    Mutant(
+        "a-remint-has-a-release-behind-a-time-out",
+        "fencing/redlock/calls.py",
+        '"" if script is ACQUIRE else None',
+        '""',
+        (
+            "tests/redlock/test_decisions.py::test_only_an_acquisition_has_a_release_behind_a_time_out",
+            "tests/redlock/test_late.py::test_an_adoption_without_an_answer_frees_nothing_and_is_repeated",
+        ),
+    ),
+    Mutant(
+        "an-undecided-remint-is-gone",
+        "fencing/redlock/decisions.py",
+        "if len(taken) > len(replies) - quorum:",
+        "if True:",
+        (
+            "tests/redlock/test_decisions.py::test_only_a_majority_of_others_says_that_a_grant_is_gone",
+            "tests/redlock/test_late.py::test_an_adoption_without_an_answer_frees_nothing_and_is_repeated",
+        ),
+    ),
+    Mutant(
+        "a-remint-compares-the-token-alone",
+        "fencing/redlock/lua/remint.lua",
+        " or tonumber(record_of(KEYS[2], holder) or '0') > tonumber(ARGV[7])",
+        "",
+        ("tests/redlock/test_contract.py::TestRedlockCoordinator::test_a_late_acquire_does_not_revive_an_ended_grant",),
+    ),
+    Mutant(
+        "a-late-force-takes-the-lock-from-anybody",
+        "fencing/redlock/lua/force_release.lua",
+        "elseif holder and string.sub(redis.sha1hex(holder), 1, 16) ~= ARGV[6] then",
+        "elseif false then",
+        (
+            "tests/redlock/test_contract.py::TestRedlockCoordinator::test_a_late_force_takes_the_lock_from_nobody_else",
+            "tests/redlock/test_late.py::test_a_late_forced_release_takes_the_lock_from_nobody_else",
+        ),
+    ),
+    Mutant(
+        "a-join-is-good-for-any-state",
+        "fencing/redlock/lua/join.lua",
+        "if not is_meant then return refused end\n",
+        "",
+        ("tests/explorer/test_redlock.py::test_the_simulated_node_does_what_a_real_one_does[2000]",),
     ),
     Mutant(
         "a-late-grant-stays-at-a-node",
@@ -1138,8 +1182,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-grant-that-is-over-is-held",
         "fencing/redlock/plans.py",
-        "            if self.clock() < settings.deadline(sent_at):\n                return decision, sent_at",
-        "            if True:\n                return decision, sent_at",
+        "        if self.clock() < until:\n",
+        "        if True:\n",
         ("tests/redlock/test_undecided.py::test_it_is_tried_again_and_then_told",),
     ),
     Mutant(

@@ -7,6 +7,7 @@ import time
 import pytest
 import redis
 
+from fencing.kernel.fence import digest_of
 from fencing.kernel.retry import NoReply
 from fencing.redis.calls import release_call
 from fencing.redlock.calls import Fanout, grant_call, highest_call
@@ -14,16 +15,18 @@ from fencing.redlock.decisions import (
     Ask,
     Confirm,
     Held,
+    NoMajority,
     Refused,
-    Undecided,
     check_answered,
     decide_grant,
+    decide_holder,
     decide_renewals,
-    digest_of,
+    decide_take,
+    free_nodes,
     seed_for,
 )
-from fencing.redlock.nodes import DOUBT_SECONDS, FAILURES, Nodes
-from fencing.redlock.scripts import ACQUIRE
+from fencing.redlock.nodes import FAILURES, Nodes
+from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
 
 MINE, SMALLER, LARGER = "ours", b"1" * 16, b"9" * 16
 """A token whose digest is 48537f613ab85111, and other digests."""
@@ -50,7 +53,7 @@ def test_split_votes_go_to_the_caller_with_most_nodes() -> None:
 
 
 def test_nobody_holds_it_where_nobody_is_known_to_have_a_majority() -> None:
-    counted = Undecided("2 of 5 nodes granted it, 2 had granted it to 'me', and 1 did not answer in time")
+    counted = NoMajority("2 of 5 nodes granted it, 2 had granted it to 'me', and 1 did not answer in time")
     assert decide_grant([b"7", b"7", taken(SMALLER), taken(SMALLER), LOST], 3, MINE) == counted
     assert decide_grant([b"7", b"7", taken(LARGER), taken(LARGER), LOST], 3, MINE, may_ask=False) == counted
     assert decide_grant([b"7", *[taken(SMALLER)] * 3, LOST], 3, MINE) == Refused(1000, "me")
@@ -99,16 +102,40 @@ def test_a_dead_node_is_skipped_unless_a_majority_would_be_missing() -> None:
     assert nodes.chosen(ask, now + 1) == (0, 1, 2)
 
 
-def test_a_node_in_doubt_is_not_asked_with_the_token_for_a_while() -> None:
-    nodes = Nodes([redis.Redis(port=port) for port in (1, 2, 3)], longest_ms=1000, restart_wait=True)
+def test_only_an_acquisition_has_a_release_behind_a_time_out() -> None:
+    """Its token is not asked with again. The others are repeated with theirs."""
     token = "t" * 22
-    take = Fanout(grant_call(ACQUIRE, "r", token, (1000, "me", 0), 1), (0, 1, 2), 2, 2, 0.05)
-    free = Fanout(release_call("r", token), (0, 1, 2), 2, 2, 0.05)
-    nodes.doubt(1, token)
-    now = time.monotonic()
-    assert nodes.chosen(take, now) == (0, 2)
-    assert nodes.chosen(free, now) == (0, 1, 2)
-    assert nodes.chosen(take, now + DOUBT_SECONDS + 0.1) == (0, 1, 2)
-    nodes.settled(1, token)
-    assert nodes.chosen(take, now) == (0, 1, 2)
-    assert len(digest_of(token)) == 16
+    assert grant_call(ACQUIRE, "r", token, (1000, "me", 0), 1).compensation == release_call("r", token)
+    for script, more in ((REMINT, ("o" * 22, 7)), (FORCE_RELEASE, ("1" * 16, 0))):
+        assert grant_call(script, "r", token, (1000, "me", 0), 1, more).compensation is None
+    with pytest.raises(NoReply) as raised:
+        check_answered([b"7", LOST, LOST], 2, undone=True)
+    assert raised.value.was_undone
+    refused = NoReply(ConnectionRefusedError(), may_have_run=False)
+    with pytest.raises(NoReply) as raised:
+        check_answered([b"7", refused, refused], 2, undone=True)
+    assert not raised.value.was_undone, "nothing was sent"
+
+
+def test_only_a_majority_of_others_says_that_a_grant_is_gone() -> None:
+    free = taken(digest_of("").encode())
+    assert decide_take([b"7", taken(LARGER), free], 2, MINE) == Refused(None, None)
+    assert decide_take([b"7", b"7", free], 2, MINE) == Held(7)
+    assert decide_take([b"7", b"8", free], 2, MINE) == Confirm(8, 1, (0,))
+    open_round = decide_take([b"7", free, LOST], 2, MINE)
+    assert open_round == NoMajority("1 of 3 nodes granted it, 1 had granted it to 'me', and 1 did not answer in time")
+    back = [b"back", 900, b"0"]
+    assert decide_take([b"7", back, free], 2, MINE) == NoMajority(
+        "1 of 3 nodes granted it, 1 had granted it to 'me', 1 came back from a restart, and 0 did not answer in time"
+    )
+    assert free_nodes([b"7", free, taken(LARGER), LOST]) == (1,)
+
+
+def test_a_holder_has_a_majority_or_may_have_one_with_nodes_that_did_not_reply() -> None:
+    def held(digest: bytes, left: int = 900) -> list[object]:
+        return [b"held", left, 100, b"7", b"me", digest]
+
+    assert decide_holder([held(LARGER, 500), held(LARGER), [b"free"]], 2) == held(LARGER, 500)
+    assert decide_holder([held(LARGER), [b"free"], [b"free"]], 2) is None
+    assert decide_holder([held(LARGER), [b"free"], LOST], 2) == held(LARGER)
+    assert decide_holder([held(LARGER), [b"free"], [b"free"], [b"free"], LOST], 3) is None

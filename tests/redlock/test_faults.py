@@ -109,7 +109,6 @@ def test_a_partition_that_never_ends_costs_nothing_more_with_time(
     """Two nodes send no reply any more: no thread, connection or memory is used up by them."""
     # What is remembered has a bound, which a short test must reach.
     monkeypatch.setattr("fencing.redlock.client.MOST_TOKENS", 50)
-    monkeypatch.setattr("fencing.redlock.nodes.MOST_DOUBTS", 50)
     coordinator = five.nodes.coordinator(side, node_timeout=0.02)
     [last] = numbers_of(side, coordinator, 1)
     five.fail("frozen", 2)

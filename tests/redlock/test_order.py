@@ -188,34 +188,6 @@ def test_an_interruption_closes_what_owes_replies_behind_a_release(
     coordinator.close()
 
 
-def test_a_release_is_not_repeated_behind_a_later_request_of_its_token(side: Side, fresh_nodes: FreshNodes) -> None:
-    nodes = fresh_nodes(longest_ttl=60.0)
-    coordinator = nodes.coordinator(side)
-    before = side.call(coordinator.acquire, "before", timeout=10)
-    token, third = "t" * 22, nodes.servers[2]
-
-    def send(call: Any, *, quorum: int) -> list[Any]:
-        return list(side.call(coordinator.perform, Fanout(call, (0, 1, 2), quorum, 2, 10.0)))
-
-    def take(proposal: int) -> Any:
-        return grant_call(ACQUIRE, "r", token, (60_000, "me", 0), proposal)
-
-    send(take(before.fence.number + 1), quorum=4)
-    with third.client() as client:
-        client.script_flush()
-        client.script_load(ACQUIRE.text)
-    third.freeze()
-    assert send(release_call("r", token), quorum=2)[2] is None
-    timer = threading.Timer(0.1, third.thaw)
-    timer.start()
-    replies = send(take(before.fence.number + 2), quorum=4)
-    timer.join()
-    assert all(type(reply) is bytes for reply in replies)
-    side.call(before.release)
-    with third.client() as client:
-        assert client.get("r") == token.encode(), "it was granted, and counted"
-
-
 class Interrupted:
     """A parser of replies; an interruption comes when the next one was taken from it."""
 

@@ -10,12 +10,13 @@ import pytest
 from fencing import CoordinatorUnavailable
 from fencing.kernel.effects import Sleep
 from fencing.kernel.retry import NoReply
-from fencing.locks.backend import Taken
-from fencing.locks.holding import Grant
+from fencing.locks import plans as locks
+from fencing.locks.holding import Holding
 from fencing.locks.settings import Settings
 from fencing.redis.keys import keys_of
 from fencing.redis.scripts import RELEASE
 from fencing.redlock.calls import Fanout
+from fencing.redlock.decisions import check_answered
 from fencing.redlock.plans import RedlockPlans
 from fencing.redlock.scripts import ACQUIRE, RENEW
 from tests.support.redis_requests import asks_for
@@ -32,7 +33,7 @@ class World:
 
     def __init__(self, first: list[Any], confirmations: list[Any], *, slow: float, always: bool) -> None:
         self.first, self.confirmations, self.slow, self.always = first, confirmations, slow, always
-        self.now, self.acquires = 0.0, 0
+        self.now, self.tokens = 0.0, list[str | None]()
         plans = self.plans = RedlockPlans()
         plans.nodes, plans.ready, plans.node_timeout = len(first), set(), 0.05
         plans.longest_ttl, plans.clock_floor, plans.address = 0.3, False, "here"
@@ -47,21 +48,26 @@ class World:
         if effect.script is RENEW:
             replies = self.confirmations
         elif effect.script is ACQUIRE:
-            bad = self.acquires == 0 or self.always
+            bad = not self.tokens or self.always
             self.now += self.slow if bad else 0.001
-            self.acquires += effect.least > 0
+            if effect.least > 0:
+                self.tokens.append(effect.call.token)
             replies = self.first if bad else [b"9"] * self.plans.nodes
+            check_answered(replies, effect.least, undone=True)
         else:
             assert effect.script is RELEASE
         return replies
 
-    def acquire(self) -> Grant | Taken:
-        settings = Settings(ttl=0.3, owner="me")
-        plan = self.plans.plan_acquire("r", "t" * 22, settings, floor=0, deadline=1.0)
+    def acquire(self) -> Holding:
+        plan = locks.acquire(self.plans, "r", Settings(ttl=0.3, owner="me"), 1.0)
         result = None
         try:
             while True:
-                result = self.perform(plan.send(result))
+                try:
+                    effect = plan.send(result)
+                    result = self.perform(effect)
+                except NoReply as failure:
+                    result = self.perform(plan.throw(failure))
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
 
@@ -95,10 +101,25 @@ def test_it_is_tried_again_and_then_told(first: list[Any], confirmations: list[A
     assert text in str(raised.value)
     assert 1 <= world.now < 1.5
     once = World(first, confirmations, slow=slow, always=False)
-    granted = once.acquire()
-    assert isinstance(granted, Grant)
-    assert granted.fence.number == 9
-    assert once.acquires == 2
+    assert once.acquire().fence.number == 9
+    assert len(set(once.tokens)) == len(once.tokens) == 2, "a release of the first one may arrive late"
+
+
+@pytest.mark.parametrize(
+    ("first", "tokens"),
+    [
+        ([OTHER[0], OTHER[0], b"7"], 2),
+        ([OTHER[0], OTHER[0], None], 2),
+        ([b"7", LOST, LOST], 2),
+        ([OTHER[0]] * 3, 1),
+    ],
+    ids=["released", "not waited for", "no answer", "all refused"],
+)
+def test_a_round_has_a_new_token_unless_all_nodes_refused_the_last_one(first: list[Any], tokens: int) -> None:
+    world = World(first, [], slow=0.001, always=False)
+    assert world.acquire().fence.number == 9
+    assert len(world.tokens) == 2
+    assert len(set(world.tokens)) == tokens
 
 
 @pytest.mark.parametrize("times", [1, 10_000])

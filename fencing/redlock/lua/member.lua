@@ -3,18 +3,21 @@
 -- A member is a process of Redis that was admitted. fencing:1:member holds "<run id> <longest ttl, ms> <restart wait, 0 or 1>".
 -- A client sends the same words as the last argument, with the run id of the process that it is connected to. After a restart,
 -- or after a loss of all data, they differ, and the node grants nothing: see join.lua.
+--
+-- The state of a process that is no member is "<run id> <since when, us> us", in fencing:1:back. A later loss of data makes
+-- another one.
 
 local MEMBER, BACK, SEED, HIGHEST = 'fencing:1:member', 'fencing:1:back', 'fencing:1:seed', 'fencing:1:highest'
 
 -- Returns how many ms this process must still wait before it is admitted. The first call notes the moment.
 local function ms_to_wait(run_id, longest)
-  local now = math.floor(server_clock_us() / 1000)
-  local back_id, since = string.match(redis.call('GET', BACK) or '', '^(%S+) (%d+)$')
+  local now, since_now = server_clock_us()
+  local back_id, since = string.match(redis.call('GET', BACK) or '', '^(%S+) (%d+) us$')
   if back_id ~= run_id then
-    since = text_of(now)
-    redis.call('SET', BACK, run_id .. ' ' .. since)
+    since = since_now
+    redis.call('SET', BACK, run_id .. ' ' .. since .. ' us')
   end
-  return math.max(0, tonumber(longest) - (now - tonumber(since)))
+  return math.max(0, tonumber(longest) - math.floor((now - tonumber(since)) / 1000))
 end
 
 -- Returns nil if this process is a member, or else the reply that refuses.
