@@ -253,9 +253,7 @@ def map_error(error: RedisError | OSError, address: str) -> NoReply | Coordinato
         return redirected
     if isinstance(error, ResponseError):
         hint = next((hint for words, hint in _HINTS.items() if words in str(error)), "")
-        return CoordinatorUnavailable(
-            f"Redis at {address} refused the request: {error}; nothing was changed{hint}", address=address
-        )
+        return CoordinatorUnavailable(f"Redis at {address} refused the request: {error}{hint}", address=address)
     return NoReply(_without_objects(error), may_have_run=True)
 
 

@@ -1010,6 +1010,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
     ),
     Mutant(
+        "a-hand-over-reads-what-it-has-emptied",
+        "fencing/redis/lua/queue.lua",
+        "    if listeners < 1 then return end\n",
+        "",
+        ("tests/redis/test_cluster.py::test_a_lock_is_handed_to_its_only_waiter_while_its_slot_moves",),
+    ),
+    Mutant(
         "a-subscription-at-another-node-waits-for-a-tick",
         "fencing/redis/listener_cluster.py",
         "                for node in registered:\n                    if node.outgoing:",

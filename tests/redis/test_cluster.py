@@ -101,6 +101,24 @@ def test_a_slot_moves_while_one_holds_and_three_wait(side: Side, each_cluster: R
     assert max(waiter.granted_at for waiter in waiters) - released_at < 8, "without a message it takes ten seconds"
 
 
+def test_a_lock_is_handed_to_its_only_waiter_while_its_slot_moves(side: Side, each_cluster: RedisCluster) -> None:
+    """The hand-over empties the queue, and in a slot that moves a key that is gone is an error."""
+    coordinator = side.coordinator(side.cluster_client(each_cluster), ttl=60)
+    holder = side.call(coordinator.acquire, "r")
+    waiter = Waiter(side, coordinator)
+    Queue(each_cluster).has(1)
+    released: list[bool] = []
+
+    def between() -> None:
+        if not released:  # all keys are there still
+            released.append(side.call(holder.release))
+
+    each_cluster.move_slot(SLOT, another_primary(each_cluster), between=between)
+    assert released == [True]
+    assert waiter.join().error is None
+    assert waiter.lease.fence.number > holder.fence.number
+
+
 def test_a_subscription_at_another_node_is_sent_at_once(
     side: Side, redis_cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,8 +40,9 @@ if not holder then
   local next, refused = check_mint(KEYS[3], tonumber(ARGV[4] or '0'), ARGV[5] or '1', (server_clock_us()))
   if not next then return refused end
   if listener ~= '' then enqueue() end
-  drop_silent(KEYS[1], KEYS[2], KEYS[4], KEYS[5], listener)
-  local offered = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry)
+  local entries, listeners = sizes_of(KEYS[4], KEYS[5])
+  local dropped, ended = drop_silent(KEYS[1], KEYS[2], KEYS[4], KEYS[5], listener)
+  local offered = hand_over(KEYS[1], KEYS[2], KEYS[4], KEYS[5], own_entry, entries - dropped, listeners - ended)
   if offered == own_entry or not offered then
     if listener ~= '' then leave_queue(KEYS[4], KEYS[5], listener, own_entry) end
     return mint()

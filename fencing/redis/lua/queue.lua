@@ -53,11 +53,14 @@ local function join_queue(queue_key, listeners_key, listener, entry, ticket)
   return is_new and is_first
 end
 
+-- Returns how many entries and how many listeners have left the queue with it.
 local function leave_queue(queue_key, listeners_key, listener, entry)
-  if redis.call('ZREM', queue_key, entry) == 1 then count_down(listeners_key, listener) end
+  if redis.call('ZREM', queue_key, entry) == 0 then return 0, 0 end
+  return 1, count_down(listeners_key, listener) < 1 and 1 or 0
 end
 
--- Removes all entries of a listener, and its count with them: a listener without a count is not drawn for rechecks.
+-- Removes all entries of a listener, and its count with them: a listener without a count is not drawn for rechecks. Returns
+-- how many entries and how many listeners have left.
 local function drop(queue_key, listeners_key, listener)
   local prefix = listener .. ' '
   local found = {}
@@ -67,32 +70,47 @@ local function drop(queue_key, listeners_key, listener)
   for first = 1, #found, 1000 do -- unpack has a limit
     redis.call('ZREM', queue_key, unpack(found, first, math.min(first + 999, #found)))
   end
-  redis.call('HDEL', listeners_key, listener)
+  return #found, redis.call('HDEL', listeners_key, listener)
 end
 
--- Removes the entries of the listener that did not accept the last offer. The lock is free.
+-- Removes the entries of the listener that did not accept the last offer. The lock is free. Returns how many entries and how
+-- many listeners have left.
 local function drop_silent(lock_key, holder_key, queue_key, listeners_key, own_listener)
   local silent = string.match(redis.call('GET', holder_key) or '', '^offer (%S+)$')
-  if not silent then return end
+  if not silent then return 0, 0 end
   redis.call('DEL', holder_key)
-  if silent == own_listener then return end
+  if silent == own_listener then return 0, 0 end
   local left = tonumber(redis.call('HGET', listeners_key, silent) or '0')
-  if left > 0 then drop(queue_key, listeners_key, silent) end
+  local entries, listeners = 0, 0
+  if left > 0 then entries, listeners = drop(queue_key, listeners_key, silent) end
   publish(silent, 'passed * ' .. lock_key)
+  return entries, listeners
 end
 
--- Sends a recheck to two other listeners, so that an offer that is never accepted is noticed.
-local function send_rechecks(lock_key, queue_key, listeners_key, grantee)
+-- Returns how many entries the queue has, and how many listeners. It comes before the first write of a script, because it
+-- fails for other types. After that the scripts count: in a slot of a Cluster that moves, a key that a script has emptied is
+-- an error for this very script.
+local function sizes_of(queue_key, listeners_key)
+  return redis.call('ZCARD', queue_key), redis.call('HLEN', listeners_key)
+end
+
+-- Sends a recheck to two other listeners, so that an offer that is never accepted is noticed. `entries` and `listeners`: how
+-- many there are.
+local function send_rechecks(lock_key, queue_key, listeners_key, grantee, entries, listeners)
   local seen = {[grantee] = true}
   local after = ACCEPT_MS + 2
   for _ = 1, MAX_DRAWS do
+    if listeners < 1 then return end
     local drawn = redis.call('HRANDFIELD', listeners_key, DRAWN) or {} -- an emulator of Redis has no answer where there is none
     table.sort(drawn)
     for _, listener in ipairs(drawn) do
       if not seen[listener] then
         seen[listener] = true
         local receivers = publish(listener, 'recheck ' .. after .. ' ' .. lock_key)
-        if is_dead(listener, receivers) then drop(queue_key, listeners_key, listener) end
+        if is_dead(listener, receivers) and entries > 0 and listeners > 0 then
+          local dropped, ended = drop(queue_key, listeners_key, listener)
+          entries, listeners = entries - dropped, listeners - ended
+        end
         if (receivers or 0) > 0 then
           if after > ACCEPT_MS + 2 then return end
           after = after + SPREAD_MS
@@ -105,30 +123,35 @@ end
 
 -- Offers the lock to the first entry of the queue whose listener is not dead, and returns that entry. Returns `own_entry`,
 -- and offers nothing, where that is the first one. Returns nil where there is no such entry: the lock is then free.
-local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry)
-  redis.call('HLEN', listeners_key) -- before the first write: it fails for other types
+-- `entries` and `listeners`: how many there are, see sizes_of.
+local function hand_over(lock_key, holder_key, queue_key, listeners_key, own_entry, entries, listeners)
   for _ = 1, MAX_PASSED do
-    local first, ticket = unpack(redis.call('ZPOPMIN', queue_key))
-    if not first then break end
+    if entries < 1 then break end
+    local first = redis.call('ZRANGE', queue_key, 0, 0)[1]
     local listener, token = string.match(first, '^(%S+) (%S+)$')
-    local left = listener and count_down(listeners_key, listener) or 0
-    if first == own_entry then return own_entry end
-    if listener then
+    local receivers = nil
+    if listener and first ~= own_entry then
       local set = redis.pcall('SET', lock_key, token, 'PX', ACCEPT_MS) -- refused where the memory is used up
-      local receivers = not set.err and publish(listener, 'grant ' .. token .. ' ' .. lock_key)
-      if not receivers then
-        join_queue(queue_key, listeners_key, listener, first, ticket)
-        break
-      end
-      if not is_dead(listener, receivers) then
-        redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
-        send_rechecks(lock_key, queue_key, listeners_key, listener)
-        return first
-      end
-      if left ~= 0 then drop(queue_key, listeners_key, listener) end
+      receivers = not set.err and publish(listener, 'grant ' .. token .. ' ' .. lock_key)
+      if not receivers then break end
+    end
+    entries = entries - redis.call('ZREM', queue_key, first)
+    local left = 0
+    if listener and listeners > 0 then
+      left = count_down(listeners_key, listener)
+      if left < 1 then listeners = listeners - 1 end
+    end
+    if first == own_entry then return own_entry end
+    if listener and not is_dead(listener, receivers) then
+      redis.call('SET', holder_key, 'offer ' .. listener, 'PX', OFFERED_MS)
+      send_rechecks(lock_key, queue_key, listeners_key, listener, entries, listeners)
+      return first
+    end
+    if left ~= 0 and entries > 0 then
+      local dropped, ended = drop(queue_key, listeners_key, listener)
+      entries, listeners = entries - dropped, listeners - ended
     end
   end
   redis.call('DEL', lock_key, holder_key)
   return nil
 end
-

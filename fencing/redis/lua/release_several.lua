@@ -8,7 +8,7 @@ for i, token in ipairs(ARGV) do
   local lock, holder, queue, listeners = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i]
   if redis.pcall('GET', lock) ~= token then
     results[i] = 'g'
-  elseif hand_over(lock, holder, queue, listeners) then
+  elseif hand_over(lock, holder, queue, listeners, nil, sizes_of(queue, listeners)) then
     results[i] = 'o'
   else
     results[i] = 'f'
