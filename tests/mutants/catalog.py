@@ -559,7 +559,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
-        "a-used-up-fence-is-adopted-again",
+        "a-used-up-fence-is-adopted-again-in-sql",
         "fencing/sql/table.py",
         "(l.token = :old AND l.number = :number)",
         "l.token = :old",
@@ -601,7 +601,7 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/sql_locks/test_plans.py::test_a_remint_that_is_repeated_after_its_grant_has_ended_is_no_grant",),
     ),
     Mutant(
-        "a-remint-without-an-answer-is-released",
+        "a-remint-without-an-answer-is-released-in-sql",
         "fencing/sql/plans.py",
         "settings, floor, deadline, None, **old)",
         "settings, floor, deadline, token, **old)",
