@@ -81,6 +81,7 @@ def test_renewals_that_find_the_rows_in_other_orders_do_not_wait_for_each_other(
     names = [f"{i:04}" for i in range(2000)]
     values: dict[str, Any] = {"count": len(names), "ttl": 10_000_000}
     values |= {f"r{i}": name for i, name in enumerate(names)} | {f"t{i}": name for i, name in enumerate(names)}
+    values |= {f"n{i}": 1 for i in range(len(names))}
     far = 2**52
     for _ in range(5):  # past the plan, which would ask again after a deadlock
         with engines[0].begin() as connection:
