@@ -95,7 +95,7 @@ async def kinds(store: SlowStore, with_many: bool) -> list[Kind]:
             await store.put_async(f"plain-{name}", small)
 
     def write() -> Awaitable[object]:
-        return guard.write(MINE, "in-place", b"%d" % next(numbers) + small)  # the same bytes would need one more head
+        return guard.write(MINE, "in-place", b"%d" % next(numbers) + small)  # S3 refuses the same bytes
 
     async def replace() -> None:
         nonlocal stored

@@ -88,10 +88,17 @@ def late_put(desk: Desk, read: Any, body: bytes = b"late") -> bool:
     return True
 
 
-@pytest.mark.parametrize("between", [(), (b"busy",)], ids=["over the same bytes", "over others"])
-@pytest.mark.parametrize("blind", [True, False], ids=["blind", "replacing"])
+@pytest.mark.parametrize(
+    ("blind", "between"),
+    [
+        pytest.param(True, (), id="blind, over the same bytes"),
+        pytest.param(False, (b"busy",), id="replacing others"),
+        pytest.param(True, (b"busy",), id="blind, over others", marks=pytest.mark.thorough),
+        pytest.param(False, (), id="replacing the same bytes", marks=pytest.mark.thorough),
+    ],
+)
 def test_no_late_put_replaces_an_acknowledged_write_of_the_same_bytes(
-    http: Desk, between: tuple[bytes, ...], blind: bool
+    http: Desk, blind: bool, between: tuple[bytes, ...]
 ) -> None:
     """Where the same bytes are a new version, the late put is refused. Where they are the old one, the write is."""
     http.call(http.guard.claim, A)
@@ -127,7 +134,7 @@ def test_the_same_bytes_as_those_of_no_guard(http: Desk) -> None:
     assert not late_put(http, read)
 
 
-@pytest.mark.parametrize("blind", [True, False], ids=["blind", "replacing"])
+@pytest.mark.parametrize("blind", [True, pytest.param(False, marks=pytest.mark.thorough)], ids=["blind", "replacing"])
 def test_what_a_late_put_has_replaced_is_named(http: Desk, blind: bool) -> None:
     """Not every return of the same bytes can be told. A restore is not the cause that is named first then."""
     http.call(http.guard.claim, A)

@@ -150,6 +150,7 @@ def test_an_s3_that_ignores_conditions_is_refused(side: Side, s3rver_server: Obj
     assert "If-None-Match" in str(error)
 
 
+@pytest.mark.thorough
 def test_a_bucket_with_versioning_compares_the_etag(s3_server: S3Server, side: Side) -> None:
     """Each put has an id of its own there, but the condition of a put is about the hash."""
     bucket = s3_server.new_bucket()
