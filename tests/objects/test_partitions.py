@@ -63,17 +63,19 @@ def test_what_an_earlier_version_has_stored_is_read(desk: Desk, monkeypatch: pyt
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("city", ["São Paulo", "50%", "a=b", "it's", "Aix"])
-def test_duckdb_reads_the_values_of_partitions(tmp_path: Path, city: str) -> None:
-    """Names as programs write partitions: escaped by them, or not at all."""
-    duckdb = pytest.importorskip("duckdb")
+def test_duckdb_reads_the_values_of_partitions(tmp_path: Path) -> None:
+    """Names as programs write partitions: escaped by them, by half, or not at all."""
+    duckdb = pytest.importorskip("duckdb", reason="no DuckDB, 70 MB: pip install duckdb")
     store, fence = MemoryStore(), Fence("sales", 1, "a" * 22)
-    half = city.replace("%", "%25").replace("=", "%3D")
-    names = [f"year=2026/city={each}/part.csv" for each in {half, half.replace(" ", "%20"), quote(city)}]
-    published = ObjectStoreGuard(store).publish(fence, dict.fromkeys(names, b"total\n7\n"), claim=True)
-    for entry in published.values():
-        path = tmp_path / entry.key
+    cities = {}
+    for city in ("São Paulo", "50%", "a=b", "it's", "Aix"):
+        half = city.replace("%", "%25").replace("=", "%3D")
+        for each in (half, half.replace(" ", "%20"), quote(city)):
+            cities[f"year=2026/city={each}/part.csv"] = city
+    published = ObjectStoreGuard(store).publish(fence, dict.fromkeys(cities, b"total\n7\n"), claim=True)
+    for name, city in cities.items():
+        path = tmp_path / published[name].key
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(bytes(store.get(f"fencing/sales/{entry.key}").bytes()))
+        path.write_bytes(bytes(store.get(f"fencing/sales/{published[name].key}").bytes()))
         rows = duckdb.read_csv(str(path), hive_partitioning=True)
-        assert rows.project("year, city, total").fetchall() == [(2026, city, 7)]
+        assert rows.project("year, city, total").fetchall() == [(2026, city, 7)], name
