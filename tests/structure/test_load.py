@@ -17,7 +17,7 @@ MAY_BE_STARVED = {"tests/redis/test_renewal_of_thousands.py": ["test_threads", "
 
 
 @pytest.mark.parametrize(
-    ("cpus", "others", "workers"),
+    ("cpus", "busy", "workers"),
     [
         (2, 0.0, 6),
         (2, 2.0, 6),
@@ -33,12 +33,12 @@ MAY_BE_STARVED = {"tests/redis/test_renewal_of_thousands.py": ["test_threads", "
         (64, 100.0, 3),
     ],
 )
-def test_three_for_each_cpu_six_in_all_and_fewer_on_a_busy_machine(cpus: float, others: float, workers: int) -> None:
-    count, why = workers_for(cpus, others)
+def test_three_for_each_cpu_six_in_all_and_fewer_on_a_busy_machine(cpus: float, busy: float, workers: int) -> None:
+    count, why = workers_for(cpus, busy)
     assert count == workers
     assert f"{cpus:g} CPUs" in why
-    assert f"load is {others:.1f}" in why
-    assert ("fewer" in why) is (others > cpus)
+    assert f"load is {busy:.1f}" in why
+    assert ("fewer" in why) is (busy > cpus)
 
 
 def test_the_quotas_of_control_groups(tmp_path: Path) -> None:
