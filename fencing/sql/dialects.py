@@ -254,6 +254,11 @@ class SQLite(Dialect):
         """Return False: it depends on the engine's set-up."""
         return False
 
+    @staticmethod
+    def is_aiosqlite(connection: Connection) -> bool:
+        """Return whether this is a connection of aiosqlite."""
+        return connection.dialect.driver == "aiosqlite"
+
     def close_socket(self, driver_connection: Any) -> None:
         """Do nothing: there is no server to wait for."""
 

@@ -15,6 +15,8 @@ from urllib.parse import unquote, urlsplit
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DisconnectionError
 
+from fencing.sql.dialects import SQLite, dialect_of
+
 Identity = tuple[int, int]
 
 _OPENING, _OPENED = "fencing_opening", "fencing_opened"
@@ -24,7 +26,7 @@ and identities of all its files."""
 
 def follow(engine: Engine) -> None:
     """Note the files of the engine's connections. From then on the pool hands out no connection to a replaced file."""
-    if engine.dialect.name == "sqlite":
+    if isinstance(dialect_of(engine), SQLite):
         for name, hook in (("do_connect", _before_opening), ("connect", _after_opening), ("checkout", _at_checkout)):
             if not event.contains(engine, name, hook):
                 event.listen(engine, name, hook)

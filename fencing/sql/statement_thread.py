@@ -14,6 +14,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from fencing.sql.dialects import SQLite
+
 _STEP_SECONDS = 0.01
 """How long a statement may go on by itself, and then the time between two interruptions."""
 
@@ -29,7 +31,7 @@ class StatementThread:
 
     def note(self, connection: Connection) -> None:
         """Note the thread of this connection, if it has one."""
-        if connection.dialect.driver == "aiosqlite":
+        if SQLite.is_aiosqlite(connection):
             driver: Any = connection.connection.driver_connection
             self._thread = driver if isinstance(driver, threading.Thread) else driver._thread
             self._requests, self._database = driver._tx, driver._connection

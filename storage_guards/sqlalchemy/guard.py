@@ -105,7 +105,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             UnclaimedFence: this fence was not claimed here: pass ``guards=[guard]`` to the lock, or claim first. Or the
                 database was restored, and has lost what it had acknowledged: acquire again.
             OutcomeUnknown: the connection broke during the commit, or an exception of a signal handler interrupted it.
-                Ask :meth:`landed`. A KeyboardInterrupt has it as its ``__cause__``.
+                Or the file of SQLite was replaced meanwhile. Ask :meth:`landed`. A KeyboardInterrupt has it as its
+                ``__cause__``.
             GuardUnavailable: the database did not answer, or a mark stayed locked. The block has not run. Retry.
             GuardNotEnforceable: the table is missing, the engine is in autocommit, or the block ended the transaction
                 by itself. The text says what to do.
@@ -266,9 +267,9 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         """Check and lock the marks in a transaction of your own, from here to its end.
 
         It does **not** protect what this transaction, or its session, read before: read again what you write from. It
-        never commits. After any error here roll the transaction back. It does not notice a savepoint or COMMIT that is
-        sent as text. It does not notice either that a transaction goes on after a deadlock of MariaDB or MySQL, which
-        undoes the check too.
+        never commits. After any error here roll the transaction back. It does not notice a COMMIT that is sent as text,
+        and a SAVEPOINT only on PostgreSQL. It does not notice either that a transaction goes on after a deadlock of
+        MariaDB or MySQL, which undoes the check too. It notices no file of SQLite that is replaced after the check.
 
         The objects of a session are expired, so that they are read again. On PostgreSQL the guard's bounds hold for the
         rest of the transaction. On MariaDB and MySQL they hold for the check alone: a client that stands still later
