@@ -27,9 +27,13 @@ and identities of all its files."""
 def follow(engine: Engine) -> None:
     """Note the files of the engine's connections. From then on the pool hands out no connection to a replaced file."""
     if isinstance(dialect_of(engine), SQLite):
-        for name, hook in (("do_connect", _before_opening), ("connect", _after_opening), ("checkout", _at_checkout)):
-            if not event.contains(engine, name, hook):
-                event.listen(engine, name, hook)
+        for target, name, hook in (  # an engine with other options has the same ones
+            (engine.dialect, "do_connect", _before_opening),
+            (engine.pool, "connect", _after_opening),
+            (engine.pool, "checkout", _at_checkout),
+        ):
+            if not event.contains(target, name, hook):
+                event.listen(target, name, hook)
 
 
 def require_current(connection: Connection) -> None:

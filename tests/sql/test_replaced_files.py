@@ -274,3 +274,11 @@ def test_an_engine_that_opens_its_connections_itself(files: Files) -> None:
     files.restore()
     files.beside().claim(NEWER)
     files.side.expect(StaleFence, guard.write, MINE, text(ADD))
+
+
+def test_many_guards_of_an_engine_follow_its_files_once(files: Files) -> None:
+    engine = files.engine()
+    plain = getattr(engine, "sync_engine", engine)
+    for _ in range(3):
+        files.guard(engine.execution_options(schema_translate_map={"x": "y"}))
+    assert [len(plain.pool.dispatch.checkout), len(plain.dialect.dispatch.do_connect)] == [1, 1]
