@@ -54,6 +54,16 @@ class Snapshot(NamedTuple):
     listening: frozenset[bytes] = frozenset()
 
 
+class Sizes(NamedTuple):
+    """How many entries a queue has, and how many listeners; or how many have left it."""
+
+    entries: int
+    listeners: int
+
+    def without(self, gone: Sizes) -> Sizes:
+        return Sizes(self.entries - gone.entries, self.listeners - gone.listeners)
+
+
 EMPTY = Snapshot((), 0)
 
 
@@ -152,10 +162,12 @@ class SimulatedRedis:
         self._replace(key, tuple(sorted(counts.items())))
         return counts[field]
 
-    def hdel(self, key: str, field: bytes) -> None:
+    def hdel(self, key: str, field: bytes) -> int:
         counts = self.hash(key)
-        if counts.pop(field, None) is not None:
-            self._replace(key, tuple(sorted(counts.items())))
+        if counts.pop(field, None) is None:
+            return 0
+        self._replace(key, tuple(sorted(counts.items())))
+        return 1
 
     def publish(self, listener: bytes, text: bytes) -> int:
         if listener not in self.listening:
@@ -219,8 +231,9 @@ class SimulatedRedis:
                 return refused
             if listener != b"":
                 self._enqueue(keys, args, listener, own_entry)
-            self._drop_silent(keys[0], keys[1], keys[3], keys[4], listener)
-            offered = self._hand_over(keys[0], keys[1], keys[3], keys[4], own_entry)
+            sizes = self._sizes_of(keys[3], keys[4])
+            sizes = sizes.without(self._drop_silent(keys[0], keys[1], keys[3], keys[4], listener))
+            offered = self._hand_over(keys[0], keys[1], keys[3], keys[4], own_entry, sizes)
             if offered is None or offered == own_entry:
                 if listener != b"":
                     self._leave_queue(keys[3], keys[4], listener, own_entry)
@@ -330,13 +343,15 @@ class SimulatedRedis:
             freed = self.exists(keys[0], keys[1])
             self.delete(keys[0], keys[1])
             return freed
+        holds = self.get(keys[0]) == args[0]
+        if holds and len(args) > 2:
+            holds = (self.get(keys[1]) or b"").startswith(b"offer ")
+        sizes = self._sizes_of(keys[2], keys[3])
         if len(args) > 1:
-            self._leave_queue(keys[2], keys[3], args[1], args[1] + b" " + args[0])
-        if self.get(keys[0]) != args[0]:
+            sizes = sizes.without(self._leave_queue(keys[2], keys[3], args[1], args[1] + b" " + args[0]))
+        if not holds:
             return 0
-        if len(args) > 2 and not (self.get(keys[1]) or b"").startswith(b"offer "):
-            return 0
-        return 1 if self._hand_over(keys[0], keys[1], keys[2], keys[3], None) is None else 3
+        return 1 if self._hand_over(keys[0], keys[1], keys[2], keys[3], None, sizes) is None else 3
 
     def _release_several(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
         results = []
@@ -345,7 +360,9 @@ class SimulatedRedis:
             if self._read(lock) != token:
                 results.append(b"g")
             else:
-                results.append(b"f" if self._hand_over(lock, holder, queue, listeners, None) is None else b"o")
+                sizes = self._sizes_of(queue, listeners)
+                offered = self._hand_over(lock, holder, queue, listeners, None, sizes)
+                results.append(b"f" if offered is None else b"o")
         return b"".join(results)
 
     def _holder(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
@@ -375,69 +392,85 @@ class SimulatedRedis:
         self.pexpire(listeners_key, QUEUE_MS)
         return is_new and is_first
 
-    def _leave_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes) -> None:
-        if self.zrem(queue_key, entry) == 1:
-            self._count_down(listeners_key, listener)
+    def _leave_queue(self, queue_key: str, listeners_key: str, listener: bytes, entry: bytes) -> Sizes:
+        if self.zrem(queue_key, entry) == 0:
+            return Sizes(0, 0)
+        return Sizes(1, int(self._count_down(listeners_key, listener) < 1))
 
-    def _drop(self, queue_key: str, listeners_key: str, listener: bytes) -> None:
+    def _drop(self, queue_key: str, listeners_key: str, listener: bytes) -> Sizes:
         found = [entry for _, entry in self.sorted_set(queue_key) if entry.startswith(listener + b" ")]
         if found:
             self.zrem(queue_key, *found)
-        self.hdel(listeners_key, listener)
+        return Sizes(len(found), self.hdel(listeners_key, listener))
 
     def _drop_silent(
         self, lock_key: str, holder_key: str, queue_key: str, listeners_key: str, own_listener: bytes
-    ) -> None:
+    ) -> Sizes:
         match = _OFFER.fullmatch(self.get(holder_key) or b"")
         if match is None:
-            return
+            return Sizes(0, 0)
         silent = match[1]
         self.delete(holder_key)
         if silent == own_listener:
-            return
+            return Sizes(0, 0)
         left = self.hash(listeners_key).get(silent, 0)
-        if left > 0:
-            self._drop(queue_key, listeners_key, silent)
+        dropped = self._drop(queue_key, listeners_key, silent) if left > 0 else Sizes(0, 0)
         self.publish(silent, b"passed * %b" % lock_key.encode())
+        return dropped
 
-    def _send_rechecks(self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes) -> None:
+    def _sizes_of(self, queue_key: str, listeners_key: str) -> Sizes:
+        return Sizes(len(self.sorted_set(queue_key)), len(self.hash(listeners_key)))
+
+    def _send_rechecks(self, lock_key: str, queue_key: str, listeners_key: str, grantee: bytes, sizes: Sizes) -> None:
         """As long as there are at most DRAWN listeners, all are drawn."""
         after = ACCEPT_MS + 2
+        if sizes.listeners < 1:
+            return
         drawn = sorted(self.hash(listeners_key))
         assert len(drawn) < DRAWN
         for listener in drawn:
             if listener != grantee:
                 receivers = self.publish(listener, b"recheck %d %b" % (after, lock_key.encode()))
-                if _is_dead(listener, receivers):
-                    self._drop(queue_key, listeners_key, listener)
+                if _is_dead(listener, receivers) and sizes.entries > 0 and sizes.listeners > 0:
+                    sizes = sizes.without(self._drop(queue_key, listeners_key, listener))
                 if receivers > 0:
                     if after > ACCEPT_MS + 2:
                         return
                     after += SPREAD_MS
 
     def _hand_over(
-        self, lock_key: str, holder_key: str, queue_key: str, listeners_key: str, own_entry: bytes | None
+        self,
+        lock_key: str,
+        holder_key: str,
+        queue_key: str,
+        listeners_key: str,
+        own_entry: bytes | None,
+        sizes: Sizes,
     ) -> bytes | None:
-        self.hash(listeners_key)  # raises for another type
         for _ in range(MAX_PASSED):
-            queue = self.sorted_set(queue_key)
-            if not queue:
+            if sizes.entries < 1:
                 break
-            first = queue[0][1]
-            self.zrem(queue_key, first)
+            first = self.sorted_set(queue_key)[0][1]
             match = _ENTRY.fullmatch(first)
             listener, token = match.groups() if match else (None, b"")
-            left = self._count_down(listeners_key, listener) if listener is not None else 0
+            receivers = 0
+            if listener is not None and first != own_entry:
+                self.set(lock_key, token, px=ACCEPT_MS)
+                receivers = self.publish(listener, b"grant %b %b" % (token, lock_key.encode()))
+            sizes = sizes.without(Sizes(self.zrem(queue_key, first), 0))
+            left = 0
+            if listener is not None and sizes.listeners > 0:
+                left = self._count_down(listeners_key, listener)
+                if left < 1:
+                    sizes = sizes.without(Sizes(0, 1))
             if first == own_entry:
                 return own_entry
-            if listener is not None:
-                self.set(lock_key, token, px=ACCEPT_MS)
-                if not _is_dead(listener, self.publish(listener, b"grant %b %b" % (token, lock_key.encode()))):
-                    self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
-                    self._send_rechecks(lock_key, queue_key, listeners_key, listener)
-                    return first
-                if left != 0:
-                    self._drop(queue_key, listeners_key, listener)
+            if listener is not None and not _is_dead(listener, receivers):
+                self.set(holder_key, b"offer " + listener, px=OFFERED_MS)
+                self._send_rechecks(lock_key, queue_key, listeners_key, listener, sizes)
+                return first
+            if listener is not None and left != 0 and sizes.entries > 0:
+                sizes = sizes.without(self._drop(queue_key, listeners_key, listener))
         self.delete(lock_key, holder_key)
         return None
 
