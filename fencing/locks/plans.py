@@ -165,7 +165,7 @@ def acquire(
                     taking.over()
                     decided_by = deadline
                     yield from _pause(backend, reply, deadline)
-                    token = new_token()
+                    token, place = new_token(), None
                     continue
             except CoordinatorUnavailable:
                 taking.over()  # what may have run is given back in the background
