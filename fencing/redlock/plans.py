@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan, Sleep
-from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, Backoff, NoReply
 from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided, owner_label
@@ -168,7 +168,7 @@ class RedlockPlans(Backend):
         )
         try:
             return (yield from self._plan_take(call, resource, token, settings, deadline, also_free))
-        except CoordinatorUnavailable:
+        except FencingError:
             yield from self._plan_free(resource, token)
             self.give_back_later(Fence(resource, 1, token), settings)
             raise
@@ -430,11 +430,20 @@ class RedlockPlans(Backend):
     ) -> Plan[Grant | None]:
         """Take the lock from a grant, and ask with the same token until it is decided: nothing is released meanwhile.
 
-        Return None if that grant certainly has no majority any more. ``also_free``: the call for the nodes where nobody
-        holds the lock. They are asked if those that may still have that grant are no majority without them.
+        Return None if that grant certainly has no majority any more; then what was taken is released.
+
+        Args:
+            call: the request for all nodes.
+            resource: the name of the lock.
+            token: the new one.
+            settings: the lock's.
+            deadline: the moment of ``clock`` until which it is repeated.
+            also_free: the call for the nodes where nobody holds the lock. They are asked if those that may still have
+                that grant are no majority without them.
 
         Raises:
             CoordinatorUnavailable: it was not decided in time.
+            MarkImplausible: a node refused the number.
         """
         failures = 0
         while True:
@@ -448,10 +457,9 @@ class RedlockPlans(Backend):
                 if isinstance(granted, Grant):
                     return granted
                 decision = granted
-            if not isinstance(decision, NoMajority):
-                yield from self._plan_free(resource, token)
             self._check_replies(replies, resource, decision)
             if not isinstance(decision, NoMajority):
+                yield from self._plan_free(resource, token)
                 return None
             failures += 1
             pause = BACKOFF.pause(failures)

@@ -35,8 +35,8 @@ class Slow:
         self.coordinator = nodes.coordinator(side, urls, clock_floor=False, **options)
         self.other = nodes.coordinator(side, clock_floor=False)
 
-    def keep(self, script: Script, index: int, *, cut: bool = False) -> Loss:
-        """Keep the next request that runs the script at a node; ``cut``: and break its connection off."""
+    def hold(self, script: Script, index: int, *, cut: bool = False) -> Loss:
+        """Hold the next request that runs the script at a node; ``cut``: and break its connection off."""
 
         def runs(request: bytes) -> bool:
             return asks_for(script, request)
@@ -103,7 +103,7 @@ def fresh(side: Side, stack: ExitStack, fresh_nodes: FreshNodes) -> Fresh:
 
 
 def test_a_late_round_frees_nothing_that_a_later_one_was_granted(side: Side, slow: Slow) -> None:
-    kept = [slow.keep(ACQUIRE, index) for index in (0, 1)]
+    kept = [slow.hold(ACQUIRE, index) for index in (0, 1)]
     lease = slow.take(slow.coordinator, timeout=20)
     for each in kept:
         each.deliver()  # the acquire, and the release behind it
@@ -112,10 +112,24 @@ def test_a_late_round_frees_nothing_that_a_later_one_was_granted(side: Side, slo
 
 
 @pytest.mark.thorough
+def test_a_late_acquire_does_not_revive_an_ended_lease(side: Side, slow: Slow) -> None:
+    kept = slow.hold(ACQUIRE, 2)
+    lease = slow.take(slow.coordinator)
+    assert kept.wait(5)
+    for client in slow.clients[:2]:
+        client.delete(slow.name)  # its ttl is over
+    kept.deliver()
+    assert slow.tokens() == [None, None, lease.fence.token]
+    side.expect(LeaseLost, lease.renew)
+    side.expect(LeaseLost, slow.adopt, lease.fence)
+    slow.take(slow.other)
+
+
+@pytest.mark.thorough
 def test_a_late_release_of_a_poll_frees_nothing_that_a_later_one_was_granted(side: Side, slow: Slow) -> None:
     for client in slow.clients[:2]:
         client.set(slow.name, "another library's token")
-    kept = slow.keep(RELEASE, 2)  # of what this node grants
+    kept = slow.hold(RELEASE, 2)  # of what this node grants
     leases: list[Any] = []
 
     def take() -> None:
@@ -140,7 +154,7 @@ def test_an_adoption_survives_a_slow_reply(side: Side, slow: Slow) -> None:
     fence = side.call(slow.take(slow.other).detach)
     slow.nodes.wait_until_all_hold(side, slow.name)
     slow.clients[2].delete(slow.name)  # the other two are a majority
-    kept = slow.keep(REMINT, 1)
+    kept = slow.hold(REMINT, 1)
     adopted = slow.adopt(fence)
     kept.deliver()
     assert slow.is_held(adopted)
@@ -165,7 +179,7 @@ def test_an_adoption_without_an_answer_frees_nothing_and_is_repeated(side: Side,
 def test_a_late_forced_release_takes_the_lock_from_nobody_else(side: Side, slow: Slow) -> None:
     slow.take(slow.other)
     slow.nodes.wait_until_all_hold(side, slow.name)
-    kept = [slow.keep(FORCE_RELEASE, index, cut=True) for index in (0, 1)]
+    kept = [slow.hold(FORCE_RELEASE, index, cut=True) for index in (0, 1)]
     side.call(slow.coordinator.force_release, slow.name)
     lease = slow.take(slow.other)
     for each in kept:
@@ -191,7 +205,7 @@ def test_a_late_initialisation_does_not_admit_a_node_that_lost_its_data_again(si
     slow = fresh(longest_ttl=60.0, admitted=False)
     third = slow.clients[2]
     third.script_load(JOIN.text)
-    kept = slow.keep(JOIN, 2, cut=True)
+    kept = slow.hold(JOIN, 2, cut=True)
     side.call(slow.coordinator.initialise)
     assert third.get(MEMBER) is not None
     third.flushall()
@@ -222,7 +236,7 @@ def test_a_late_join_does_not_admit_a_node_that_lost_its_data_again(side: Side, 
     third = slow.clients[2]
     third.flushall()
     third.script_load(JOIN.text)
-    kept = slow.keep(JOIN, 2, cut=True)
+    kept = slow.hold(JOIN, 2, cut=True)
 
     def is_admitted() -> bool:
         try:
