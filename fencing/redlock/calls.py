@@ -10,8 +10,8 @@ from fencing.kernel.fence import Fence
 from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, release_keys
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulks, script_call, size_of
-from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL, Script
-from fencing.redlock.scripts import ACQUIRE, HIGHEST, HOLDER, JOIN, RENEW
+from fencing.redis.scripts import HOLDER, RELEASE, RELEASE_SEVERAL, Script
+from fencing.redlock.scripts import ACQUIRE, HIGHEST, JOIN, RENEW
 
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 

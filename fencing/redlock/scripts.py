@@ -12,6 +12,5 @@ ACQUIRE = _load("acquire_free", "common", "member", "grant", "acquire", replies=
 REMINT = _load("common", "member", "grant", "remint", replies=(bytes, list))
 FORCE_RELEASE = _load("common", "member", "grant", "force_release", replies=(bytes, list))
 RENEW = _load("common", "member", "renew", replies=(bytes, list))
-HOLDER = _load("common", "holder", replies=(list,))
 HIGHEST = _load("common", "member", "highest", replies=(list,))
 JOIN = _load("common", "member", "join", replies=(list,))

@@ -11,7 +11,7 @@ local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] then
   local number = granted_before(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
   if number then return number end
-elseif holder and string.sub(redis.sha1hex(holder), 1, 16) ~= ARGV[6] then
+elseif holder and digest_of(holder) ~= ARGV[6] then
   return taken(holder)
 elseif not holder and ARGV[7] ~= '1' then
   return taken('')

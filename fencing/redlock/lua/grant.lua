@@ -25,6 +25,6 @@ end
 -- Describes the holder in a refusal. Its token stays secret: clients compare a digest.
 local function taken(holder)
   local _, _, owner = record_of(KEYS[2], holder)
-  return {'taken', redis.call('PTTL', KEYS[1]), owner or '', string.sub(redis.sha1hex(holder), 1, 16)}
+  return {'taken', redis.call('PTTL', KEYS[1]), owner or '', digest_of(holder)}
 end
 
