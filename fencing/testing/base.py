@@ -12,6 +12,7 @@ from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.locks import plans
+from fencing.locks.backend import Undecided
 from fencing.memory import MemoryCoordinator
 from fencing.testing.contract import Contract
 
@@ -63,9 +64,11 @@ class CoordinatorTests(Contract):
         return self.call(shell, plan, coordinator.perform)
 
     def _acquire(self, coordinator: Any, name: str, token: str, floor: int = 0) -> Any:
-        deadline = coordinator.clock() + 5
-        plan = coordinator.plan_acquire(name, token, coordinator.settings, floor=floor, deadline=deadline)
-        return self._plan(coordinator, plan)
+        deadline, reply = coordinator.clock() + 5, None
+        while reply is None or (isinstance(reply, Undecided) and coordinator.clock() < deadline):  # a machine may stall
+            plan = coordinator.plan_acquire(name, token, coordinator.settings, floor=floor, deadline=deadline)
+            reply = self._plan(coordinator, plan)
+        return reply
 
     def _remint(self, coordinator: Any, fence: Fence, token: str, floor: int) -> Any:
         deadline = coordinator.clock() + 5
