@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencing import CoordinatorUnavailable
+from fencing import CoordinatorUnavailable, Fence, MarkImplausible
 from fencing.kernel.effects import Sleep
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans as locks
@@ -18,7 +18,7 @@ from fencing.redis.scripts import RELEASE
 from fencing.redlock.calls import Fanout
 from fencing.redlock.decisions import check_answered
 from fencing.redlock.plans import RedlockPlans
-from fencing.redlock.scripts import ACQUIRE, RENEW
+from fencing.redlock.scripts import ACQUIRE, REMINT, RENEW
 from tests.support.redis_requests import asks_for
 from tests.support.redlock import FreshNodes
 from tests.support.servers import Proxy
@@ -143,3 +143,31 @@ def test_a_confirmation_without_a_reply_is_no_holder(side: Side, fresh_nodes: Fr
             error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0)
             assert "no majority for 'r': a majority granted it, but only 1 of 3 nodes confirmed" in str(error)
             side.expect(CoordinatorUnavailable, coordinator.try_acquire, "r")
+
+
+@pytest.mark.parametrize(
+    ("replies", "error"),
+    [([b"7", OTHER[0], LOST], CoordinatorUnavailable), ([[b"implausible", b"9", b"8"]] * 3, MarkImplausible)],
+    ids=["undecided", "implausible"],
+)
+def test_a_remint_releases_nothing_and_has_one_token(replies: list[Any], error: type[Exception]) -> None:
+    """Its caller may repeat it with this token."""
+    world = World([None] * 3, [], slow=0.0, always=True)
+    plan = world.plans.plan_remint(Fence("r", 1, "o" * 22), "t" * 22, Settings(ttl=0.3), floor=0, deadline=1.0)
+    calls = []
+
+    def run() -> None:
+        result = None
+        while True:
+            effect: Any = plan.send(result)
+            if isinstance(effect, Sleep):
+                world.now += effect.seconds
+                result = None
+            else:
+                calls.append(effect.call)
+                result = replies
+
+    with pytest.raises(error):
+        run()
+    assert {(call.script, call.token) for call in calls} == {(REMINT, "t" * 22)}
+    assert (len(calls) > 1) is (error is CoordinatorUnavailable)
