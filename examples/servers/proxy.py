@@ -38,20 +38,22 @@ class Loss:
         with self._happened:
             return self._happened.wait_for(lambda: self.fired >= times, timeout)
 
-    def deliver(self, timeout: float = _CONTROL_TIMEOUT) -> None:
+    def deliver(self, timeout: float = _CONTROL_TIMEOUT) -> bool:
         """Pass on what a stalled connection has sent until now, in order, and end the connection behind it.
 
-        Returns when the server has worked it off: when it has ended the connection on its side, too. Raises
-        `TimeoutError` if it has not after `timeout` seconds. Nothing happens if it was delivered before.
+        Returns when the server has worked it off: when it has ended the connection on its side, too. False: no request
+        has matched, and none will any more. Raises `TimeoutError` if the server has not after `timeout` seconds.
         """
-        if not self.fired:
-            raise RuntimeError("there is nothing to deliver: no request has matched")
-        self._proxy._call(self._deliver(timeout))
+        return self._proxy._call(self._deliver(timeout))
 
-    async def _deliver(self, timeout: float) -> None:
+    async def _deliver(self, timeout: float) -> bool:
+        self._times = 0
+        if not self.fired:
+            return False
         self._delivering = True
         self._released.set()
         await asyncio.wait_for(self._ended.wait(), timeout)
+        return True
 
     def _matches(self, request: bytes) -> bool:
         return self._times > 0 and self._predicate(request)
@@ -136,8 +138,8 @@ class Proxy:
         return self._add(Loss(predicate, "stall", 1, self, cut_when))
 
     def drip(self, *, requests: float = 0.0, replies: float = 0.0) -> None:
-        """Pass one byte at a time, with so many seconds after each, until `restore`: of requests, of replies or of
-        both. Each `recv` returns in time, and the whole may not."""
+        """Pass one byte at a time, with so many seconds after each, of requests, of replies or of both: each `recv`
+        returns in time, and the whole may not. Until `restore`, or until this is called again without seconds."""
 
         def drip() -> None:
             self._drips.requests, self._drips.replies = requests, replies
@@ -307,7 +309,7 @@ class _Connection:
                     return
                 else:
                     self._armed = loss
-            await _pass_on(chunk, server, self._drips.requests)
+            await _pass_on(chunk, server, lambda: self._drips.requests)
             if self._stalled is not None and self._stalled._delivering:
                 break
         if self._stalled is not None:
@@ -349,6 +351,7 @@ class _Connection:
         return bytes(held)
 
     async def back(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+        is_gone = False
         while chunk := await server.read(_CHUNK):
             await self._flowing.wait()
             self._request = b""
@@ -356,11 +359,12 @@ class _Connection:
                 self._lose(self._armed)
                 return
             try:
-                await _pass_on(chunk, client, self._drips.replies)
+                if not is_gone:
+                    await _pass_on(chunk, client, lambda: self._drips.replies)
             except OSError:
                 if self._stalled is None:
                     raise
-                # The client went on long ago, and the server still works off what was held.
+                is_gone = True  # the client went on long ago, and the server still works off what was held
 
     def end(self) -> None:
         if self._stalled is not None:
@@ -371,9 +375,12 @@ class _Connection:
         loss._fire()
 
 
-async def _pass_on(chunk: bytes, to: asyncio.StreamWriter, pause: float) -> None:
-    for piece in [chunk] if pause == 0.0 else [bytes([byte]) for byte in chunk]:
-        to.write(piece)
+async def _pass_on(chunk: bytes, to: asyncio.StreamWriter, pause: Callable[[], float]) -> None:
+    while chunk and (seconds := pause()):
+        to.write(chunk[:1])
         await to.drain()
-        if pause:
-            await asyncio.sleep(pause)
+        chunk = chunk[1:]
+        await asyncio.sleep(seconds)
+    if chunk:
+        to.write(chunk)
+        await to.drain()
