@@ -7,6 +7,7 @@ import time
 import traceback
 import weakref
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from fencing.kernel import process
@@ -22,12 +23,13 @@ from fencing.sql.table import Request
 class _Slot:
     """The place of a connection, which is opened when it is needed. A timer ends requests that take too long."""
 
-    __slots__ = ("__weakref__", "_armed_until", "_until", "connection", "opened_at")
+    __slots__ = ("__weakref__", "_armed_until", "_break_off", "_until", "connection", "opened_at")
 
     def __init__(self) -> None:
         self.connection: OwnConnection | None = None
         self.opened_at = 0.0
         self._until: float | None = None  # None: no request is under way
+        self._break_off: Callable[[], None] | None = None  # a connection that is being opened
         self._armed_until = float("inf")
 
     def watch(self, until: float) -> None:
@@ -36,8 +38,14 @@ class _Slot:
         if until < self._armed_until or self._armed_until < process.now():
             self._arm(until)
 
+    def opening(self, break_off: Callable[[], None]) -> None:
+        """Watch a connection whose first requests are under way: such as those of SQLAlchemy for the version."""
+        self._break_off = break_off
+        if self._until is not None and self._until <= process.now():  # the time went by while it connected
+            break_off()
+
     def unwatch(self) -> None:
-        self._until = None
+        self._until = self._break_off = None
 
     def _arm(self, until: float) -> None:
         self._armed_until = until
@@ -51,6 +59,8 @@ class _Slot:
             self._arm(until)
         elif self.connection is not None:
             self.connection.break_off()
+        elif (break_off := self._break_off) is not None:
+            break_off()
 
     def close(self) -> None:
         connection, self.connection = self.connection, None
@@ -110,7 +120,7 @@ class Connections:
             if slot.connection is None or slot.opened_at < self._broken_at:
                 slot.close()
                 opened_at = time.monotonic()
-                slot.connection = self._engine.open(max(until - process.now(), LEAST_SECONDS))
+                slot.connection = self._engine.open(max(until - process.now(), LEAST_SECONDS), slot.opening)
                 slot.opened_at = opened_at
             sent = True
             return slot.connection.perform(request)

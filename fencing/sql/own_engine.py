@@ -6,7 +6,9 @@ The user's pool is never asked for a connection. It may be empty just because it
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event, text
@@ -18,7 +20,7 @@ from fencing.sql.direct import ConnectionToFile, DirectConnection
 from fencing.sql.errors import UNDEFINED_TABLE
 from fencing.sql.failures import state_of_failure
 from fencing.sql.files import follow, opened_by, require_same
-from fencing.sql.sessions import SESSIONS
+from fencing.sql.sessions import SESSIONS, Sessions
 from fencing.sql.statements import LOCKS
 from fencing.sql.table import Request, SQLLocks
 
@@ -32,9 +34,15 @@ _LIMITS = text(f"SELECT {PostgreSQL.LIMITS}")
 
 
 class _Opening(threading.local):
-    """The bounds of the connection that this thread opens for a coordinator; None: it opens none."""
+    """The connection that this thread opens for a coordinator.
+
+    Attributes:
+        bounds: of connecting; None: it opens none.
+        connected: is told the driver's connection, before SQLAlchemy asks the server for its version.
+    """
 
     bounds: dict[str, float] | None = None
+    connected: Callable[[Any], None] | None = None
 
 
 _opening = _Opening()
@@ -46,7 +54,15 @@ def _connect_in_time(dialect: Any, record: Any, args: Any, options: dict[str, An
     if not bounds:
         return None
     shorter = {name: min(float(options.get(name) or seconds), seconds) for name, seconds in bounds.items()}
-    return dialect.connect(*args, **{**options, **shorter})
+    made = dialect.connect(*args, **{**options, **shorter})
+    if _opening.connected is not None:
+        _opening.connected(made)
+    return made
+
+
+def _break_off(sessions: Sessions, driver_connection: Any) -> None:
+    with suppress(Exception):
+        sessions.break_off(driver_connection)
 
 
 class OwnConnection:
@@ -116,8 +132,7 @@ class OwnConnection:
 
     def break_off(self) -> None:
         """End a call of another thread that waits for the server."""
-        with suppress(Exception):
-            self._sessions.break_off(self.driver_connection)
+        _break_off(self._sessions, self.driver_connection)
 
     def hang_up(self) -> None:
         """Close the socket at once."""
@@ -157,15 +172,23 @@ class OwnEngine:
         if not event.contains(self._engine, "do_connect", _connect_in_time):
             event.listen(self._engine, "do_connect", _connect_in_time)
 
-    def open(self, seconds: float) -> OwnConnection:
-        """Open a connection. An async engine needs to be asked in a greenlet of SQLAlchemy's."""
+    def open(self, seconds: float, watched: Callable[[Callable[[], None]], None] | None = None) -> OwnConnection:
+        """Open a connection. An async engine needs to be asked in a greenlet of SQLAlchemy's.
+
+        Args:
+            seconds: for connecting.
+            watched: is told how to break the connection off, while its first requests are under way.
+        """
         if not self._engine.dialect.is_async:  # an event loop bounds it itself, and its tasks share the thread
-            _opening.bounds = SESSIONS[type(self.dialect)].connect_bounds(seconds)
+            sessions = SESSIONS[type(self.dialect)]
+            _opening.bounds = sessions.connect_bounds(seconds)
+            if watched is not None:
+                _opening.connected = lambda made: watched(partial(_break_off, sessions, made))
         try:
             # From a pool of its own, that lives for this moment: no other thread can use it up.
             connection = self._copy(self._engine).connect()
         finally:
-            _opening.bounds = None
+            _opening.bounds = _opening.connected = None
         try:
             connection.execution_options(isolation_level="AUTOCOMMIT")
         except connection.dialect.loaded_dbapi.Error as error:  # a request to MariaDB, whose errors pass SQLAlchemy by

@@ -889,6 +889,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/http/test_middlewares.py::test_errors_of_the_service_itself_are_no_problems",),
     ),
     Mutant(
+        "a-connection-that-is-being-opened-is-not-watched",
+        "fencing/sql/connections.py",
+        ", slot.opening)",
+        ")",
+        ("tests/sql_locks/test_faults.py::test_a_connection_that_is_never_ready_costs_the_callers_time",),
+    ),
+    Mutant(
         "a-refusal-without-sense-is-believed",
         "storage_guards/http/problems.py",
         " or admitted < fence.number:",
