@@ -28,6 +28,7 @@ WRONG_REFUSAL = "wrong refusal"
 WRONG_LANDED = "wrong landed"
 LONG_WAIT = "wait beyond its bound"
 LOCK_LEFT = "lock left behind"
+TWO_HOLDERS = "two holders at once"
 UNEXPECTED = "unexpected error"
 SURVIVOR = "survivor of a rewind"
 BROKEN = "broken history"
@@ -41,9 +42,15 @@ RULES = (
     WRONG_LANDED,
     LONG_WAIT,
     LOCK_LEFT,
+    TWO_HOLDERS,
     UNEXPECTED,
     BROKEN,
 )
+
+HARMLESS = frozenset(
+    {"cut", "drop request", "drop reply", "silence", "keep", "drip", "freeze", "fill", "prune", "verify", "back up"}
+)
+"""Faults of a service under which no two holders believe at once: no data is lost there, and no clock jumps."""
 
 
 class Violation(NamedTuple):
@@ -66,7 +73,9 @@ def check(history: Iterable[Event]) -> list[Violation]:
         if event.counter:
             counters[event.counter].append(event)
     found = [*_waits(events), *_found(events)]
-    for own in counters.values():
+    for counter, own in counters.items():
+        if not _may_have_two_holders(events, counter):
+            found += _two_holders(own)
         if any(event.kind in ("write", "read", "final") for event in own):
             found += _Counter(own).violations()
     return sorted(found, key=lambda violation: violation.event.start)
@@ -103,6 +112,31 @@ def _found(events: Sequence[Event]) -> Iterator[Violation]:
             yield Violation(UNEXPECTED, event, event.text or "an error that nothing explains")
         elif event.kind == "left":
             yield Violation(LOCK_LEFT, event, event.text or "a lock that no process holds is still taken")
+
+
+def _may_have_two_holders(events: Iterable[Event], counter: str) -> bool:
+    """Whether a fault befell the locks of a counter under which no lock promises exclusion."""
+    locks = counter.rpartition("/")[2]
+    kinds = {event.text.partition(":")[0].removesuffix(", in vain") for event in events if event.kind == "fault"}
+    return any(kind.endswith(f" {locks}") and kind.removesuffix(f" {locks}") not in HARMLESS for kind in kinds)
+
+
+def _two_holders(events: Iterable[Event]) -> Iterator[Violation]:
+    """Grants whose holders believed in them at the same time."""
+    granted, believed = dict[str, Event](), dict[str, float]()
+    for event in events:
+        if event.kind == "acquire" and event.outcome == "granted":
+            granted[event.token] = event
+        elif event.kind == "held":
+            believed[event.token] = event.start
+    former, until = "", -math.inf
+    for token, event in sorted(granted.items(), key=lambda item: _end(item[1])):
+        if _end(event) < until:
+            earlier = until - _end(event)
+            text = f"{event.number} was granted {earlier:.3f} s before {granted[former].number} was held last"
+            yield Violation(TWO_HOLDERS, event, text)
+        if believed.get(token, -math.inf) > until:
+            former, until = token, believed[token]
 
 
 class _Latest:

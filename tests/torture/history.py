@@ -28,6 +28,7 @@ class Event:
             write: ``write`` is its id, ``before`` that of the write that it has read. ``outcome`` is acknowledged,
                 refused or unknown.
             landed: the answer about ``write``, in ``outcome``: True, False or None.
+            held: its holder believed in the lease at ``start``.
             release: ``outcome`` is released or lost.
             stopped: the process stood still.
             hung: the process did not come to an end.

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tests.torture.checker import LATE_HOLDER, LOCK_LEFT, LOST_UPDATE, STALE_READ, SURVIVOR, WRONG_LANDED, WRONG_REFUSAL
+from tests.torture.checker import (
+    LATE_HOLDER,
+    LOCK_LEFT,
+    LONG_WAIT,
+    LOST_UPDATE,
+    STALE_READ,
+    SURVIVOR,
+    TWO_HOLDERS,
+    WRONG_LANDED,
+    WRONG_REFUSAL,
+)
 
 __all__ = ["PLANTED", "Planted"]
 
@@ -95,6 +105,38 @@ PLANTED = (
         "storage_guards/sql/outcome.py",
         (("    if own in now:\n        return True", "    if own in now:\n        return False"),),
         (WRONG_LANDED,),
+    ),
+    Planted(
+        "landed waits for a commit that is under way",
+        "COMMIT that arrives late",
+        STATEMENTS,
+        (
+            (
+                'lock_mark=f"UPDATE {table} SET seq = seq WHERE resource = {{resource}} RETURNING recent_writes"',
+                'lock_mark=f"SELECT recent_writes FROM {table} WHERE resource = {{resource}}"',
+            ),
+        ),
+        (WRONG_LANDED,),
+    ),
+    Planted(
+        "a token is not asked with again behind its release",
+        "acquire that arrives late",
+        "fencing/redis/client.py",
+        (
+            (
+                "must_undo(call, time.monotonic() - started, interrupted=interrupted)",
+                "must_undo(call, call.timeout, interrupted=interrupted)",
+            ),
+            ("if is_undone and not interrupted and isinstance(error, Exception):", "if False:"),
+        ),
+        (TWO_HOLDERS,),
+    ),
+    Planted(
+        "a reply has a bound, however many pieces it comes in",
+        "dripping reply",
+        "fencing/sql/connections.py",
+        (("slot.watch(until + GRACE_SECONDS)", "slot.watch(until + 3600)"),),
+        (LONG_WAIT,),
     ),
     Planted(
         "a lost reply to a commit is unknown",

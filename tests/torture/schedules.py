@@ -9,12 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support import wait_until
 from tests.torture.run import Outcome
-from tests.torture.stage import Stage
+from tests.torture.stage import SLACK, Stage
 
 __all__ = ["SCHEDULES", "Schedule", "play"]
 
 LOSS_SECONDS = 10.0
+ROUNDS = 20
+ONE_ATTEMPT = 0.3
+"""Seconds. It is less than one request may take, so a release may be sent behind that. The time-out of the client ends
+the request sooner, and there may be time for another one: on a busy machine not each time."""
+
+DRIP_SECONDS = 0.1
+"""After each byte. A row of a lock's table then takes twice as long as the wait for it may, and more."""
 
 
 class Schedule(NamedTuple):
@@ -97,6 +105,52 @@ def lost_reply_to_commit(stage: Stage) -> None:
     stage.first.end()
 
 
+def commit_that_arrives_late(stage: Stage) -> None:
+    """The COMMIT is kept while its connection breaks off; the first asks what became of it; then it arrives."""
+    [proxy] = stage.service.proxies
+    stage.first.begin("begin")
+    stage.first.until_it_thinks()
+    kept = proxy.stall_connection_when(lambda request: b"COMMIT" in request, cut_when=lambda _: True)
+    stage.first.go_on()
+    if not kept.wait(LOSS_SECONDS):
+        raise TimeoutError("no COMMIT came")
+    with stage.service.server.connect() as connection:
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        wait_until(lambda: stage.first.is_over or connection.execute(waiting).fetchone(), LOSS_SECONDS)
+    kept.deliver()
+    stage.first.end()
+
+
+def acquire_that_arrives_late(stage: Stage) -> None:
+    """The first's request is kept, and what it sends behind it; it gets the lock over a new connection; they arrive."""
+    [proxy] = stage.services[stage.locks].proxies
+    stage.first.take("write")
+    for _ in range(ROUNDS):
+        kept = proxy.stall_connection_when(lambda request: stage.place.name.encode() in request)
+        stage.first.begin("write", timeout=ONE_ATTEMPT, options={"renew": False})
+        has_lock = stage.first.thinks()
+        kept.deliver()
+        stage.second.begin("write", timeout=ONE_ATTEMPT)
+        stage.second.thinks()
+        for holder in (stage.first, stage.second):
+            holder.go_on()
+            holder.end()
+        if has_lock:
+            return
+
+
+def dripping_reply(stage: Stage) -> None:
+    """The database of the locks sends its replies byte by byte."""
+    [proxy] = stage.services[stage.locks].proxies
+    stage.first.take("write")
+    proxy.drip(replies=DRIP_SECONDS)
+    stage.first.begin("write")
+    stage.first.may_end(stage.first.timeout + SLACK + 1)
+    proxy.restore()
+    stage.first.go_on()  # if it was granted after all
+    stage.first.end()
+
+
 def claim_without_answer(stage: Stage) -> None:
     """The lock is granted, and the storage does not answer the claim."""
     [proxy] = stage.service.proxies
@@ -138,6 +192,9 @@ SCHEDULES = {
     "write between check and write": Schedule(("redis", "s3"), write_between_check_and_write),
     "session used again": Schedule(("redis", "sqlite"), session_used_again),
     "lost reply to COMMIT": Schedule(("redis", "postgresql"), lost_reply_to_commit),
+    "COMMIT that arrives late": Schedule(("redis", "postgresql"), commit_that_arrives_late),
+    "acquire that arrives late": Schedule(("redis", "sqlite"), acquire_that_arrives_late),
+    "dripping reply": Schedule(("postgresql", "postgresql"), dripping_reply),
     "claim without an answer": Schedule(("redis", "postgresql"), claim_without_answer),
     "prune under an old holder": Schedule(("redis", "sqlite"), prune_under_an_old_holder),
     "restore under a holder": Schedule(("redis", "sqlite"), restore_under_a_holder),

@@ -36,7 +36,6 @@ class StagedTurn(Turn):
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.timeout, self._rounds = 2.0, 1
         self.thinks, self.may_go_on = threading.Semaphore(0), threading.Semaphore(0)
 
     def _perform(self) -> None:
@@ -61,17 +60,40 @@ class Holder:
         self._stage, self._connections = stage, connections
         self._sessions = Sessions()
 
-    def begin(self, way: str, *, rounds: int = 1, claims: bool = True, early: bool = False) -> None:
-        """Begin a turn, which goes on until it would think, or until it would begin (``early``)."""
+    @property
+    def timeout(self) -> float:
+        """How many seconds its turn waits for the lock."""
+        return self._turn.timeout
+
+    def begin(
+        self,
+        way: str,
+        *,
+        rounds: int = 1,
+        claims: bool = True,
+        early: bool = False,
+        timeout: float = 2.0,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """Begin a turn, which goes on until it would think, or until it would begin (``early``).
+
+        Args:
+            way: how it writes.
+            rounds: how often it writes.
+            claims: whether its lock claims.
+            early: whether it also waits before it begins.
+            timeout: seconds that it waits for the lock.
+            options: of the lock.
+        """
         stage, place = self._stage, self._stage.place
         [kit, *_] = self._connections.kits(place.storage)
         kit = kit._replace(claims=kit.claims and claims)
         chosen = next((each for each in kit.ways if each.name == way), kit.ways[0])
         coordinator = self._connections.coordinator(place.coordinator)
-        hold = partial(coordinator.hold, place.name, guards=[kit.guard] if kit.claims else [])
+        hold = partial(coordinator.hold, place.name, guards=[kit.guard] if kit.claims else [], **(options or {}))
         chance = random.Random(f"{place.name}/{stage.next_turn()}")
         self._turn = StagedTurn(place.name, kit, chosen, hold, stage.log, chance, SLACK, 0.0, self._sessions)
-        self._turn._rounds, self._turn.early = rounds, early
+        self._turn._rounds, self._turn.early, self._turn.timeout = rounds, early, timeout
         self._thread = threading.Thread(target=self._play, args=(self._turn,), daemon=True)
         self._thread.start()
 
@@ -83,14 +105,31 @@ class Holder:
 
     def until_it_thinks(self) -> None:
         """Wait until it has read, and would write."""
+        if not self.thinks():
+            raise TimeoutError("the turn is over, and it never thought")
+
+    def thinks(self) -> bool:
+        """Wait until it has read, and would write. Return False if it ends before."""
         deadline = time.monotonic() + STEP_SECONDS
         while not self._turn.thinks.acquire(timeout=0.02):
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise TimeoutError(f"the turn never thought; is it over? {not self._thread.is_alive()}")
+            if self.is_over:
+                return False
+            if time.monotonic() > deadline:
+                raise TimeoutError("the turn neither thinks nor ends")
+        return True
 
     def go_on(self) -> None:
         """Let it write."""
         self._turn.may_go_on.release()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its turn has ended."""
+        return not self._thread.is_alive()
+
+    def may_end(self, seconds: float) -> None:
+        """Wait for the end of its turn, at most so long."""
+        self._thread.join(seconds)
 
     def end(self) -> None:
         """Wait for the end of its turn."""
@@ -123,6 +162,7 @@ class Stage:
         self.services = Services(on, TTL, seed=1)
         self.locks, self.data = on
         self._turns = 0
+        self._faults: list[Event] = []
 
     def __enter__(self) -> Self:
         self.services.__enter__()
@@ -156,7 +196,9 @@ class Stage:
     def strike(self, kind: str) -> None:
         """Have a fault happen, of a service that has one server."""
         fault, name = named(kind)
+        start = time.monotonic()
         fault.happen(Strike(self.services[name], None, 0, 0.0, lambda *_: None))  # type: ignore[arg-type]
+        self._faults.append(Event("fault", start, time.monotonic(), text=kind))
 
     def lose_the_locks(self) -> None:
         """Have the locks' Redis lose everything, so that both can hold the lock."""
@@ -171,6 +213,7 @@ class Stage:
         now = time.monotonic()
         history = merge(read_lines(self._folder / "log.jsonl"))
         history += [Event("left", now, now, counter=name) for name in left]
+        history += self._faults
         history += [event for service in self.services for event in service.events]
         history.append(Event("final", now, now, counter=self.place.name, **self.services.final(self.place)))
         path = self._folder / "history.jsonl"

@@ -17,6 +17,7 @@ from tests.torture.checker import (
     RULES,
     STALE_READ,
     SURVIVOR,
+    TWO_HOLDERS,
     UNEXPECTED,
     WRONG_LANDED,
     WRONG_REFUSAL,
@@ -51,6 +52,18 @@ def final(last: str, value: int, effects: tuple[str, ...] | None = None) -> Even
 
 def rewound(since: float, start: float, end: float) -> Event:
     return Event("rewound", start, end, counter=N, since=since)
+
+
+def acquired(at: float, number: int) -> Event:
+    return Event("acquire", at, at + 0.1, counter=N, number=number, token=f"t{number}", outcome="granted")
+
+
+def held(at: float, number: int) -> Event:
+    return Event("held", at, at, counter=N, number=number, token=f"t{number}")
+
+
+def fault(kind: str) -> Event:
+    return Event("fault", 1, 2, text=kind)
 
 
 GOOD = [claim(1, 1), read(2, ""), write(3, "a", ""), claim(4, 2), read(5, "a", 2), write(6, "b", "a", 2), final("b", 2)]
@@ -124,6 +137,11 @@ ACCEPTED = {
         read(5, ""),
         rewound(2, 6, 7),
         final("a", 1, ("a",)),
+    ],
+    "two leases, one after the other": [acquired(1, 1), held(2, 1), acquired(3, 2), held(4, 2)],
+    "a grant beside the last belief in another lease": [acquired(1, 1), held(2.1, 1), acquired(2, 2), held(3, 2)],
+    "two leases after the locks have lost their data": [
+        *(acquired(1, 1), acquired(2, 2), held(3, 1), held(4, 2), fault(f"flush {N}, in vain: it was down"))
     ],
     "a wait as long as it may be": [Event("acquire", 1, 2, allowed=1.0)],
     "a wait while the process stood still": [
@@ -249,6 +267,15 @@ REFUSED = {
     "a process that does not end": (LONG_WAIT, [Event("hung", 1, process=3)]),
     "an error that nothing explains": (UNEXPECTED, [Event("error", 1, process=3)]),
     "a lock is left": (LOCK_LEFT, [Event("left", 9, 9, counter=N)]),
+    "two leases at once": (TWO_HOLDERS, [acquired(1, 1), acquired(2, 2), held(3, 1), held(4, 2)]),
+    "two leases at once, the older one held for longer": (
+        TWO_HOLDERS,
+        [acquired(1, 1), acquired(2, 2), held(3, 2), held(4, 1)],
+    ),
+    "two leases under faults that lose no data of the locks": (
+        TWO_HOLDERS,
+        [fault(f"keep {N}"), fault("flush others"), acquired(1, 1), acquired(2, 2), held(3, 1), held(4, 2)],
+    ),
     "a last write that nobody made": (BROKEN, [final("x", 1)]),
     "a write that has read one that nobody made": (BROKEN, [write(2, "a", "x"), final("a", 1)]),
     "a value that does not fit": (BROKEN, [write(2, "a", ""), final("a", 2)]),

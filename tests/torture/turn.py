@@ -110,6 +110,7 @@ class Turn:
 
     def begin_read(self) -> int:
         self._refuse_repeated()
+        self._note_belief()
         return self._log.begin("read", counter=self.counter, **self._fence)
 
     def seen(self, reading: int, value: int, last: str) -> dict[str, Any]:
@@ -117,6 +118,7 @@ class Turn:
         return {"name": self.counter, "value": value + 1, "before": last}
 
     def begin_write(self, values: dict[str, Any]) -> dict[str, Any]:
+        self._note_belief()
         self.id = f"{self.chance.getrandbits(64):016x}"
         allowed = WRITE_SECONDS + self._slack
         self.write = self._log.begin(
@@ -128,6 +130,12 @@ class Turn:
     def _fence(self) -> dict[str, Any]:
         fence = self.lease.fence
         return {"number": fence.number, "token": fence.token, "text": self.way.name}
+
+    def _note_belief(self) -> None:
+        """Note that the lease is believed to be held, at a moment before it is asked."""
+        now = time.monotonic()
+        if getattr(self.lease, "held", False):  # locks of other libraries do not say
+            self._log.add("held", counter=self.counter, **{**self._fence, "start": now, "end": now})
 
     # The shells
 
@@ -226,6 +234,7 @@ class Turn:
     _is_granted = False
 
     def _begin_release(self) -> int:
+        self._note_belief()
         return self._log.begin("release", counter=self.counter, allowed=RELEASE_SECONDS + self._slack)
 
     def _whole(self, given: Any) -> Steps[None]:

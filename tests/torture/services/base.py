@@ -73,6 +73,8 @@ class Service:
     has_locks: ClassVar[bool] = False
     important: ClassVar[bytes] = b""
     """What is in the requests that write: they are lost more often than others."""
+    late: ClassVar[bytes] = b""
+    """What is in the requests that may arrive late."""
 
     def __init__(self, stack: ExitStack, folder: Path, places: Sequence[Place], ttl: float) -> None:
         self.stack, self.folder, self.ttl = stack, folder / self.name, ttl

@@ -21,6 +21,10 @@ SETTINGS = ("--appendonly", "no", "--repl-diskless-sync-delay", "0")
 """So a killed server has what SAVE has kept, and nothing later; and replicas copy at once."""
 
 
+SOCKET_SECONDS = 0.15
+"""A third of what a request may take: a client that gets no answer goes on over a new connection."""
+
+
 class OneRedis(Service):
     """A Redis behind a proxy, which can be pointed at another one."""
 
@@ -28,7 +32,7 @@ class OneRedis(Service):
         self.clock = Clock(self.folder)
         self.saved_at = self.began = time.monotonic()
         self.server = self.start_server()
-        return {"url": self.proxy(self.server).url(self.server.url)}
+        return {"url": f"{self.proxy(self.server).url(self.server.url)}?socket_timeout={SOCKET_SECONDS}"}
 
     def start_server(self) -> RedisServer:
         environment, version = None, None
