@@ -181,8 +181,8 @@ class Story:
         self.call = call(self)
 
     def ask(self, function: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Call a function, and repeat it with the same objects while the error says so."""
-        deadline = time.monotonic() + PATIENCE
+        """Call a function, and repeat it with the same objects while the error says so, for a ttl and a little more."""
+        deadline = time.monotonic() + TTL + PATIENCE
         while True:
             try:
                 return self.side.call(function, *args, **options)  # type: ignore[no-any-return]
