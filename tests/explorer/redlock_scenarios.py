@@ -8,9 +8,9 @@ from typing import Any
 from fencing.kernel.effects import Plan
 from fencing.redlock.decisions import Confirm, Decision, Held
 from fencing.redlock.plans import RedlockPlans
-from tests.explorer.redlock_nodes import MEMBER, Node
+from tests.explorer.redlock_nodes import BACK, MEMBER, Node
 from tests.explorer.redlock_storage import LOST, TextbookStorage, UnguardedStorage
-from tests.explorer.redlock_world import TWICE, Faults, Nodes, Program
+from tests.explorer.redlock_world import BOTH_HOLD, TWICE, Faults, Nodes, Program
 
 TAKES = Program(("acquire",))
 TAKES_AND_RELEASES = Program()
@@ -20,8 +20,28 @@ UPDATES_AND_RELEASES = Program(("acquire", "claim", "read", "write", "release"))
 CLAIMS_LATE = Program(("acquire", "read", "claim", "write"))
 REMINTS = Program(("acquire", "remint"))
 ADMITS = Program(("admit",))
+HOLDS = Program(("hold",), pauses=1)
+ADOPTS = Program(("hold", "adopt"), pauses=1)
+INITIALISES = Program(("initialise",))
+ADMITS_TWICE = Program(("admit", "admit"))
+THEN_TAKES = Program(("acquire",), after=0)
+LAST_TAKES = Program(("acquire",), after=1)
+LAST_TAKES_TWICE = Program(("acquire", "acquire"), after=1)
 UNEQUAL = (0, 1, 2)
 RESTARTED = (5, 4, 0)
+
+LATE_RELEASE = Nodes((HOLDS, TAKES), Faults(kept=1, lost_replies=1), cut_off="release")
+LATE_INITIALISE = Nodes(
+    (INITIALISES, THEN_TAKES, LAST_TAKES), Faults(kept=1, losses=1), new=True, fragile=(2,), cut_off="join"
+)
+LATE_JOIN = Nodes(
+    (ADMITS_TWICE, THEN_TAKES, LAST_TAKES_TWICE),
+    Faults(kept=1, losses=1, ttls=1),
+    RESTARTED,
+    back=2,
+    fragile=(2,),
+    cut_off="join",
+)
 
 SAFE = {
     "2 clients": Nodes((TAKES, TAKES_AND_RELEASES), Faults(expiries=1), UNEQUAL),
@@ -37,6 +57,7 @@ SAFE = {
     ),
     "a remint": Nodes((REMINTS, TAKES), Faults(expiries=1)),
     "2 clients that update, an expiry": Nodes((UPDATES,) * 2, Faults(expiries=1)),
+    "initialise() arrives late": LATE_INITIALISE,
 }
 DEEP = {
     "2 clients that release": Nodes((TAKES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
@@ -46,6 +67,9 @@ DEEP = {
     "a remint, a lost reply": Nodes((REMINTS, TAKES), Faults(lost_replies=1, expiries=1)),
     "2 clients, 5 nodes, an expiry": Nodes((TAKES,) * 2, Faults(expiries=1), (0,) * 5),
     "2 clients that update and release": Nodes((UPDATES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
+    "a release arrives late": LATE_RELEASE,
+    "a join arrives late": LATE_JOIN,
+    "an adoption arrives late": Nodes((ADOPTS, TAKES), Faults(kept=1), cut_off="remint"),
 }
 LARGE = {
     "2 clients, 5 nodes with unequal counters": Nodes(
@@ -101,6 +125,14 @@ class LowersHighest(Node):
         self.set("fencing:1:highest", b"%d" % number)
 
 
+class JoinsAnyState(Node):
+    """A join that admits a node whatever has become of it since."""
+
+    def _join(self, keys: Any, args: Any) -> Any:
+        self._refuse_stranger(args)
+        return super()._join(keys, (*args[:2], self.get(BACK) or b"", *args[2:]))
+
+
 RULES = {
     "a number is confirmed": (Nodes((TAKES,) * 2, Faults(expiries=1), UNEQUAL, plans=NoConfirm), TWICE, 9),
     "a confirmation compares the number": (
@@ -119,6 +151,9 @@ RULES = {
         7,
     ),
     "it waits for the longest ttl": (Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1), node=CopiesAtOnce), TWICE, 12),
+    "a token is not asked with behind its release": (replace(LATE_RELEASE, one_token=True), BOTH_HOLD, 17),
+    "a join is good for one state (initialise)": (replace(LATE_INITIALISE, node=JoinsAnyState), BOTH_HOLD, 18),
+    "a join is good for one state": (replace(LATE_JOIN, node=JoinsAnyState), TWICE, 24),
     "the highest number is never lowered": (
         Nodes((Program(("other", "admit")), TAKES), Faults(lost_requests=1), RESTARTED, 2, node=LowersHighest),
         TWICE,
@@ -142,5 +177,7 @@ SLOW = (
     "it waits for the longest ttl",
     "a claim",
     "the claim comes before the read",
+    "a token is not asked with behind its release",
+    "a join is good for one state",
     "a node that restarted goes on",
 )

@@ -6,18 +6,20 @@ ends as in the library: when enough replies agree, or each node has replied or f
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from fencing.kernel.effects import Sleep
+from fencing.kernel.effects import Shielded, Sleep
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import NoReply
-from fencing.locks.holding import Grant
+from fencing.locks import plans as lock_plans
+from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
@@ -29,16 +31,20 @@ from tests.explorer.redlock_storage import LOST, GuardedStorage, Storage
 from tests.explorer.search import Violation
 from tests.explorer.simulated_redis import EMPTY, Reply, Snapshot
 
-__all__ = ["NOT_HIGHER", "TWICE", "Faults", "Nodes", "Program", "explore"]
+__all__ = ["BOTH_HOLD", "NOT_HIGHER", "TWICE", "Faults", "Nodes", "Program", "explore"]
 
 TTL = 10.0
 TTL_US = 10_000_000
 NOT_HIGHER = "a number is not higher than one that was held before"
 TWICE = "two holders have the same number"
+BOTH_HOLD = "two hold the lock, and no clock has erred"
 
-Operation = Literal["acquire", "again", "remint", "release", "admit", "other", "claim", "read", "write"]
+Operation = Literal[
+    "acquire", "again", "remint", "release", "admit", "other", "claim", "read", "write", "hold", "adopt", "initialise"
+]
 
 AT_STORAGE = ("claim", "read", "write")
+PAUSES = ("hold", "adopt", "initialise")
 
 
 class Program(NamedTuple):
@@ -46,9 +52,13 @@ class Program(NamedTuple):
 
     ``again``: the same request, with the same token, as after a restart. ``admit``: look after nodes that came back.
     ``other``: take a lock whose numbers are counted elsewhere. ``claim``, ``read`` and ``write`` go to the storage.
+    ``hold``: acquire as the lock does, which asks again after a pause, at most ``pauses`` times in all. ``adopt``: the
+    same with a fence. ``after``: it begins when that client has done all of its own; None: at any time.
     """
 
     operations: tuple[Operation, ...] = ("acquire", "release")
+    pauses: int = 0
+    after: int | None = None
 
 
 class Faults(NamedTuple):
@@ -61,6 +71,8 @@ class Faults(NamedTuple):
     expiries: int = 0  # of one lock at one node: its clock jumps
     ttls: int = 0  # a whole ttl passes for all
     restarts: int = 0  # of a node, without its data
+    losses: int = 0  # of all data of a node, whose process goes on
+    kept: int = 0  # connections that break: what was sent on one lands later, in order, or never
 
 
 NO_FAULTS = Faults()
@@ -76,13 +88,20 @@ class Nodes:
         counters: what each node has minted before, for attempts that failed.
         back: a node that has restarted without its data, and has waited for a ttl; the highest number was held. None:
             there is none.
-        plans, node: with a rule off.
+        new: whether all nodes are empty, and were never admitted.
+        fragile: the nodes that lose their data; None: any.
+        cut_off: the script at whose calls connections break; empty: at any.
+        plans, node, one_token: with a rule off.
     """
 
     clients: tuple[Program, ...]
     faults: Faults = NO_FAULTS
     counters: tuple[int, ...] = (0, 0, 0)
     back: int | None = None
+    new: bool = False
+    fragile: tuple[int, ...] | None = None
+    cut_off: str = ""
+    one_token: bool = False
     plans: type[RedlockPlans] = RedlockPlans
     node: type[Node] = Node
     storage: type[GuardedStorage] = GuardedStorage
@@ -92,6 +111,7 @@ class Request(NamedTuple):
     call: Call
     is_awaited: bool
     repeat: bool = False
+    run: int = 0  # of the process that its connection was made to
 
 
 class Client(NamedTuple):
@@ -100,9 +120,13 @@ class Client(NamedTuple):
     history: tuple[Any, ...] = ()  # results of the fan-outs, with the clock at their end
     fence: tuple[int, str] | None = None
     started: int = -1  # the highest number that was held when this operation began
+    began: int = 0  # the clock then
     asked: Fanout | None = None
     replies: tuple[Any, ...] = ()
     read: frozenset[int] | None = None
+    believed_until: float = 0.0
+    pauses: int = 0
+    pausing: bool = False
 
 
 class State(NamedTuple):
@@ -114,6 +138,7 @@ class State(NamedTuple):
     held: frozenset[int] = frozenset()
     clock: int = 0  # ttls
     storage: Storage = Storage()
+    kept: tuple[tuple[int, int, tuple[Request, ...]], ...] = ()  # client, node, and what lands later
 
 
 @dataclass
@@ -135,7 +160,7 @@ class _World:
         self.scenario = scenario
         self.count = len(scenario.counters)
         self._ran: dict[Any, tuple[Reply, Snapshot]] = {}
-        self._followed: dict[Any, tuple[Fanout | None, Any]] = {}
+        self._followed: dict[Any, tuple[Fanout | Sleep | None, Any, int]] = {}
         self.grants = self.writes = 0
 
     def start(self) -> State:
@@ -144,6 +169,9 @@ class _World:
             node = self.scenario.node(EMPTY._replace(clock_us=TTL_US))
             if index == self.scenario.back:
                 node.set(BACK, f"process-{index}-0 0 us".encode())
+                nodes.append(node.snapshot())
+                continue
+            if self.scenario.new:
                 nodes.append(node.snapshot())
                 continue
             node.set(MEMBER, self._words(index, 0).encode())
@@ -166,8 +194,16 @@ class _World:
             for node, queue in enumerate(queues):
                 if queue:
                     yield from self._arrivals(state, client, node, queue[0])
+        for index, (client, node, requests) in enumerate(state.kept):
+            yield self._lands(state, index, client, node, requests)
         for client, local in enumerate(state.clients):
-            if local.asked is None and local.step < len(self.scenario.clients[client].operations):
+            if local.pausing:
+                if local.pauses < self.scenario.clients[client].pauses:
+                    history = (*local.history, (None, state.clock))
+                    goes = local._replace(history=history, pausing=False, pauses=local.pauses + 1)
+                    after, violated = self._go_on(_with_client(state, client, goes), client)
+                    yield f"{_name(client)} asks again", after, violated
+            elif local.asked is None and self._may_begin(state, client):
                 began, violated = self._begin(state, client)
                 operation = self._operation(state, client)
                 verb = f"{operation}s" if operation in AT_STORAGE else f"begins to {operation}"
@@ -179,7 +215,7 @@ class _World:
     ) -> Iterator[tuple[str, State, tuple[str, ...]]]:
         what = f"{_name(client)}'s {request.call.script.name} at {node + 1}"
         rest = _pop(state, client, node)
-        reply, ran = self._run(rest, node, request.call)
+        reply, ran = self._run(rest, node, request)
         said = _said(reply)
         if not request.is_awaited:
             yield f"{what} lands: {said}", ran, ()
@@ -204,6 +240,32 @@ class _World:
                 after, violated = self._reply(without, client, node, _Lost())
                 yield f"{what}: {fault.replace('_', ' ')}", after, violated
 
+    def _lands(
+        self, state: State, index: int, client: int, node: int, requests: tuple[Request, ...]
+    ) -> tuple[str, State, tuple[str, ...]]:
+        """Something of a broken connection arrives."""
+        request, *rest = requests
+        left = [*state.kept[:index], *state.kept[index + 1 :]]
+        if rest:
+            left.append((client, node, tuple(rest)))
+        reply, after = self._run(state._replace(kept=tuple(sorted(left, key=repr))), node, request)
+        return f"{_name(client)}'s {request.call.script.name} at {node + 1} lands: {_said(reply)}", after, ()
+
+    def _breaks(self, state: State, client: int, node: int) -> tuple[str, State, tuple[str, ...]]:
+        """A connection breaks. The next request goes over a new one."""
+        queue = state.queues[client][node]
+        left = (client, node, tuple(each._replace(is_awaited=False) for each in queue))
+        broken = state._replace(
+            queues=_replaced(state.queues, client, _replaced(state.queues[client], node, ())),
+            kept=tuple(sorted((*state.kept, left), key=repr)),
+        )
+        violated: tuple[str, ...] = ()
+        broken = _counted(broken, "kept")
+        if any(each.is_awaited for each in queue):
+            broken, violated = self._reply(broken, client, node, _Lost())
+        names = " and ".join(each.call.script.name for each in queue)
+        return f"{_name(client)}'s connection to {node + 1} breaks under its {names}", broken, violated
+
     def _faults(self, state: State) -> Iterator[tuple[str, State, tuple[str, ...]]]:
         if self._allowed(state, "expiries"):
             for index, snapshot in enumerate(state.nodes):
@@ -217,14 +279,35 @@ class _World:
                 self.scenario.node(each._replace(clock_us=each.clock_us + TTL_US)).snapshot() for each in state.nodes
             )
             yield "a ttl passes", _counted(state._replace(nodes=nodes, clock=state.clock + 1), "ttls"), ()
+        if self._allowed(state, "kept"):
+            for client, queues in enumerate(state.queues):
+                for index, queue in enumerate(queues):
+                    if queue and self.scenario.cut_off in ("", *(each.call.script.name for each in queue)):
+                        yield self._breaks(state, client, index)
+        if self._allowed(state, "losses"):
+            for index, snapshot in enumerate(state.nodes):
+                if snapshot.entries and self._may_lose(index):
+                    after = _with_node(state, index, _emptied(snapshot))
+                    yield f"node {index + 1} loses its data", _counted(after, "losses"), ()
         if self._allowed(state, "restarts"):
-            for index in range(self.count):
+            for index in filter(self._may_lose, range(self.count)):
                 yield f"node {index + 1} restarts empty", *self._restarted(state, index)
+
+    def _may_begin(self, state: State, client: int) -> bool:
+        """Whether a client that does nothing has something left to do, and its turn has come."""
+        local, program = state.clients[client], self.scenario.clients[client]
+        if local.step >= len(program.operations):
+            return False
+        before = program.after
+        return before is None or state.clients[before].step >= len(self.scenario.clients[before].operations)
+
+    def _may_lose(self, index: int) -> bool:
+        return self.scenario.fragile is None or index in self.scenario.fragile
 
     def _restarted(self, state: State, index: int) -> tuple[State, tuple[str, ...]]:
         runs = tuple(run + (i == index) for i, run in enumerate(state.runs))
-        empty = Snapshot((), state.nodes[index].clock_us)
-        state = _counted(_with_node(state, index, empty), "restarts")._replace(runs=runs)
+        empty = _with_node(state, index, _emptied(state.nodes[index]))
+        state = _counted(empty, "restarts")._replace(runs=runs)
         violated: tuple[str, ...] = ()
         for client in range(len(state.clients)):
             waiting = any(request.is_awaited for request in state.queues[client][index])
@@ -240,12 +323,13 @@ class _World:
 
     # What a reply does
 
-    def _run(self, state: State, index: int, call: Call) -> tuple[Reply, State]:
-        key = (state.nodes[index], state.runs[index], call)
+    def _run(self, state: State, index: int, request: Request) -> tuple[Reply, State]:
+        call = request.call
+        key = (state.nodes[index], index, request.run, call)
         found = self._ran.get(key)
         if found is None:
             node = self.scenario.node(state.nodes[index])
-            words = () if call.script.name in FOR_ANYONE else (self._words(index, state.runs[index]),)
+            words = () if call.script.name in FOR_ANYONE else (self._words(index, request.run),)
             reply = node.run(call.script.name, call.keys, (*call.args, *words))
             found = self._ran[key] = (reply, node.snapshot())
         return found[0], _with_node(state, index, found[1])
@@ -284,25 +368,33 @@ class _World:
             return self._at_storage(state, client)
         drawn = local.token + (self._operation(state, client) in ("acquire", "remint", "other"))
         highest = max(state.held, default=0)
-        return self._go_on(_with_client(state, client, local._replace(started=highest, token=drawn)), client)
+        return self._go_on(
+            _with_client(state, client, local._replace(started=highest, began=state.clock, token=drawn)), client
+        )
 
     def _go_on(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
         """Run the plan to its next fan-out, or to the operation's end. The first one begins by a step of its own."""
         local = state.clients[client]
         if local.started < 0:
             return state, ()
-        fanout, outcome = self._follow(client, local, self._operation(state, client), state.clock)
+        fanout, outcome, drawn = self._follow(client, local, self._operation(state, client))
+        if isinstance(fanout, Sleep):
+            return _with_client(state, client, local._replace(pausing=True)), ()
         if fanout is not None:
             state = _with_client(state, client, local._replace(asked=fanout, replies=(None,) * self.count))
             for node in fanout.nodes:
-                state = _push(state, client, node, Request(fanout.call, fanout.quorum > 0))
+                request = Request(fanout.call, fanout.quorum > 0, run=state.runs[node])
+                state = _push(state, client, node, request)
             return state if fanout.quorum > 0 else self._ended(state, client)[0], ()
+        state = _with_client(state, client, local._replace(token=local.token + drawn))
         return self._operation_ended(state, client, outcome)
 
     def _operation_ended(self, state: State, client: int, outcome: Any) -> tuple[State, tuple[str, ...]]:
         local, operation = state.clients[client], self._operation(state, client)
-        after = Client(local.step + 1, local.token, fence=local.fence, read=local.read)
-        if operation in ("admit", "other"):
+        after = Client(local.step + 1, local.token, fence=local.fence, read=local.read, pauses=local.pauses)
+        if isinstance(outcome, Holding):
+            outcome = outcome.grant
+        if operation in ("admit", "other", "initialise"):
             return _with_client(state, client, after), ()
         if operation == "release":
             return _with_client(state, client, after._replace(fence=None)), ()
@@ -319,7 +411,19 @@ class _World:
             violated += (TWICE,) if number in state.held else ()
             state = state._replace(held=state.held | {number})
         fence = (number, outcome.fence.token)
-        return _with_client(state, client, after._replace(fence=fence)), violated
+        if not state.used.expiries:
+            others = (self._believes(state, index) for index in range(len(state.clients)) if index != client)
+            violated += (BOTH_HOLD,) if any(others) else ()
+        after = after._replace(fence=fence, believed_until=outcome.deadline)
+        return _with_client(state, client, after), violated
+
+    def _believes(self, state: State, client: int) -> bool:
+        """Whether a client has a lease that its own clock calls valid, and has not begun to release it."""
+        local = state.clients[client]
+        if local.fence is None or state.clock * TTL >= local.believed_until:
+            return False
+        operations = self.scenario.clients[client].operations
+        return local.started < 0 or operations[local.step] not in ("release", "adopt")
 
     def _at_storage(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
         """Claim, read or write. A client that is refused stops."""
@@ -349,28 +453,42 @@ class _World:
         plans = self.scenario.plans()
         plans.nodes, plans.ready, plans.node_timeout = self.count, set(), 0.01
         plans.longest_ttl, plans.clock_floor = TTL, False
+        plans.settings = Settings(ttl=TTL, owner="explorer")
         plans.clock = lambda: now
         return plans
 
-    def _follow(self, client: int, local: Client, operation: Operation, clock: int) -> tuple[Fanout | None, Any]:
-        began = local.history[0][1] if local.history else clock
-        key = (client, local.token, local.history, local.fence, operation, began)
+    def _follow(self, client: int, local: Client, operation: Operation) -> tuple[Fanout | Sleep | None, Any, int]:
+        key = (client, local.token, local.history, local.fence, operation, local.began)
         found = self._followed.get(key)
         if found is None:
             with _no_chance():
-                found = self._followed[key] = self._replay(client, local, operation, began)
+                found = self._followed[key] = self._replay(client, local, operation)
         return found
 
-    def _replay(self, client: int, local: Client, operation: Operation, began: int) -> tuple[Fanout | None, Any]:
-        now = began * TTL
+    def _replay(self, client: int, local: Client, operation: Operation) -> tuple[Fanout | Sleep | None, Any, int]:
+        now = local.began * TTL
         backend = self._plans(0.0)
         backend.clock = lambda: now
         settings = Settings(ttl=TTL, owner="explorer").for_one_try()
         token = f"{_name(client)}-{local.token:020d}"
         resource = "s" if operation == "other" else "r"
+        drawn = 0
+
+        def new_token() -> str:
+            nonlocal drawn
+            drawn += not (self.scenario.one_token and drawn)
+            return f"{_name(client)}-{local.token + drawn:020d}"
+
         plan: Any
         if operation == "admit":
             plan = backend.plan_admit()
+        elif operation == "initialise":
+            plan = backend.plan_initialise()
+        elif operation == "hold":
+            plan = lock_plans.acquire(backend, resource, Settings(ttl=TTL, owner="explorer"), math.inf)
+        elif operation == "adopt":
+            assert local.fence is not None
+            plan = lock_plans.adopt(backend, Fence(resource, *local.fence), Settings(ttl=TTL, owner="explorer"))
         elif operation in ("acquire", "again", "other"):
             plan = backend.plan_acquire(resource, token, settings, floor=0, deadline=now)
         else:
@@ -381,26 +499,43 @@ class _World:
             else:
                 plan = backend.plan_remint(fence, token, settings, floor=fence.number, deadline=now)
         history = list(local.history)
+        passes = operation not in PAUSES
+        stack = [plan]
         result: Any = None
         error: BaseException | None = None
         while True:
             try:
-                effect = plan.send(result) if error is None else plan.throw(error)
+                with _tokens(new_token):
+                    effect = stack[-1].send(result) if error is None else stack[-1].throw(error)
             except StopIteration as stop:
-                return None, stop.value
+                stack.pop()
+                result, error = stop.value, None
+                if not stack:
+                    return None, result, drawn
+                continue
             except FencingError as failure:
-                return None, failure
+                stack.pop()
+                error = failure
+                if not stack:
+                    return None, failure, drawn
+                continue
             result = error = None
-            if isinstance(effect, Sleep):
+            if isinstance(effect, Shielded):
+                stack.append(effect.plan)
+                continue
+            if isinstance(effect, Sleep) and (passes or effect.seconds <= backend.node_timeout / 4):
                 continue
             if not history:
-                plan.close()
-                return effect, None
+                for each in reversed(stack):
+                    each.close()
+                return effect, None, drawn
             replies, clock = history.pop(0)
             now = clock * TTL
+            if replies is None:
+                continue
             result = [_plain(each) for each in replies]
             try:
-                check_answered(result, effect.least)
+                check_answered(result, effect.least, undone=effect.call.may_take)
             except (NoReply, FencingError) as failure:
                 result, error = None, failure
 
@@ -456,6 +591,10 @@ def _said(reply: Reply) -> str:
     return reply.decode() if isinstance(reply, bytes) else str(reply)
 
 
+def _emptied(snapshot: Snapshot) -> Snapshot:
+    return Snapshot((), snapshot.clock_us + 1)  # the time tells two losses of data apart
+
+
 def _has(reply: Any) -> bool:
     return reply is not None and not isinstance(reply, _Lost)
 
@@ -491,6 +630,15 @@ def _push(state: State, client: int, node: int, request: Request, *, front: bool
 def _pop(state: State, client: int, node: int) -> State:
     queue = state.queues[client][node][1:]
     return state._replace(queues=_replaced(state.queues, client, _replaced(state.queues[client], node, queue)))
+
+
+@contextmanager
+def _tokens(new_token: Callable[[], str]) -> Iterator[None]:
+    before, lock_plans.new_token = lock_plans.new_token, new_token
+    try:
+        yield
+    finally:
+        lock_plans.new_token = before
 
 
 @contextmanager
