@@ -1,41 +1,50 @@
-"""``make explore``: the deeper explorations; with arguments, one of your own.
+"""``make explore``: the explorations, with the large ones that no test walks; with arguments, one of your own.
 
-make explore                                                        all of them, some minutes
-make explore ARGS="--sql"                                           those of SQL locks alone, which take longest
+make explore                                                        those of one Redis and of SQL
+make explore ARGS="--large"                                         of these, the ones that no test walks
+make explore ARGS="--sql"                                           those of SQL locks that no test walks
 make explore ARGS="--rules"                                         what happens with each rule off
-make explore ARGS="--redlock"                                       Redlock over several nodes, half an hour
+make explore ARGS="--redlock"                                       Redlock over several nodes
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
+
+docs/internals/exploration.md says how long each takes, and how much memory. The exit status is 0 if all states were
+visited and nothing was found, 1 if something was found, and 3 if a search was stopped by its limit.
 """
 
 from __future__ import annotations
 
 import argparse
 import gc
+import resource
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.explorer import redlock_scenarios, redlock_world
+from tests.explorer import clients, redlock_scenarios, redlock_world
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES
-from tests.explorer.scenarios import DEEP, SAFE, NoLock
+from tests.explorer.scenarios import DEEP, LARGE, SAFE, NoLock
 from tests.explorer.search import Result, explore
 from tests.explorer.sqlite_locks import MINUTES, for_sql, locks_on_sqlite
 from tests.explorer.sqlite_storage import SQLiteBackend
 from tests.explorer.state import Bounds, Scenario
 
 MOST_CLIENTS = 8
+FOUND, STOPPED = 1, 3
+"""Exit statuses: a violation was found; a search was stopped by its limit."""
+
 FAULTS = [name for name in Bounds._fields if not name.startswith("marks_") and name != "takeovers"]
 
 
 def main(arguments: list[str]) -> int:
-    gc.disable()  # nothing that an exploration holds can go, and to look at it again and again takes most of the time
     parser = argparse.ArgumentParser(
         prog="make explore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
     parser.add_argument("--sql", action="store_true", help="SQL locks, on a SQLite file: those that no test walks")
+    parser.add_argument("--large", action="store_true", help="those that no test walks")
     parser.add_argument("--redlock", action="store_true", help="the explorations of Redlock, small and large")
     parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
     parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
@@ -55,11 +64,12 @@ def main(arguments: list[str]) -> int:
     if options.sql:
         return _sql_locks(options.limit)
     if options.redlock:
-        return max([_redlock(name, nodes) for name, nodes in redlock_scenarios.ALL.items()])
+        return _status([_redlock(name, nodes, options.limit) for name, nodes in redlock_scenarios.ALL.items()])
     own = [option for option in vars(options) if getattr(options, option) != parser.get_default(option)]
-    if not set(own) - {"storage", "limit"}:
-        found = [_one(scenario, options.limit, options.storage) for scenario in [*SAFE.values(), *DEEP.values()]]
-        return max(*found, _sql_locks(options.limit))
+    if not set(own) - {"storage", "limit", "large"}:
+        scenarios = list((LARGE if options.large else SAFE | DEEP | LARGE).values())
+        found = [_one(scenario, options.limit, options.storage) for scenario in scenarios]
+        return _status([*found, _sql_locks(options.limit)])
     bounds = Bounds(**{fault: getattr(options, fault) for fault in FAULTS})
     program = Program(
         rounds=options.rounds,
@@ -75,6 +85,10 @@ def main(arguments: list[str]) -> int:
     return _one(scenario, options.limit, options.storage)
 
 
+def _status(each: Sequence[int]) -> int:
+    return FOUND if FOUND in each else max(each)
+
+
 def _one(scenario: Scenario, limit: int, storage: str) -> int:
     if storage == "memory" or any(program.order for program in scenario.programs):
         return _report(explore(scenario, limit=limit))
@@ -87,10 +101,10 @@ def _one(scenario: Scenario, limit: int, storage: str) -> int:
 
 
 def _sql_locks(limit: int) -> int:
-    found = 0
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         for i, name in enumerate(MINUTES):
-            scenario = {**SAFE, **DEEP}[name]
+            scenario = {**SAFE, **DEEP, **LARGE}[name]
             # A clock that goes back matters where data is lost: else the row's number is above it anyway.
             # With all faults there are too many states then.
             for moves in (True, False) if scenario.bounds.resets and name in SAFE else (True,):
@@ -98,26 +112,36 @@ def _sql_locks(limit: int) -> int:
                 try:
                     made = for_sql(scenario, server)
                     clock = "" if moves else ", the clock goes back"
-                    found |= _report(explore(replace(made, name=made.name + clock), limit=limit))
+                    found.append(_report(explore(replace(made, name=made.name + clock), limit=limit)))
                 finally:
                     server.close()
-    return found
+    return _status(found)
 
 
-def _redlock(name: str, nodes: redlock_world.Nodes) -> int:
-    found = redlock_world.explore(nodes)
+def _redlock(name: str, nodes: redlock_world.Nodes, limit: int) -> int:
+    found = redlock_world.explore(nodes, limit=limit)
     verdict = "SAFE" if found.exhausted and not found.violations else "stopped"
-    print(f"Redlock, {name}: {verdict} {found.states:,} states, {found.seconds:.0f} s", flush=True)
-    for violation in found.violations.values():
-        print(f"    {violation}", flush=True)
-    return 0 if verdict == "SAFE" else 1
+    return _print(f"Redlock, {name}: {verdict} {found.states:,} states, {found.seconds:.0f} s", found, limit)
 
 
 def _report(result: Result) -> int:
-    print(result, flush=True)
-    for violation in result.violations.values():
+    status = _print(str(result), result, result.limit)
+    clients.forget()
+    return status
+
+
+def _print(line: str, found: Result | redlock_world.Found, limit: int) -> int:
+    """Print what was found, and return the exit status for it."""
+    gigabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"{line}, at most {gigabytes:.2f} GB so far", flush=True)
+    for violation in found.violations.values():
         print(f"    {violation}", flush=True)
-    return 1 if result.violations else 0
+    if found.violations:
+        return FOUND
+    if not found.exhausted:
+        print(f"    stopped by its limit of {limit:,} states: what lies beyond was not visited", flush=True)
+        return STOPPED
+    return 0
 
 
 def _rules() -> int:
@@ -130,4 +154,5 @@ def _rules() -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # nothing that an exploration holds can go, and to look at it again and again takes most of the time
     sys.exit(main(sys.argv[1:]))

@@ -13,18 +13,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from fencing.kernel import process
 from fencing.kernel.effects import Claim, GiveWay, Plan, Shielded, Sleep
 from fencing.kernel.errors import FencingError, GuardUnavailable, StaleFence
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans
+from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
-from fencing.redis.calls import Call
+from fencing.locks.several import At, _Part, acquire_all
+from fencing.redis.calls import Call, Calls
 from fencing.redis.plans import RedisPlans
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 from tests.explorer.simulated_redis import Reply
-from tests.explorer.storage import RESOURCE, Refused, Value
+from tests.explorer.storage import OTHER, RESOURCE, Refused, Value
 
 __all__ = [
     "PLANS",
@@ -43,9 +46,9 @@ __all__ = [
     "settled",
 ]
 
-Phase = Literal["acquire", "renew", "read", "write", "apply", "release", "force_release", "done", "crashed"]
+Phase = Literal["acquire", "renew", "adopt", "read", "write", "apply", "release", "force_release", "done", "crashed"]
 
-PLANS: frozenset[Phase] = frozenset({"acquire", "renew", "release", "force_release"})
+PLANS: frozenset[Phase] = frozenset({"acquire", "renew", "adopt", "release", "force_release"})
 
 GUARD = MemoryGuard()  # only named in the effects; what it is asked is done on the exploration's own storage
 
@@ -63,13 +66,21 @@ class Queues(RedisPlans):
         return True
 
 
+class OfACluster(Polls):
+    """The keys of each lock are in a slot of their own: a batch is a call for each slot."""
+
+    spans_slots = True
+
+
 @dataclass(frozen=True)
 class Program:
     """What a client does in each of its rounds: acquire and claim, then read, write (that many times), release.
 
     It takes no hint: it never looks at its lease, and goes on however late it is. ``order``: each write carries the seq
     it saw. ``write``: "guarded"; "unguarded", "claiming" and "two steps" each leave a rule. ``forces``: it takes the
-    lock away from others instead. ``stirs``: all that wait ask again when the connection of their listener breaks.
+    lock away from others instead. ``wakes``: all that wait ask again when the connection of their listener breaks.
+    ``adopts``: it detaches its lease, and adopts that very fence so many times, one after the other. ``both``: it takes
+    two locks, renews both in one request, and releases both in one request; it neither reads nor writes.
     """
 
     rounds: int = 1
@@ -79,6 +90,8 @@ class Program:
     order: bool = False
     write: Literal["guarded", "unguarded", "claiming", "two steps"] = "guarded"
     forces: bool = False
+    adopts: int = 0
+    both: bool = False
     timeout: float = math.inf
     clock_floor: bool = False
     plans: type[RedisPlans] = Polls
@@ -108,9 +121,10 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Lost:
-    """No reply; it may have been done."""
+    """No reply; it may have been done. ``undone``: a release was sent behind it."""
 
     seconds: float
+    undone: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,11 @@ class Local(NamedTuple):
     rejected: int = 0
     woken: bool = False  # it is to ask again as soon as it begins to wait
     recheck_at: int = 0  # ms of the server's clock; while it waits
+    claiming: Fence | None = None  # what its plan holds, and claims
+    others: tuple[Fence, ...] = ()  # what it holds beside ``fence``
+    detached: Fence | None = None
+    adoptions: int = 0
+    adopting: str = ""  # the token of an adoption that got no answer
 
 
 class Ended(NamedTuple):
@@ -154,6 +173,7 @@ class Ended(NamedTuple):
     result: Any
     error: FencingError | None
     tokens: int
+    adopting: str = ""
 
 
 _followed: dict[Any, tuple[Effect | None, Ended | None]] = {}
@@ -182,14 +202,19 @@ def answered(client: int, program: Program, local: Local, answer: Answer) -> Loc
 def settled(client: int, program: Program, local: Local) -> Local:
     """Go through whatever needs no answer: ends of plans and of rounds."""
     while local.phase in PLANS:
-        _, ended = _follow(client, program, local)
+        effect, ended = _follow(client, program, local)
         if ended is None:
-            return local
-        local = local._replace(history=(), tokens=local.tokens + ended.tokens)
+            return local._replace(claiming=effect.fences[0] if isinstance(effect, Claim) else None)
+        tokens = local.tokens + ended.tokens
+        local = local._replace(history=(), claiming=None, tokens=tokens, adopting=ended.adopting)
         if local.phase == "acquire" and ended.error is None:
-            local = local._replace(phase="renew" if program.renews else "read", fence=ended.result.fence)
+            local = _acquired(program, local, ended.result)
+        elif local.phase == "adopt" and ended.error is None:
+            local = local._replace(phase="read", fence=ended.result.fence)
         elif local.phase == "renew":
-            local = local._replace(phase="read")
+            local = local._replace(phase="release" if program.both else "read")
+        elif local.detached is not None and local.adoptions < program.adopts:
+            local = local._replace(phase="adopt", fence=local.detached, adoptions=local.adoptions + 1)
         elif local.round < program.rounds:
             first: Phase = "force_release" if program.forces else "acquire"
             local = Local(phase=first, round=local.round + 1, tokens=local.tokens, rejected=local.rejected)
@@ -198,8 +223,17 @@ def settled(client: int, program: Program, local: Local) -> Local:
     return local
 
 
+def _acquired(program: Program, local: Local, result: Any) -> Local:
+    if program.both:
+        first, *others = [each.fence for each in result]
+        return local._replace(phase="renew", fence=first, others=tuple(others))
+    if program.adopts:
+        return local._replace(phase="adopt", fence=result.fence, detached=result.fence, adoptions=1)
+    return local._replace(phase="renew" if program.renews else "read", fence=result.fence)
+
+
 def _follow(client: int, program: Program, local: Local) -> tuple[Effect | None, Ended | None]:
-    key = (client, program, local.phase, local.fence, local.tokens, local.history)
+    key = (client, program, local.phase, local.fence, local.tokens, local.history, local.others, local.adopting)
     found = _followed.get(key)
     if found is None:
         found = _followed[key] = _replay(client, program, local)
@@ -219,6 +253,9 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
     coordinator = program.plans()
     coordinator.clock_floor = program.clock_floor
     coordinator.clock = lambda: now
+    adoption = (process.pid(), local.fence)
+    if local.adopting and local.fence is not None:
+        coordinator.adoptions[process.pid(), local.fence] = local.adopting
     remaining = list(local.history)
     with _deterministic(new_token):
         stack = [_plan(program, coordinator, local)]
@@ -237,11 +274,21 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                 send, throw = None, error
                 stack.pop()
                 if not stack:
-                    return None, Ended(None, error, drawn)
+                    adopting = coordinator.adoptions.get(adoption, "")  # type: ignore[arg-type]
+                    return None, Ended(None, error, drawn, adopting)
                 continue
             send = throw = None
-            if isinstance(effect, Shielded):
+            if isinstance(effect, (Shielded, At)):
                 stack.append(effect.plan)
+            elif isinstance(effect, Calls):
+                missing, send = _each(effect, remaining)
+                if missing is not None:
+                    for plan in reversed(stack):
+                        plan.close()
+                    return missing, None
+                now += max((answer.seconds for answer in send), default=0.0)
+                send = [_sent_or_thrown(effect.calls[0], answer) for answer in send]
+                send = [error if error is not None else reply for reply, error in send]
             elif isinstance(effect, Enlist):
                 send = effect.waiter or Waiter("ABCDEFGH"[client], effect.resource, effect.token)
             elif not isinstance(
@@ -257,15 +304,39 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                 send, throw = _sent_or_thrown(effect, answer)
 
 
+def _each(effect: Calls, remaining: list[Any]) -> tuple[Call | None, list[Any]]:
+    """Return the call that has no answer yet, and the answers to those before it: one is made after the other."""
+    answers = [remaining.pop(0) for _ in effect.calls[: len(remaining)]]
+    if len(answers) == len(effect.calls):
+        return None, answers
+    return effect.calls[len(answers)]._replace(timeout=effect.timeout), answers
+
+
 def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
+    settings = program.settings
+    deadline = coordinator.clock() + settings.request_seconds
+    if program.both and local.phase == "acquire":
+        parts = [_Part(coordinator, resource, settings, _itself) for resource in (RESOURCE, OTHER)]
+        return acquire_all(parts, program.timeout)
+    if program.both and local.fence is not None:
+        fences = [local.fence, *local.others]
+        if local.phase == "renew":
+            return coordinator.plan_renew([Grant(fence, math.inf) for fence in fences], settings, deadline=deadline)
+        return coordinator.plan_release_all(fences, settings, deadline=deadline)
     if local.phase == "acquire":
         return plans.acquire(coordinator, RESOURCE, program.settings, program.timeout)
     if local.phase == "force_release":
         return plans.force_release(coordinator, RESOURCE, program.settings)
     assert local.fence is not None
+    if local.phase == "adopt":
+        return plans.adopt(coordinator, local.fence, program.settings)
     if local.phase == "renew":
         return plans.renew(coordinator, local.fence, program.settings)
     return plans.release(coordinator, local.fence, program.settings)
+
+
+def _itself(holding: Holding) -> Holding:
+    return holding
 
 
 def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException | None]:
@@ -276,7 +347,7 @@ def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException 
     if isinstance(effect, Wait):
         return None, None
     if isinstance(answer, Lost):
-        return None, NoReply(ConnectionError("no reply"), may_have_run=True)
+        return None, NoReply(ConnectionError("no reply"), may_have_run=True, was_undone=answer.undone)
     if isinstance(answer, NotRun):
         return None, NoReply(ConnectionError("refused"), may_have_run=False)
     assert isinstance(answer, Answered)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.explorer import clients
-from tests.explorer.scenarios import DEEP, explored
+from tests.explorer.scenarios import LARGE, explored
 
 _PROPERTY = "explored"
 
@@ -42,4 +42,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("explored")
         for line in sorted(lines):
             terminalreporter.write_line(str(line))
-        terminalreporter.write_line(f"`make explore` visits more: {'; '.join(DEEP)}.")
+        terminalreporter.write_line(f"`make explore` visits more: {'; '.join(LARGE)}.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fencing.redis.keys import Keys
+from tests.explorer.believing import held
 from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
-from tests.explorer.state import KEYS, STUCK, Scenario, State, Step, allowed, counted
+from tests.explorer.state import KEYS, OTHER_KEYS, STUCK, Scenario, State, Step, allowed, counted
 
 __all__ = ["mark_faults", "redis_faults", "time_passes"]
 
@@ -17,16 +19,23 @@ def redis_faults(scenario: Scenario, state: State) -> Iterator[Step]:
     if allowed(scenario, state, "resets") and state.redis.entries:
         # A second passes, which is more than were minted meanwhile: the server's clock has not gone back.
         empty = Snapshot((), state.redis.clock_us + 1_000_000, state.redis.listening)
-        yield Step("Redis loses its data", counted(state._replace(redis=empty), "resets"))
+        after = state._replace(redis=empty, over=state.over | _tokens(state))
+        yield Step("Redis loses its data", counted(after, "resets"))
 
 
-def _expiry(state: State) -> Step:
+def _expiry(state: State, keys: Keys = KEYS) -> Step:
     redis = SimulatedRedis(state.redis)
-    holder = (redis.get(KEYS.lock) or b"?").decode()[0]
-    redis.delete(KEYS.lock)
-    if not (redis.get(KEYS.holder) or b"").startswith(b"offer "):  # that of an offer lasts longer
-        redis.delete(KEYS.holder)
-    return Step(f"{holder}'s lease expires", counted(state._replace(redis=redis.snapshot()), "expiries"))
+    token = (redis.get(keys.lock) or b"?").decode()
+    redis.delete(keys.lock)
+    if not (redis.get(keys.holder) or b"").startswith(b"offer "):  # that of an offer lasts longer
+        redis.delete(keys.holder)
+    after = state._replace(redis=redis.snapshot(), over=state.over | {token} & _tokens(state))
+    return Step(f"{token[0]}'s lease expires", counted(after, "expiries"))
+
+
+def _tokens(state: State) -> frozenset[str]:
+    """Return the tokens under which clients believe to hold locks."""
+    return frozenset(fence.token for local in state.clients for fence in held(local))
 
 
 def mark_faults(scenario: Scenario, state: State) -> Iterator[Step]:
@@ -52,9 +61,11 @@ def mark_faults(scenario: Scenario, state: State) -> Iterator[Step]:
 def time_passes(state: State) -> Iterator[Step]:
     """Everybody waits: a lock whose holder has crashed frees itself in time; that it comes to this for any other
     reason, unless a request landed late, is a lock held by nobody."""
-    if SimulatedRedis(state.redis).get(KEYS.lock) is None:
+    redis = SimulatedRedis(state.redis)
+    locks = [keys for keys in (KEYS, OTHER_KEYS) if redis.get(keys.lock) is not None]
+    if not locks:
         yield Step("nobody can go on", state, (STUCK,))
     else:
-        step = _expiry(state)
-        excused = state.faults.crashes or state.faults.late
+        step = _expiry(state, locks[-1])
+        excused = state.faults.crashes or state.faults.late or state.faults.kept
         yield step if excused else Step("nothing but the end of its ttl frees the lock", step.state, (STUCK,))

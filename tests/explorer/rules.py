@@ -6,8 +6,9 @@ that forgets a part. Nothing in the library can be switched off.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fencing.kernel.admission import admit_claim
@@ -18,7 +19,8 @@ from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
-from tests.explorer.clients import Polls, Program, Queues
+from fencing.redis.scripts import REMINT
+from tests.explorer.clients import OfACluster, Polls, Program, Queues
 from tests.explorer.scenarios import NoLock
 from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
 from tests.explorer.state import (
@@ -26,6 +28,7 @@ from tests.explorer.state import (
     LOST_UPDATE,
     OVERLAP,
     REPAIR,
+    REVIVED,
     SAME_FENCE,
     STUCK,
     SUPERSEDED,
@@ -170,11 +173,46 @@ class DecliningReleases(SimulatedRedis):
         return super()._release(keys, args[:2])
 
 
+def _record(redis: SimulatedRedis, holder_key: str, number: bytes) -> bytes:
+    return (redis.get(holder_key) or number).split(b" ")[0]
+
+
+class ComparesTokens(SimulatedRedis):
+    """A renewal and a remint that compare the token alone."""
+
+    def _renew(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        given = list(args)
+        for i in range(len(keys) // 2):
+            given[2 * i + 2] = _record(self, keys[2 * i + 1], given[2 * i + 2])
+        return super()._renew(keys, given)
+
+    def _remint(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        return super()._remint(keys, (*args[:6], _record(self, keys[1], args[6])))
+
+
+class TakesFromAnybody(SimulatedRedis):
+    """A force that takes the lock from whoever holds it."""
+
+    def _force_release(self, keys: Sequence[str], args: Sequence[bytes]) -> Reply:
+        digest = hashlib.sha1(self.get(keys[0]) or b"", usedforsecurity=False).hexdigest()[:16].encode()
+        return super()._force_release(keys, (*args[:5], digest))
+
+
+class WithdrawnRemints(Polls):
+    """A release is sent behind a remint, as behind an acquisition."""
+
+    def _plan_call(self, call: Call, *args: Any, **more: Any) -> Plan[Any]:
+        if call.script is REMINT:
+            call = call._replace(form=call.form._replace(listener=""))
+        return super()._plan_call(call, *args, **more)
+
+
 def _scenario(*programs: Program, backend: MemoryBackend | None = None, **bounds: int) -> Scenario:
     return Scenario("", programs, Bounds(**bounds), backend or MemoryBackend())
 
 
 HOLDER = Program()
+HURRIED = Program(timeout=3.0)
 UNCLAIMING = Program(claims=False)
 CLAIMING = Program(write="claiming")
 QUEUER = Program(plans=Queues)
@@ -323,12 +361,76 @@ RULES = [
         "a decline frees no lock that was granted",
         Scenario("", (QUEUER,) * 3, Bounds(early=1), redis=DecliningReleases),
         OVERLAP,
-        12,
+        11,
     ),
     Rule(
         "an offer is short",
         Scenario("", (QUEUER,) * 3, Bounds(freezes=1), redis=LastingOffers),
         UNNOTICED,
         9,
+    ),
+    Rule(
+        "a token is not asked with behind its release",
+        Scenario("", (HURRIED,) * 2, Bounds(kept=1), hears=False),
+        OVERLAP,
+        5,
+    ),
+    Rule(
+        "a token is not asked with behind its release (two locks of a cluster)",
+        Scenario("", (replace(HURRIED, both=True, claims=False, plans=OfACluster),) * 2, Bounds(kept=1), hears=False),
+        OVERLAP,
+        6,
+    ),
+    Rule(
+        "a token is not asked with behind its release (in the queue)",
+        Scenario("", (replace(HURRIED, plans=Queues),) * 2, Bounds(kept=1), hears=False),
+        STUCK,
+        10,
+        note="the late release removes a place in the queue",
+    ),
+    Rule(
+        "nothing is sent behind a remint (after a refused claim)",
+        Scenario(
+            "",
+            (replace(HURRIED, plans=WithdrawnRemints),) * 3,
+            Bounds(kept=1, resets=1),
+            earlier=4,
+            cut_off="remint",
+            hears=False,
+        ),
+        OVERLAP,
+        8,
+    ),
+    Rule(
+        "nothing is sent behind a remint (of an adoption)",
+        Scenario(
+            "", (Program(adopts=1, plans=WithdrawnRemints),) * 2, Bounds(kept=1, lost=1), cut_off="remint", hears=False
+        ),
+        OVERLAP,
+        8,
+    ),
+    Rule(
+        "a renewal compares the number",
+        Scenario("", (Program(renews=True),) * 2, Bounds(kept=1, expiries=1), redis=ComparesTokens),
+        REVIVED,
+        6,
+    ),
+    Rule(
+        "an adoption compares the number",
+        Scenario("", (Program(adopts=2),), Bounds(kept=1), redis=ComparesTokens),
+        REVIVED,
+        10,
+    ),
+    Rule(
+        "a force names its grant",
+        Scenario(
+            "",
+            (HOLDER, HOLDER, Program(forces=True)),
+            Bounds(kept=1),
+            redis=TakesFromAnybody,
+            cut_off="force_release",
+        ),
+        OVERLAP,
+        8,
     ),
 ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 
-from tests.explorer.clients import Program, Queues
+from tests.explorer.clients import OfACluster, Program, Queues
 from tests.explorer.search import Result, explore
 from tests.explorer.simulated_redis import Reply, SimulatedRedis
 from tests.explorer.state import Bounds, Scenario
 
-__all__ = ["DEEP", "SAFE", "NoLock", "explored"]
+__all__ = ["DEEP", "LARGE", "SAFE", "NoLock", "explored"]
 
 
 class NoLock(SimulatedRedis):
@@ -24,6 +25,11 @@ class NoLock(SimulatedRedis):
 
 HOLDER = Program()
 QUEUER = Program(plans=Queues)
+HURRIED = Program(timeout=3.0)  # its first attempt is its last, unless that ends before its time
+HURRIED_QUEUER = replace(HURRIED, plans=Queues)
+ADOPTS = Program(adopts=2)
+BOTH = Program(both=True, claims=False)
+BOTH_OF_A_CLUSTER = replace(BOTH, plans=OfACluster)
 NO_BOUND = -100
 
 _QUICK = [
@@ -78,6 +84,18 @@ _QUICK = [
     ),
     Scenario("3 that queue, data loss", (QUEUER,) * 3, Bounds(expiries=1, resets=1), earlier=4),
     Scenario("3 clients without a lock", (HOLDER,) * 3, Bounds(resets=1), redis=NoLock, repair=NO_BOUND),
+    Scenario("2 clients, kept requests", (HURRIED,) * 2, Bounds(kept=2, lost=1)),
+    Scenario("2 clients, a kept remint", (HURRIED,) * 2, Bounds(kept=2, resets=1), earlier=4),
+    Scenario("3 that queue, kept requests", (HURRIED_QUEUER,) * 3, Bounds(kept=1, lost=1)),
+    Scenario("2 that adopt, kept requests", (ADOPTS,) * 2, Bounds(kept=1, lost=1)),
+    Scenario("2 that hold both, kept requests", (BOTH,) * 2, Bounds(kept=2, lost=1)),
+    Scenario("2 that hold both of a cluster, kept requests", (BOTH_OF_A_CLUSTER,) * 2, Bounds(kept=1, lost=1)),
+    Scenario(
+        "2 clients, and one that takes the lock away, kept requests",
+        (HURRIED, HURRIED, Program(forces=True)),
+        Bounds(kept=1, lost=1),
+    ),
+    Scenario("2 clients that renew, kept requests", (Program(renews=True),) * 2, Bounds(kept=2, expiries=1)),
 ]
 
 _DEEP = [
@@ -88,9 +106,9 @@ _DEEP = [
     ),
     Scenario("3 clients, two expiries", (HOLDER,) * 3, Bounds(expiries=2, resets=1), earlier=4),
     Scenario(
-        "2 clients, all faults",
+        "2 clients, all faults but late requests",
         (HOLDER, HOLDER),
-        Bounds(expiries=1, lost=1, late=1, slow=1, crashes=1, resets=1, polls=1),
+        Bounds(expiries=1, lost=1, slow=1, crashes=1, resets=1, polls=1),
     ),
     Scenario("2 clients, refused and late", (HOLDER, HOLDER), Bounds(refused=2, expiries=1, lost=1, late=1)),
     Scenario("2 clients, each fault twice", (HOLDER, HOLDER), Bounds(expiries=2, lost=2, resets=2), earlier=4),
@@ -103,13 +121,31 @@ _DEEP = [
     Scenario("3 that queue, lost and late", (QUEUER,) * 3, Bounds(late=1, lost=1, crashes=1)),
     Scenario("3 that queue, two rounds", (Program(plans=Queues, rounds=2),) * 3, Bounds(freezes=1, cuts=1)),
     Scenario("4 clients", (HOLDER,) * 4, Bounds(expiries=2, resets=1)),
+    Scenario("2 clients, kept, late and lost", (HOLDER,) * 2, Bounds(kept=2, late=1, lost=1, expiries=1)),
+    Scenario("2 that queue, kept, late and lost", (QUEUER,) * 2, Bounds(kept=2, late=1, lost=1)),
+    Scenario("2 that adopt, kept requests, an expiry", (ADOPTS,) * 2, Bounds(kept=1, lost=1, expiries=1)),
+    Scenario("3 clients, kept requests", (HURRIED,) * 3, Bounds(kept=2, lost=1)),
+    Scenario(
+        "2 that hold both of a cluster, refused and kept", (BOTH_OF_A_CLUSTER,) * 2, Bounds(kept=1, lost=1, refused=1)
+    ),
+]
+
+_LARGE = [
+    Scenario(
+        "2 clients, all faults",
+        (HOLDER, HOLDER),
+        Bounds(expiries=1, lost=1, late=1, slow=1, crashes=1, resets=1, polls=1),
+    ),
 ]
 
 SAFE = {scenario.name: scenario for scenario in _QUICK}
 """Explored by ``make test``, in seconds."""
 
 DEEP = {scenario.name: scenario for scenario in _DEEP}
-"""Explored by ``make explore``, in minutes."""
+"""Explored by ``make thorough``: each takes at most 60 s on one core, and 1 GB."""
+
+LARGE = {scenario.name: scenario for scenario in _LARGE}
+"""Explored by ``make explore`` alone."""
 
 
 @functools.cache

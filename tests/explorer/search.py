@@ -37,6 +37,7 @@ class Result:
     exhausted: bool = False
     most_refusals: int = 0
     depth: int = 0
+    limit: int = 0
     violations: dict[str, Violation] = field(default_factory=dict)
     world: World | None = None
 
@@ -60,7 +61,7 @@ def explore(scenario: Scenario, *, until: Collection[str] | None = None, limit: 
     """
     started = time.perf_counter()
     world = World(scenario)
-    result = Result(scenario, world=world)
+    result = Result(scenario, world=world, limit=limit)
     start = world.start()
     came_from: dict[State, tuple[State, str] | None] = {start: None}
     level = [start]

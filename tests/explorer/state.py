@@ -5,19 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from fencing.kernel.fence import Mark
+from fencing.kernel.fence import Fence, Mark
 from fencing.redis.calls import Call
 from fencing.redis.keys import keys_of
 from tests.explorer.clients import Local, Program
 from tests.explorer.simulated_redis import SimulatedRedis, Snapshot
-from tests.explorer.storage import RESOURCE, Backend, MemoryBackend, Operation, Storage, Value
+from tests.explorer.storage import OTHER, RESOURCE, Backend, MemoryBackend, Operation, Storage, Value
 
 __all__ = [
     "CLAIM_BACK",
     "KEYS",
     "LOST_UPDATE",
     "NAMES",
+    "OTHER_KEYS",
+    "OVERLAP",
     "REPAIR",
+    "REVIVED",
     "SAME_FENCE",
     "STALE_READ",
     "STUCK",
@@ -36,12 +39,14 @@ __all__ = [
 
 NAMES = "ABCDEFGH"
 KEYS = keys_of(RESOURCE)
+OTHER_KEYS = keys_of(OTHER)
 
 LOST_UPDATE = "an acknowledged update is lost"
 STALE_READ = "a write is accepted that builds on a value no longer current"
 SUPERSEDED = "a write of a superseded claim is accepted"
 CLAIM_BACK = "a claim is admitted that is older than one admitted before"
 OVERLAP = "two hold the lock, and nothing has expired"
+REVIVED = "a lease has ended, and a request succeeds under its old number"
 SAME_FENCE = "two grants have the same number and token"
 STUCK = "the lock is held by nobody, and all wait"
 UNNOTICED = "for long nobody can notice that the lock is free"
@@ -57,7 +62,8 @@ class Faults(NamedTuple):
     are counted, and have no bound here. ``freezes``: clients that stop for ever, while their listener
     goes on; ``cuts``: connections of listeners that break, with what was under way; ``early``: rechecks of waiters that
     come before the messages that are under way; ``refused``: calls that are refused and not run, as a node of a Redis
-    Cluster refuses those of a slot that moves.
+    Cluster refuses those of a slot that moves; ``kept``: connections that break under a request: the client goes on at
+    once over a new one, and what was sent on the old one lands at any later time, in order, or never.
     """
 
     expiries: int = 0
@@ -77,16 +83,21 @@ class Faults(NamedTuple):
     cuts: int = 0
     early: int = 0
     refused: int = 0
+    kept: int = 0
 
 
 Bounds = Faults
 
 
 class Hanging(NamedTuple):
-    """Requests of one client on one connection, sent and not yet executed."""
+    """Requests of one client on one connection, sent and not yet executed.
+
+    ``named``: whom a force was meant for.
+    """
 
     client: int
     requests: tuple[Call | Operation, ...]
+    named: bytes = b""
 
 
 class State(NamedTuple):
@@ -98,6 +109,8 @@ class State(NamedTuple):
     acknowledged: Value = frozenset()
     inbox: tuple[tuple[int, bytes], ...] = ()  # what listeners are told, under way
     newest: Mark | None = None  # of all claims ever admitted, the last: what the storage's mark should be
+    over: frozenset[str] = frozenset()  # tokens whose lease has run out, was lost with the data, or was taken away
+    followed: frozenset[Fence] = frozenset()  # grants after which the lock was granted again
 
 
 class Step(NamedTuple):
@@ -116,6 +129,9 @@ class Scenario:
         earlier: the number that the last holder before had; 0: the storage is new.
         repair: how many claims of one client may be refused beyond one for each expiry, reset and takeover, short of
             the number of clients: N - repair.
+        cut_off: the script at whose calls connections break; empty: at any.
+        hears: whether a plan hears of a release that was sent behind its request. If not, one is sent behind each
+            last attempt, also behind one that ends before its time.
     """
 
     name: str
@@ -125,6 +141,8 @@ class Scenario:
     redis: type[SimulatedRedis] = SimulatedRedis
     earlier: int = 0
     repair: int = 1
+    cut_off: str = ""
+    hears: bool = True
 
     def __str__(self) -> str:
         return self.name

@@ -18,6 +18,7 @@ from fencing.kernel.fence import Fence, Mark
 from storage_guards import MemoryGuard, memory
 
 __all__ = [
+    "OTHER",
     "RESOURCE",
     "Accepted",
     "Backend",
@@ -32,6 +33,7 @@ __all__ = [
 ]
 
 RESOURCE = "r"
+OTHER = "s"  # a lock that only those take who hold both
 
 Value = frozenset[tuple[int, int]]
 """The updates that were made: of which client, its which one."""

@@ -10,12 +10,15 @@ import pytest
 
 from fencing.kernel.fence import Fence
 from storage_guards import MemoryGuard
+from tests.explorer import clients
+from tests.explorer.__main__ import main
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES, Rule
-from tests.explorer.scenarios import SAFE, explored
+from tests.explorer.scenarios import DEEP, SAFE, explored
 from tests.explorer.search import explore
 from tests.explorer.sqlite_storage import SQLiteBackend
 from tests.explorer.state import CLAIM_BACK, LOST_UPDATE, REPAIR, STALE_READ, Bounds, Scenario
+from tests.explorer.world import World
 
 Say = Callable[[object], None]
 
@@ -31,6 +34,13 @@ _LONGER = (
     "3 clients, new storage",
     "3 that queue, refused calls",
     "3 that queue, with a timeout",
+    "2 clients, a kept remint",
+    "2 clients, and one that takes the lock away, kept requests",
+    "2 clients that renew, kept requests",
+    "2 that adopt, kept requests",
+    "2 that hold both of a cluster, kept requests",
+    "2 that hold both, kept requests",
+    "3 that queue, kept requests",
 )
 
 
@@ -44,6 +54,16 @@ def test_all_rules_on(scenario: Scenario, say: Say) -> None:
     assert not result.violations, "\n".join(map(str, result.violations.values()))
     assert result.exhausted
     assert result.states > 500, "the bounds leave little to explore"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scenario", DEEP.values(), ids=str)
+def test_all_rules_on_deeper(scenario: Scenario, say: Say) -> None:
+    result = explore(scenario)
+    clients.forget()
+    say(result)
+    assert not result.violations, "\n".join(map(str, result.violations.values()))
+    assert result.exhausted
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -117,6 +137,43 @@ def test_two_runs_find_the_same() -> None:
     scenario = SAFE["2 clients, new storage"]
     first, second = explore(scenario), explore(scenario)
     assert (first.states, first.steps, first.depth) == (second.states, second.steps, second.depth)
+
+
+def test_a_waiter_that_is_told_of_a_holder_enters_the_queue() -> None:
+    """Its request has handed the lock to somebody who is gone, so it must ask again: it is not the holder's turn."""
+    scenario = DEEP["2 that queue, most faults"]
+    world = World(scenario)
+    state = world.start()
+    for label in (
+        "A's acquire hangs",
+        "A acq 1",
+        "A claims, the reply is lost",
+        "A releases",
+        "Redis loses its data",
+        "B acq 1",
+        "B's claim is refused",
+        "A's acquire lands: queued",
+        "B's lease expires",
+        "B's remint: gone",
+        "B is taken",
+        "B is queued",
+        "A is told: grant",
+        "A's release lands: 3",
+        "B is told: grant",
+        "B acq 2",
+    ):
+        steps = {step.label: step for step in world.steps(state)}
+        assert label in steps, (label, list(steps))
+        state = steps[label].state
+
+
+def test_a_search_that_is_stopped_by_its_limit_has_an_exit_status_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    own = ["--clients", "2", "--expiries", "1"]
+    assert main(own) == 0
+    assert main([*own, "--limit", "20"]) == 3
+    assert "stopped by its limit of 20 states" in capsys.readouterr().out
 
 
 def test_the_explorer_leaves_the_guard_as_it_was() -> None:

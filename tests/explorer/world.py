@@ -8,8 +8,9 @@ from functools import partial
 from fencing.kernel.effects import Claim
 from fencing.kernel.fence import Fence, Mark
 from fencing.redis.calls import Call
+from fencing.redis.connection_factory import must_undo
 from fencing.redis.waiters import Wait
-from tests.explorer import clients, faults
+from tests.explorer import believing, clients, faults
 from tests.explorer.clients import Answered, Claimed, Local, Lost, NotRun
 from tests.explorer.simulated_redis import Entry, Reply, Snapshot, kind_of
 from tests.explorer.state import (
@@ -17,7 +18,6 @@ from tests.explorer.state import (
     KEYS,
     LOST_UPDATE,
     NAMES,
-    OVERLAP,
     REPAIR,
     SAME_FENCE,
     STALE_READ,
@@ -132,7 +132,8 @@ class World:
         if allowed(self.scenario, state, "refused"):
             refused = counted(answer(before, answer=NotRun()), "refused")
             yield Step(f"{name}'s {call.script.name} is refused, not run", refused)
-        if kind_of(reply) == b"taken":  # it changes nothing: who has been told, waits
+        if kind_of(reply) == b"taken" and redis == state.redis:  # it changes nothing: who has been told, waits
+            yield from self._cut_off(state, client, name, call)
             if allowed(self.scenario, state, "gave_up") and self.programs[client].timeout < float("inf"):
                 given_up = answer(state, answer=Answered(reply, self.programs[client].timeout))
                 yield Step(f"{name} gives up", counted(given_up, "gave_up"))
@@ -142,21 +143,53 @@ class World:
         said = _said(name, call, reply)
         if call.script.name == "force_release":
             state = counted(state, "takeovers")
-        done = self.waiting.notified(state._replace(redis=redis), published)
+        done, overlap = self._granted(state._replace(redis=redis), client, call, reply)
+        done = self.waiting.notified(done, published)
         after = answer(done, answer=Answered(reply))
-        yield Step(said, after, self._same_fences(state, after, client) + self._overlap(state, call, reply, client))
+        violated = self._same_fences(state, after, client) + overlap
+        if self.scenario.redis.excludes:
+            violated += believing.revived(state, client, call, reply)
+            violated += believing.shared(after, client) if self.programs[client].both else ()
+        yield Step(said, after, violated)
         if allowed(self.scenario, state, "lost"):
             withdrawn = ""
-            if call.last_attempt and call.compensation is not None:
-                _, undone, notified = self._redis(redis, call.compensation)
+            requests, lost = self._unanswered(call, call.timeout)
+            if len(requests) > 1:
+                _, undone, notified = self._redis(redis, requests[1])
                 done = self.waiting.notified(done._replace(redis=undone), notified)
                 withdrawn = " and it is withdrawn"
-            after = answer(done, answer=Lost(call.timeout))
-            yield Step(f"{said}, the reply is lost{withdrawn}", counted(after, "lost"))
+            after = answer(done, answer=lost)
+            yield Step(f"{said}, the reply is lost{withdrawn}", counted(after, "lost"), overlap)
         if allowed(self.scenario, state, "late"):
-            requests = (call, call.compensation) if call.last_attempt and call.compensation is not None else (call,)
-            after = answer(self._hang(before, client, *requests), answer=Lost(call.timeout))
+            requests, lost = self._unanswered(call, call.timeout)
+            after = answer(self._hang(before, client, *requests), answer=lost)
             yield Step(f"{name}'s {call.script.name} hangs", counted(after, "late"))
+        yield from self._cut_off(state, client, name, call)
+
+    def _cut_off(self, state: State, client: int, name: str, call: Call) -> Iterator[Step]:
+        """The connection breaks before a reply: what it was sent lands later, and the client goes on at once."""
+        if allowed(self.scenario, state, "kept") and self.scenario.cut_off in ("", call.script.name):
+            requests, lost = self._unanswered(call, 0.0)
+            behind = ", a release behind it" if len(requests) > 1 else ""
+            after = self._answer(self._hang(state, client, *requests), client, answer=lost)
+            yield Step(f"{name}'s connection breaks at its {call.script.name}{behind}", counted(after, "kept"))
+
+    def _unanswered(self, call: Call, seconds: float) -> tuple[tuple[Call, ...], Lost]:
+        """Return what a client sends if it gets no reply for so long, and what its plan is told."""
+        hears = self.scenario.hears
+        if call.compensation is None or not must_undo(call, seconds if hears else call.timeout, interrupted=False):
+            return (call,), Lost(seconds)
+        return (call, call.compensation), Lost(seconds, undone=hears)
+
+    def _granted(
+        self, state: State, client: int, call: Call, reply: Reply, named: bytes | None = None
+    ) -> tuple[State, tuple[str, ...]]:
+        """Note a grant. ``named``: the number that a force was meant for, if the client does not have it any more."""
+        if not self.scenario.redis.excludes:
+            return state, ()
+        if named is None:
+            named = believing.meant_for(state.clients[client])
+        return believing.granted(state, client, call, reply, named)
 
     def _claim(self, state: State, client: int, name: str, claim: ClaimOperation) -> Iterator[Step]:
         storage, verdict = self._storage(state.storage, claim)
@@ -208,9 +241,8 @@ class World:
             accepted = self._accepted(state, client, name, storage, write)
             yield accepted
             if allowed(self.scenario, state, "lost"):
-                unknown = with_client(
-                    accepted.state._replace(acknowledged=state.acknowledged), client, _again(local, unknown=True)
-                )
+                still = state._replace(storage=accepted.state.storage, newest=accepted.state.newest)
+                unknown = with_client(still, client, _again(local, unknown=True))
                 lost = [kind for kind in accepted.violated if kind != LOST_UPDATE or self._loses(unknown)]
                 yield Step(f"{accepted.label}, the reply is lost", counted(unknown, "lost"), tuple(lost))
         if allowed(self.scenario, state, "late_writes"):
@@ -249,13 +281,14 @@ class World:
         """A request that hung is executed at last; nobody reads the reply."""
         name, (request, *rest) = NAMES[hanging.client], hanging.requests
         left = list(state.hanging)
-        left[index : index + 1] = [Hanging(hanging.client, tuple(rest))] if rest else []
+        left[index : index + 1] = [hanging._replace(requests=tuple(rest))] if rest else []
         state = state._replace(hanging=tuple(left))
         if isinstance(request, Call):
             reply, redis, published = self._redis(state.redis, request)
             said = _word(reply)
-            state = self.waiting.notified(state._replace(redis=redis), published)
-            return Step(f"{name}'s {request.script.name} lands: {said}", state)
+            state, overlap = self._granted(state._replace(redis=redis), hanging.client, request, reply, hanging.named)
+            state = self.waiting.notified(state, published)
+            return Step(f"{name}'s {request.script.name} lands: {said}", state, overlap)
         storage, verdict = self._storage(state.storage, request)
         if not isinstance(verdict, Accepted):
             return Step(f"{name}'s old request lands and is refused", state)
@@ -278,6 +311,7 @@ class World:
                 if local.phase not in ("done", "crashed") and self._may_begin(state, client):
                     gone = with_client(state, client, Local(phase="crashed", rejected=local.rejected))
                     gone = gone._replace(inbox=tuple(each for each in gone.inbox if each[0] != client))
+                    gone = believing.without(gone, client)
                     if kind == "crashes":
                         gone = self.waiting.silenced(gone, client)
                     yield Step(f"{NAMES[client]} {word}", counted(gone, kind))
@@ -286,10 +320,15 @@ class World:
 
     def _answer(self, state: State, client: int, answer: clients.Answer) -> State:
         local = clients.answered(client, self.programs[client], state.clients[client], answer)
-        return self.waiting.settled(with_client(state, client, local), client)
+        after = with_client(state, client, local)
+        if local.phase in ("release", "done") and state.clients[client].phase != local.phase:
+            after = believing.without(after, client)
+        return self.waiting.settled(after, client)
 
     def _hang(self, state: State, client: int, *requests: Call | Operation) -> State:
-        return state._replace(hanging=(*state.hanging, Hanging(client, requests)))
+        forces = isinstance(requests[0], Call) and requests[0].script.name == "force_release"
+        named = believing.meant_for(state.clients[client]) if forces else b""
+        return state._replace(hanging=(*state.hanging, Hanging(client, requests, named)))
 
     def _update(self, client: int, local: Local) -> tuple[int, int]:
         return client, (local.round - 1) * self.programs[client].writes + local.writes
@@ -308,8 +347,9 @@ class World:
 
     def _leave(self, state: State, client: int) -> State:
         local = state.clients[client]
-        after = Local("release", local.round, local.fence, tokens=local.tokens, rejected=local.rejected)
-        return with_client(state, client, clients.settled(client, self.programs[client], after))
+        after = local._replace(phase="release", base=frozenset(), seq=0, unknown=False, writes=0)
+        after = clients.settled(client, self.programs[client], after)
+        return believing.without(with_client(state, client, after), client)
 
     def _loses(self, state: State) -> bool:
         return not state.acknowledged <= state.storage.value
@@ -320,17 +360,6 @@ class World:
             return ()
         others = [local.fence for index, local in enumerate(after.clients) if index != client]
         return (SAME_FENCE,) if fence in others else ()
-
-    def _overlap(self, state: State, call: Call, reply: Reply, client: int) -> tuple[str, ...]:
-        """A grant while another client has one that it has not begun to release, and that cannot have expired."""
-        faults = state.faults
-        if call.script.name != "acquire" or not isinstance(reply, bytes) or not self.scenario.redis.excludes:
-            return ()
-        if faults.expiries or faults.resets or faults.takeovers or faults.slow or faults.freezes:
-            return ()
-        holding = ("read", "write", "apply")
-        others = [local.phase for index, local in enumerate(state.clients) if index != client]
-        return (OVERLAP,) if any(phase in holding for phase in others) else ()
 
     def _redis(self, snapshot: Snapshot, call: Call) -> Done:
         key = (snapshot, call)
