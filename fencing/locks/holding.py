@@ -198,7 +198,9 @@ class Holding:
     def shorten(self, deadline: float) -> Shortening:
         """Believe in it until this moment alone. The request that shortens it comes after that."""
         shortening = Shortening()
-        self.shortenings.append(shortening)
+        by_answer = sorted(self.shortenings, key=lambda each: each.answered_at)
+        answered = [each for each in by_answer if each.answered_at < math.inf]
+        self.shortenings = [*answered[-1:], *by_answer[len(answered) :], shortening]  # the last answer counts for all
         self.deadline = min(self.deadline, deadline)
         return shortening
 

@@ -39,6 +39,7 @@ MOST_CAUSES = 10
 """For how many leases that a batch of renewals finds gone the cause is asked. The others are lost at once."""
 
 POLLING = Backoff(first=0.01, longest=0.2)
+MOST_DOUBLINGS = 8  # of a pause between undecided rounds
 MOST_ADOPTIONS = 1000
 """How many adoptions without an answer are remembered, so that each can be repeated with its token."""
 
@@ -138,6 +139,7 @@ def acquire(
     """
     started = now = backend.clock()
     decided_by: float | None = None  # the deadline of requests that are undecided so far
+    rounds = 0  # of such requests
     gives_up_at = started + timeout
     caller_deadline = gives_up_at if 0 < timeout < math.inf else None
     requests = settings if timeout > 0 else settings.for_one_try()
@@ -163,8 +165,8 @@ def acquire(
                     reply = yield from queue(resource, token, requests, floor=floor, deadline=deadline, place=place)
                 if isinstance(reply, Undecided):
                     taking.over()
-                    decided_by = deadline
-                    yield from _pause(backend, reply, deadline)
+                    decided_by, rounds = deadline, rounds + 1
+                    yield from _pause(backend, reply, deadline, rounds)
                     token, place = new_token(), None
                     continue
             except CoordinatorUnavailable:
@@ -175,7 +177,7 @@ def acquire(
             except MarkImplausible:
                 taking.over()
                 raise
-            decided_by = None
+            decided_by, rounds = None, 0
             if isinstance(reply, Taken):
                 taking.over()
                 remaining, owner, place = reply.remaining, reply.owner, reply.place
@@ -218,9 +220,14 @@ def acquire(
         raise
 
 
-def _pause(backend: Backend, undecided: Undecided, deadline: float) -> Plan[None]:
-    """Pause before the next request, which has a new token. Raise the error of the last one if the time is up."""
-    yield Sleep(max(min(undecided.pause, deadline - backend.clock()), 0.0))
+def _pause(backend: Backend, undecided: Undecided, deadline: float, rounds: int) -> Plan[None]:
+    """Pause before the next request, which has a new token. Raise the error of the last one if the time is up.
+
+    The pause doubles with each round, so that callers that collided do not collide again.
+    """
+    longest = max(undecided.pause, POLLING.longest)
+    seconds = min(undecided.pause * 2.0 ** min(rounds - 1, MOST_DOUBLINGS), longest)
+    yield Sleep(max(min(seconds, deadline - backend.clock()), 0.0))
     if backend.clock() >= deadline:
         raise undecided.error
 
@@ -486,6 +493,6 @@ def _plan_force(
         taking.over()
         if not isinstance(reply, Undecided):
             text = f"{resource!r} keeps changing hands; retry"
-            reply = Undecided(CoordinatorUnavailable(text, resource=resource), POLLING.pause(tries))
-        yield from _pause(backend, reply, deadline)
+            reply = Undecided(CoordinatorUnavailable(text, resource=resource), POLLING.pause(1))
+        yield from _pause(backend, reply, deadline, tries)
     raise AssertionError("the loop ends at its deadline")

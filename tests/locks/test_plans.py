@@ -590,6 +590,14 @@ def test_an_undecided_request_is_made_again_with_a_new_token() -> None:
     assert steps.slept()[1::2] == [0.5, 0.5], "the pause that the backend names"
 
 
+def test_the_pause_between_undecided_requests_grows_and_is_bounded() -> None:
+    steps = Stepper(Answering)
+    undecided = Undecided(UNDECIDED.error, 0.05)
+    backend = cast(Answering, steps.redis).answer(*[undecided] * 4)
+    steps.run(plans.acquire(backend, "r", SETTINGS, 5.0))
+    assert steps.slept()[1::2] == [0.05, 0.1, 0.2, 0.2]
+
+
 def test_requests_that_stay_undecided_end_in_their_error_at_the_deadline_of_one_request() -> None:
     steps = Stepper(Answering)
     backend = cast(Answering, steps.redis).answer(*[UNDECIDED] * 100)
