@@ -11,7 +11,7 @@ import os
 import threading
 from binascii import b2a_base64
 from collections import OrderedDict
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -41,6 +41,7 @@ class Acknowledged(NamedTuple):
     seq: int
     write_id: str
     storage: object  # referenced, so that no other storage gets its id
+    files: Mapping[str, object] | None = None  # the files of the storage, by their paths, where it has some
 
 
 _Key = tuple[object, ...]
@@ -98,7 +99,15 @@ class Continuity:
                 last = kept
         return last
 
-    def remember(self, holder: Fence | HasFence, fence: Fence, seq: int, write_id: str, key: str = "") -> None:
+    def remember(
+        self,
+        holder: Fence | HasFence,
+        fence: Fence,
+        seq: int,
+        write_id: str,
+        key: str = "",
+        files: Mapping[str, object] | None = None,
+    ) -> None:
         """Remember a state that the storage has acknowledged. Never call it before the commit is acknowledged.
 
         Args:
@@ -107,9 +116,10 @@ class Continuity:
             seq: the mark's, with the addition of the write that was acknowledged.
             write_id: of that write; of a claim, the newest one that the mark remembers. "": there is none.
             key: as for :meth:`last`.
+            files: what stands for each file of the storage, by its path, where it has some.
         """
         name = (fence.number, fence.token, fence.resource, key)
-        state = Acknowledged(seq, write_id, self._storage)
+        state = Acknowledged(seq, write_id, self._storage, files)
         with _lock:
             last = self._fences.get(name)
             if last is None or last.seq <= seq:  # a slower thread must not replace what a faster one has stored
@@ -134,7 +144,13 @@ class Continuity:
             return None
 
 
-def check(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Container[str]) -> None:
+def check(
+    last: Acknowledged | None,
+    fence: Fence,
+    seq: int,
+    recent_writes: Container[str],
+    files: Mapping[str, object] | None = None,
+) -> None:
     """Refuse a claim or a write if the storage has lost a state that it had acknowledged under this fence.
 
     Call it with what the storage answered, before its transaction is committed or its conditional put is sent.
@@ -145,6 +161,8 @@ def check(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Cont
         seq: the mark's, without the addition of the write that is being checked.
         recent_writes: the ids of the last writes that the mark remembers: a list, or a text of them. It may already
             have the id of the write that is being checked.
+        files: as for :meth:`Continuity.remember`. A file that was replaced has lost the state, also where a log that
+            was left beside it has brought the mark back.
 
     Raises:
         UnclaimedFence: it has lost such a state. Nothing may be written.
@@ -152,8 +170,15 @@ def check(last: Acknowledged | None, fence: Fence, seq: int, recent_writes: Cont
     if last is None:
         return
     since = seq - last.seq
-    if since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes):
+    is_lost = since < 0 or (since < REMEMBERED_WRITES and last.write_id and last.write_id not in recent_writes)
+    if is_lost or (last.files is not files and _are_replaced(last.files, files)):
         raise UnclaimedFence(fence=fence, mark=Mark(fence.number, fence.token, seq), acknowledged=last.seq)
+
+
+def _are_replaced(before: Mapping[str, object] | None, files: Mapping[str, object] | None) -> bool:
+    if not before or not files:
+        return False
+    return any(files.get(path, file) != file for path, file in before.items())
 
 
 def check_mark(last: Acknowledged | None, fence: Fence, mark: Mark | None, recent_writes: Container[str]) -> None:

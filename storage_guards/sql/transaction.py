@@ -9,7 +9,7 @@ driver, a hook, a signal handler, or a cancellation.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar
 
@@ -70,6 +70,9 @@ class GuardedTransaction(ABC, Generic[M]):
     """The error that says already what became of the transaction."""
     is_left = False
     """Its context was left."""
+
+    files: Mapping[str, object] | None = None
+    """The files of a database that is no server, by their paths: see ``continuity.py``."""
 
     def __init__(
         self,
@@ -209,7 +212,7 @@ class GuardedTransaction(ABC, Generic[M]):
         for holder, each in ((self._holders[0], admitted[0]),) if one else self._by_holder(admitted):
             known = self._known[each.fence] if self._known else self._continuity.last(holder, each.fence)
             if known is not None:
-                check(known, each.fence, each.seq - self.writes, each.recent_writes)
+                check(known, each.fence, each.seq - self.writes, each.recent_writes, self.files)
 
     def note_commit(self) -> None:
         """Note that the database has acknowledged the commit."""
@@ -218,7 +221,8 @@ class GuardedTransaction(ABC, Generic[M]):
         if self._continuity is not None and admitted is not None:
             one = len(self._holders) == 1
             for holder, each in ((self._holders[0], admitted[0]),) if one else self._by_holder(admitted):
-                self._continuity.remember(holder, each.fence, each.seq, each.recent_writes.partition(" ")[0])
+                newest = each.recent_writes.partition(" ")[0]
+                self._continuity.remember(holder, each.fence, each.seq, newest, files=self.files)
 
     def _by_holder(self, admitted: Sequence[Admitted]) -> Iterable[tuple[Fence | HasFence, Admitted]]:
         holders = {as_fence(holder): holder for holder in self._holders}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
@@ -159,6 +159,10 @@ class Marks(ABC):
         if is_never_reset(connection) and self.dialect.is_open(connection):
             connection.invalidate()
             _ = connection.connection
+
+    def files_of(self, connection: Connection) -> Mapping[str, object] | None:
+        """Return the files of the connection's database, by their paths; None: a server keeps them."""
+        return None
 
     def require_current(self, connection: Connection) -> None:  # noqa: B027 - a server has no file of the connection's
         """Raise OSError where the connection's database is not the one that others find: a replaced file of SQLite."""

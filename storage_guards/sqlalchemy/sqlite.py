@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from sqlalchemy.exc import OperationalError
 
 from fencing.kernel.fence import Fence
 from fencing.sql.dialects import SQLite
-from fencing.sql.files import require_current
+from fencing.sql.files import opened_by, require_current
 from storage_guards.continuity import new_id
 from storage_guards.sql.outcome import FLOOR, TABLE, Admitted
 from storage_guards.sql.pruning import Pruning, highest_plausible, on_sqlite
@@ -62,6 +62,9 @@ class SQLiteMarks(Marks):
             except OperationalError:
                 if time.monotonic() > deadline:
                     raise
+
+    def files_of(self, connection: Connection) -> Mapping[str, object] | None:
+        return opened_by(connection)
 
     def require_current(self, connection: Connection) -> None:
         require_current(connection)

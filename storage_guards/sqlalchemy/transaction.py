@@ -97,6 +97,7 @@ class SQLAlchemyTransaction(GuardedTransaction[Marks]):
             joined=self.joined,
             bounds=bounds,
         )
+        self.files = self._marks.files_of(connection)
         self.check_continuity(admitted)
         if self.caller_block:
             self._marks.note_transaction(connection, admitted[0], bounds)

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool, QueuePool
 
-from fencing import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence
+from fencing import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.guarded_block import AsyncBlock, SyncBlock
 from tests.support.sides import Side
@@ -133,6 +133,19 @@ def test_a_late_write_after_a_newer_claim_is_refused(files: Files) -> None:
     files.beside().claim(NEWER)
     files.side.expect(StaleFence, guard.write, MINE, text(ADD))
     assert files.total == 0
+
+
+@each_side
+def test_a_log_that_was_left_beside_the_file_does_not_bring_the_holder_back(files: Files) -> None:
+    """SQLite applies it to the backup: marks and some data return, and the rest is the backup's."""
+    guard = files.guard()
+    files.side.call(guard.claim, MINE)
+    files.write(guard)
+    files._backup.rename(files.path)
+    refused = files.side.expect(UnclaimedFence, guard.write, MINE, text(ADD))
+    assert refused.acknowledged is not None
+    files.side.call(guard.claim, NEWER)
+    files.write(guard, NEWER)
 
 
 def test_a_plain_read_after_a_new_claim_is_current(files: Files) -> None:
