@@ -221,8 +221,9 @@ class Coordinator(Backend):
 
         Raises:
             LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable: no answer, and nothing was freed. Repeat it with this coordinator.
-            GuardUnavailable, NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
+            CoordinatorUnavailable, GuardUnavailable: no answer, and the lock is kept. Repeat it with this coordinator,
+                within the ttl.
+            NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
         """
         return self.lock(check_adoptable(fence).resource).adopt(fence)

@@ -168,10 +168,10 @@ class RedisPyLockBase:
         """Return what is held. Programs may set ``local.token`` themselves; then it is not the lease's."""
         local = self.local
         token, lease = local.token, local.lease
-        if lease is not None and lease.successor is not None and token == lease.fence.token.encode():
+        if lease is not None and lease.newest is not lease and lease.newest.is_claimed and token == _token_of(lease):
             local.lease = lease = lease.newest
-            local.token = token = lease.fence.token.encode()
-        if lease is not None and token != lease.fence.token.encode():
+            local.token = token = _token_of(lease)
+        if lease is not None and token != _token_of(lease):
             lease = None
         return token, lease
 
@@ -276,6 +276,11 @@ def _plan_counted(plan: Plan[T]) -> Plan[tuple[T, int]]:
             reply = yield effect
         except BaseException as raised:  # noqa: BLE001 - the plan decides what an error means
             error = raised
+
+
+def _token_of(lease: Any) -> bytes:
+    token: str = lease.fence.token
+    return token.encode()
 
 
 def _seconds(timeout: Any) -> float | None:

@@ -40,6 +40,9 @@ class LeaseBase:
     successor: LeaseBase | None = None
     """The lease that has taken its place."""
 
+    turns: list[weakref.ref[Any]] | None = None
+    """The calls of ``reclaim`` that are under way, of all leases of the same lock."""
+
     replacement: tuple[str, int] | None = None
     """The token of the fence that replaces its own, and the number to exceed, once it is being reclaimed."""
 
@@ -89,6 +92,11 @@ class LeaseBase:
         return None if self.replacement is None else "reclaimed"
 
     @property
+    def keeps_lock(self) -> bool:
+        """Whether the lock is believed to be kept: while it is held, and while its fence is being replaced."""
+        return self.ended in (None, "reclaimed") and self._holding.lost is None and self._until_deadline() > 0
+
+    @property
     def held(self) -> bool:
         """Whether the lease is believed to be held. A hint, as :meth:`remaining`."""
         return self._loss() is None
@@ -125,6 +133,8 @@ class LeaseBase:
         return max(0.0, self._holding.deadline - self._backend.clock())
 
     def _loss(self) -> LossReason | None:
+        if not self.is_claimed:
+            return self.ended or self._holding.lost or "reclaimed"
         return self.ended or self._holding.lost or ("expired" if self._until_deadline() <= 0 else None)
 
     def _lost(self, reason: LossReason | None = None, *, completed: bool = False) -> LeaseLost:
@@ -155,21 +165,29 @@ class LeaseBase:
             self.replacement = None
             raise self._lost()
 
-    def succeed(self, grant: Grant) -> Self:
-        """Return the lease of the fence that replaces its own. What watches this lease watches that one from now on."""
+    def succeed(self, grant: Grant) -> Self | None:
+        """Return the lease of the fence that replaces its own. What watches this lease watches that one from now on.
+
+        None: this lease was released meanwhile.
+        """
+        if self._asked or self._freed is not None:
+            return None
         backend, before = self._backend, self._holding
         holding = SuccessorHolding(grant, before.settings, backend.clock(), before.first_granted_at)
         lease = type(self)(backend, holding)
         lease.is_claimed = False
-        lease.inside, lease.release_by = self.inside, self.release_by
+        lease.inside, lease.release_by, lease.turns = self.inside, self.release_by, self.turns
         self._hand_over(lease)
-        self.successor = lease
         backend.track(holding)
+        self.successor = lease  # last: an interruption before it leaves this lease to be continued
+        if self._asked:  # a signal handler has just released it
+            holding.end("released")
+            return None
         return lease
 
     def _hand_over(self, lease: Self) -> None:
         """Give the successor what watches this lease."""
-        lease._callbacks, self._callbacks = self._callbacks, lease._callbacks
+        lease._callbacks = self._callbacks  # the same list: another thread may be adding to it
 
     def _plan_release(self, deadline: float | None) -> Plan[bool]:
         """Free the lock; also from a fence that replaces its own, but whose answer is missing."""
@@ -260,7 +278,7 @@ class LeaseBase:
     def __del__(self) -> None:
         if self._freed is not None or self.successor is not None or getattr(self, "_pid", None) != process.pid():
             return  # it was released, its constructor failed, or it is the parent's
-        if self._holding.end("abandoned"):
+        if self._holding.end("abandoned") and self.is_claimed:  # or else nobody was given it
             warnings.warn(
                 f"the lease on {self.fence.resource!r} (fence {self.fence.number}) was never released; "
                 f"use hold(), or release() in a finally; the lock frees itself within {self._until_deadline():.3g} s",
@@ -312,14 +330,18 @@ class Lease(LeaseBase):
         if not callable(given) or inspect.iscoroutinefunction(given):
             kind = "an async function" if callable(given) else type(given).__name__
             raise TypeError(f"on_lost takes a function, not {kind}; it is called with the LeaseLost, on a thread")
-        lease = self.newest
-        lease._callbacks.append(callback)
+        self.newest._callbacks.append(callback)
+        lease = self.newest  # now, after the line above
         if lease._holding.lost is not None:
             lease._call_callbacks()
 
     def _hand_over(self, lease: Self) -> None:
         lease.__dict__["_event"] = self.lost
         super()._hand_over(lease)
+
+    def succeed(self, grant: Grant) -> Self | None:
+        with self._releasing:  # another thread's release is over, or comes to the successor
+            return super().succeed(grant)
 
     def notify_lost(self) -> None:
         event = self.__dict__.get("_event")
@@ -361,7 +383,7 @@ class Lease(LeaseBase):
         under the new lease says whether the write happened.
 
         What watches this lease (``lost``, ``on_lost``, the block of ``hold``) watches the new one. The block's end
-        releases it. ``max_lifetime`` counts from the first grant. To reclaim again, call it on the new lease.
+        releases it. ``max_lifetime`` counts from the first grant. A further call, on either, replaces the newest fence.
 
         Args:
             timeout: seconds, claims included; None: as long as a request and the claims may take in ``acquire``.
@@ -404,6 +426,8 @@ class Lease(LeaseBase):
             return self.newest.release_until(deadline)
         try:
             with self._releasing:
+                if self.successor is not None:
+                    return self.newest.release_until(deadline)
                 if self._begin_release():
                     if self.replacement is None:
                         plan = plans.release(self._backend, self._holding.fence, self._holding.settings, deadline)

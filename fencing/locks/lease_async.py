@@ -114,8 +114,8 @@ class AsyncLease(LeaseBase):
         under the new lease says whether the write happened.
 
         What watches this lease (``lost``, ``on_lost``, ``cancel_on_loss``, the block of ``hold``) watches the new one.
-        The block's end releases it. ``max_lifetime`` counts from the first grant. To reclaim again, call it on the new
-        lease.
+        The block's end releases it. ``max_lifetime`` counts from the first grant. A further call, on either, replaces
+        the newest fence.
 
         Args:
             timeout: seconds, claims included; None: as long as a request and the claims may take in ``acquire``.

@@ -50,7 +50,7 @@ def _check_resource_of(fence: Fence, resource: str) -> Fence:
 
 
 def _check_forced(number: object) -> int | None:
-    return None if number is None else check_number(number, "the number of a grant")
+    return None if number is None else check_number(number, "the number of a grant, as in holder().number,")
 
 
 class FencedLock:
@@ -165,8 +165,9 @@ class FencedLock:
 
         Raises:
             LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable: no answer, and nothing was freed. Repeat it with this coordinator.
-            GuardUnavailable, NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
+            CoordinatorUnavailable, GuardUnavailable: no answer, and the lock is kept. Repeat it with this coordinator,
+                within the ttl.
+            NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
         plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings, self._lease)
@@ -338,8 +339,9 @@ class AsyncFencedLock:
 
         Raises:
             LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable: no answer, and nothing was freed. Repeat it with this coordinator.
-            GuardUnavailable, NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
+            CoordinatorUnavailable, GuardUnavailable: no answer, and the lock is kept. Repeat it with this coordinator,
+                within the ttl.
+            NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
             TypeError, ValueError: ``fence`` is not a Fence, or is of another resource. Pass the right one.
         """
         plan = plans.adopt(self.coordinator, _check_resource_of(fence, self.resource), self._settings, self._lease)

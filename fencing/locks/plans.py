@@ -17,6 +17,7 @@ from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.errors import (
     CoordinatorUnavailable,
     FencingError,
+    GuardUnavailable,
     LeaseLost,
     MarkImplausible,
     NotAcquired,
@@ -99,6 +100,12 @@ class Taking:
     def over(self) -> None:
         """Note that nothing was taken, or that it is gone."""
         self.fence = self.token = None
+
+    def keep(self) -> None:
+        """End the holding, and release nothing: the same request will be made again."""
+        if self.holding is not None:
+            self.holding.end("abandoned")
+        self.over()
 
     def end(self, resource: str) -> list[Fence]:
         """End the holding, and return the fences to release."""
@@ -402,10 +409,11 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
         taking.token = token = backend.adoptions.pop(adopted, None) or new_token()
         try:
             grant = yield from backend.plan_remint(fence, token, settings, floor=0, deadline=deadline)
-        except CoordinatorUnavailable:
+        except CoordinatorUnavailable as error:
             taking.over()
             remember_adoption(backend, adopted, token)
-            raise
+            text = f"{error}; nothing was freed: adopt the same fence again with this coordinator, within its ttl"
+            raise CoordinatorUnavailable(text, resource=error.resource, address=error.address) from error
         if grant is None:
             taking.over()
             raise LeaseLost(fence=fence, reason="gone")
@@ -417,6 +425,12 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
     except GeneratorExit:
         taking.abandon(backend, fence.resource, settings)
         raise
+    except GuardUnavailable as error:
+        assert taking.fence is not None
+        remember_adoption(backend, adopted, taking.fence.token)
+        taking.keep()
+        text = f"{error}; the lock is kept: adopt the same fence again with this coordinator, within its ttl"
+        raise GuardUnavailable(text, resource=error.resource) from error
     except BaseException:
         if taking.may_hold:
             yield Shielded(give_back(backend, fence.resource, taking, settings))
@@ -427,7 +441,7 @@ def remember_adoption(backend: Backend, adopted: tuple[int, Fence], token: str) 
     """Remember the token of an adoption that got no answer."""
     while len(backend.adoptions) >= MOST_ADOPTIONS:
         backend.adoptions.pop(next(iter(backend.adoptions)), None)
-    backend.adoptions[adopted] = token
+    backend.adoptions.setdefault(adopted, token)
 
 
 def holder(backend: Backend, resource: str, settings: Settings) -> Plan[Holder | None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import weakref
 from typing import Any
 
 from fencing.kernel.effects import Plan, Shielded
 from fencing.kernel.errors import CoordinatorUnavailable, GuardUnavailable, LeaseLost
 from fencing.locks import plans
+from fencing.locks.backend import Backend
 from fencing.locks.causes import plan_why_gone
 from fencing.locks.settings import TRY_SECONDS, check_timeout
 
@@ -27,10 +29,14 @@ def plan_reclaim(lease: Lease, timeout: float | None) -> Plan[Lease]:
     """
     seconds = check_timeout(timeout)
     _check(lease)
-    ends_at = lease._backend.clock() + (seconds or TRY_SECONDS) if seconds < math.inf else None
-    mine = object()
+    backend = lease._backend
+    ends_at = backend.clock() + (seconds or TRY_SECONDS) if seconds < math.inf else None
+    mine = _Turn()
+    turn = weakref.ref(mine)
+    turns = _turns_of(lease)
     try:
-        if lease.__dict__.setdefault("_reclaimer", mine) is not mine:
+        turns.append(turn)
+        if next(each for each in turns if each() is not None) is not turn:
             raise RuntimeError("another thread or task reclaims this lease; wait for its result")
         return (yield from _plan_rounds(lease, ends_at))
     except CoordinatorUnavailable as error:
@@ -39,8 +45,20 @@ def plan_reclaim(lease: Lease, timeout: float | None) -> Plan[Lease]:
     except GuardUnavailable as error:
         raise GuardUnavailable(f"{error}; {_AGAIN}", resource=error.resource) from error
     finally:
-        if lease.__dict__.get("_reclaimer") is mine:
-            del lease._reclaimer
+        turns[:] = [each for each in turns if each is not turn and each() is not None]
+
+
+class _Turn:
+    """A call of ``reclaim`` that is under way. It ends with its plan, however that is interrupted."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _turns_of(lease: Lease) -> list[weakref.ref[Any]]:
+    turns: list[weakref.ref[Any]] | None = lease.newest.turns
+    if turns is None:
+        turns = lease.newest.turns = lease.newest.__dict__.setdefault("turns", [])
+    return turns
 
 
 def _check(lease: Lease) -> None:
@@ -58,8 +76,6 @@ def _check(lease: Lease) -> None:
     newest = lease.newest
     if newest.ended not in (None, "reclaimed") or newest._holding.lost is not None:
         raise newest._lost()
-    if newest is not lease and newest.is_claimed:  # it was returned: use that one
-        raise lease._lost()
 
 
 def _plan_rounds(lease: Lease, ends_at: float | None) -> Plan[Lease]:
@@ -73,8 +89,8 @@ def _plan_rounds(lease: Lease, ends_at: float | None) -> Plan[Lease]:
             newest = yield from _plan_replace(newest, ends_at)
         floor = yield from plans.claim_once(backend, newest._holding, settings, ends_at)
         if floor is None:
-            newest.ensure_held()
             newest.is_claimed = True
+            newest.ensure_held()
             return newest
     newest._holding.lose("stale", f"the storage has admitted the newer fence {floor}")
     raise newest._lost("stale")
@@ -82,18 +98,26 @@ def _plan_rounds(lease: Lease, ends_at: float | None) -> Plan[Lease]:
 
 def _plan_replace(lease: Lease, ends_at: float | None) -> Plan[Lease]:
     """Mint the fence that replaces the lease's own. Return the lease that has it."""
-    assert lease.replacement is not None
+    lease._holding.end("reclaimed")  # an interruption may have come before it
     token, floor = lease.replacement
     settings, backend = lease._holding.settings, lease._backend
     deadline = backend.clock() + settings.request_seconds
     if ends_at is not None:
         deadline = min(deadline, ends_at)
+    _check_open(backend)
     grant = yield from backend.plan_remint(lease.fence, token, settings, floor=floor, deadline=deadline)
     if grant is None:
         cause = yield from plan_why_gone(backend, lease.fence, settings, backend.clock() + TRY_SECONDS)
         lease._holding.lose_reclaimed(cause)
         raise LeaseLost(fence=lease.fence, reason="gone", cause=cause)
-    if lease._asked or lease._freed is not None:  # another thread has released it meanwhile
-        yield Shielded(backend.plan_give_back(grant.fence, settings))
-        raise LeaseLost(fence=lease.fence, reason="released")
-    return lease.succeed(grant)
+    successor = None if backend.closed else lease.succeed(grant)
+    if successor is not None:
+        return successor
+    yield Shielded(backend.plan_give_back(grant.fence, settings))
+    _check_open(backend)
+    raise LeaseLost(fence=lease.fence, reason="released")
+
+
+def _check_open(backend: Backend) -> None:
+    if backend.closed:
+        raise RuntimeError("this coordinator was closed, and so are its leases; make a new one")

@@ -91,7 +91,7 @@ class Block:
     def require_not_held(self) -> None:
         """Raise RuntimeError if a block around the current code holds the lock: it would wait for itself."""
         outer = self._surrounding(blocks.get())
-        if outer is not None and outer._lease.newest.held:
+        if outer is not None and outer._lease.newest.keeps_lock:
             raise RuntimeError(
                 f"this {self._waiter} holds {self._lock.resource!r} already, in a block around this one, and would "
                 f"wait for itself; hold all locks in the outer block"
@@ -128,7 +128,7 @@ class Block:
             both = self._lock._is_reentrant and block._inside is not None
             if block._thread == thread and (block._task == task or (self._waiter == "thread" and not both)):
                 return block
-            if both and block._lease.newest.held:
+            if both and block._lease.newest.keeps_lock:
                 starter = "thread" if block._task is None else "task"
                 raise RuntimeError(
                     f"{self._lock.resource!r} is held by the {starter} that started this one; pass it the lease: "
@@ -147,7 +147,7 @@ class Block:
         """
         lock, lease, inside = self._lock, outer._lease.newest, outer._inside
         if not lock._is_reentrant or inside is None:
-            if self._timeout is None and lease.held:
+            if self._timeout is None and lease.keeps_lock:
                 both = ", for both blocks" if lock._is_reentrant else ""
                 raise RuntimeError(
                     f"this {self._waiter} holds {lock.resource!r} already, in a block around this one, and would wait "
@@ -175,7 +175,7 @@ class Block:
 
     def _explain(self, error: NotAcquired, outer: Block) -> NotAcquired:
         """Return the error that says that the waiter itself has the lock, if it does."""
-        if outer._is_over or not outer._lease.newest.held or error.reason != "held":
+        if outer._is_over or not outer._lease.newest.keeps_lock or error.reason != "held":
             return error
         return NotAcquired(
             resource=error.resource, reason="held", waited=error.waited, owner=error.owner, held_by_this=self._waiter

@@ -26,16 +26,19 @@ class _Hooks:
     """The event hooks of one client. They stay, and do nothing outside :func:`fenced`."""
 
     def add_header(self, request: httpx2.Request) -> None:
-        if not (holders := self._holders()):
+        holders = self._holders()
+        is_own = HEADER not in request.headers or _ORIGIN in request.extensions  # a redirection keeps both
+        if not holders or not is_own:  # such as a guard's claim of another fence
             return
-        origin = request.extensions.setdefault(_ORIGIN, request.url.origin)  # a redirection keeps the extensions
+        origin = request.extensions.setdefault(_ORIGIN, request.url.origin)
         if origin != request.url.origin:
             shown = request.url.copy_with(username=None, password=None, query=None, fragment=None)
             raise GuardNotEnforceable(
                 f"the service redirects to another one, {shown}, which must not get the fence; nothing was sent there; "
                 f"send the request to the right address"
             )
-        request.headers.setdefault(HEADER, header_of(*holders))
+        if HEADER not in request.headers:
+            request.headers[HEADER] = header_of(*holders)
 
     def raise_refusal(self, response: httpx2.Response) -> None:
         if response.status_code == 412 and self._holders():

@@ -121,7 +121,9 @@ def test_a_write_without_an_answer(url: str, any_redis: RedisServer, is_carried_
                 lambda request: b"PUT" in request, cut_when=lambda sent: bool(is_whole(sent))
             )
         with names["coordinator"].hold("orders:42", timeout=5) as lease:
-            assert names["add"](lease, 5) is is_carried_out
+            fresh = names["add"](lease, 5)
+            assert fresh.held
+            assert fresh is not lease
         assert loss.fired == 1
         if not is_carried_out:
             loss.deliver()

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fencing import Fence, MemoryCoordinator, StaleFence
+from fencing import Fence, LeaseLost, MemoryCoordinator, StaleFence
 from storage_guards import HTTPGuard, fenced
 from storage_guards.http import header_of
 from tests.http.late_writes import LOST, VERDICT, Scenario, explore
@@ -146,6 +146,16 @@ def test_two_threads_on_one_lease(account: Account) -> None:
         value, version = account.read()
         assert account.put(value + 5, version).text == "written"
         assert account.read()[0] == 6
+
+
+def test_a_lease_is_reclaimed_in_a_block_that_sends_its_fence(account: Account) -> None:
+    """The guard claims the new fence over the same client, and sends that one."""
+    with account.coordinator.hold(account.name) as lease, fenced(account.client, lease):
+        fresh = lease.reclaim(timeout=20)
+        with fenced(account.client, fresh):
+            assert account.put(1, None).text == "written"
+        with pytest.raises(LeaseLost):
+            account.read()
 
 
 def test_after_a_reclaim_the_read_says_whether_the_write_happens(account: Account, proxy: Proxy) -> None:

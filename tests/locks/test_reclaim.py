@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -85,10 +86,10 @@ def test_the_block_of_hold_follows_the_newest_lease(side: MemorySide) -> None:
             first = await done(lease.reclaim())
             second = await done(first.reclaim())
             assert side.holder().number == second.fence.number
-            with pytest.raises(LeaseLost) as caught:
-                await done(lease.reclaim())
-            assert caught.value.reason == "reclaimed", "to reclaim again, call it on the new lease"
-        return second
+            third = await done(lease.reclaim())
+            assert third.fence.number > second.fence.number, "on any of them, it replaces the newest fence"
+            assert second.ended == "reclaimed"
+        return third
 
     second = play(side, story)
     assert second.ended == "released"
@@ -210,6 +211,25 @@ def test_an_interruption_leaves_a_state_that_the_next_call_continues(side: Memor
     fresh = side.call(lease.reclaim)
     assert guard.claimed[-2:] == [fresh.fence] * 2
     assert side.call(fresh.release) is True
+
+
+def test_an_adoption_whose_guard_does_not_answer_keeps_the_lock(side: MemorySide) -> None:
+    """The error says what to do: adopt the same fence again."""
+    guard = scripted(side)
+    coordinator = side.coordinator(guards=[guard])
+    lock = coordinator.lock("r")
+    fence = side.call(lock.acquire).detach()
+    guard.before_claim = unavailable
+    for _ in range(2):
+        with pytest.raises(GuardUnavailable, match="adopt the same fence again"):
+            side.call(lock.adopt, fence)
+        assert side.holder() is not None
+    guard.before_claim = lambda fence: None
+    adopted = side.call(lock.adopt, fence)
+    assert len({each.token for each in guard.claimed}) == 2, "the detached lease's, and one for all adoptions"
+    with pytest.raises(LeaseLost):
+        side.call(lock.adopt, fence)
+    assert side.call(adopted.release) is True
 
 
 def test_a_guard_that_has_admitted_a_newer_fence_is_answered_with_a_higher_one(side: MemorySide) -> None:
@@ -421,3 +441,115 @@ def test_the_timeout_is_checked_before_anything_ends(side: MemorySide, timeout: 
         side.call(lease.reclaim, timeout)
     assert lease.held
     side.call(lease.release)
+
+
+def test_a_block_inside_gets_no_lease_whose_fence_is_not_claimed_yet(side: MemorySide) -> None:
+    """What it read could be overwritten by a late request under the old fence."""
+    guard = scripted(side)
+    coordinator = side.coordinator(guards=[guard])
+
+    async def story() -> None:
+        lock = coordinator.lock("r", reentrant=True)
+        async with block(lock) as lease:
+            guard.before_claim = unavailable
+            with pytest.raises(GuardUnavailable):
+                await done(lease.reclaim())
+            assert not lease.newest.held
+            with pytest.raises(LeaseLost):
+                async with block(lock):
+                    pass
+            with pytest.raises(RuntimeError, match="would wait for itself"):
+                await done(coordinator.hold_all(["r"]).__aenter__() if side.asynchronous else enter_all(coordinator))
+            guard.before_claim = lambda fence: None
+            fresh = await done(lease.reclaim())
+            async with block(lock) as inner:
+                assert inner is fresh
+
+    play(side, story)
+
+
+def enter_all(coordinator: Any) -> Any:
+    return coordinator.hold_all(["r"]).__enter__()
+
+
+@pytest.mark.parametrize("moment", ["end", "track"])
+def test_an_interruption_between_two_lines_is_continued(side: MemorySide, moment: str) -> None:
+    guard = scripted(side)
+    coordinator = side.coordinator(ttl=9, guards=[guard])
+    lease = side.call(coordinator.acquire, "r")
+    target: Any = lease._holding if moment == "end" else coordinator
+    kind = type(lease._holding)
+    real = kind.end if moment == "end" else coordinator.track
+    interrupted: list[bool] = []
+
+    def end(holding: Any, how: Any, cause: Any = None) -> Any:
+        if how == "reclaimed" and not interrupted:
+            interrupted.append(True)
+            raise KeyError("interrupted")
+        return real(holding, how, cause)
+
+    def track(holding: Any) -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyError("interrupted")
+        real(holding)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind if moment == "end" else target, moment, end if moment == "end" else track)
+        with pytest.raises(KeyError):
+            side.call(lease.reclaim)
+        fresh = side.call(lease.reclaim)
+    assert lease._holding.ended == "reclaimed", "it is renewed no more"
+    side.clock.advance(4)
+    side.wait_until(lambda: fresh.remaining() > 8)
+    assert not fresh.lost.is_set()
+    assert side.call(fresh.release) is True
+
+
+def test_a_release_at_the_moment_of_succession_is_no_belief(side: MemorySide) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    track = coordinator.track
+
+    def track_and_release(holding: Any) -> None:
+        track(holding)
+        lease._asked = True  # as a signal handler's release
+
+    coordinator.track = track_and_release
+    with pytest.raises(LeaseLost) as caught:
+        side.call(lease.reclaim)
+    assert caught.value.reason == "released"
+    assert lease.newest._holding.ended == "released"
+    assert side.holder() is None
+
+
+def test_a_thread_that_releases_beside_a_reclaim_frees_what_it_got() -> None:
+    """The release waits until the successor is there, and frees that."""
+    side = MemorySide(False)
+    coordinator = side.coordinator(guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    track = coordinator.track
+    threads: list[threading.Thread] = []
+
+    def track_beside_release(holding: Any) -> None:
+        track(holding)
+        threads.append(threading.Thread(target=lease.release))
+        threads[0].start()
+
+    coordinator.track = track_beside_release
+    fresh = lease.reclaim()
+    threads[0].join(20)
+    assert side.holder() is None
+    assert fresh.ended == "released"
+
+
+def test_a_closed_coordinator_reclaims_nothing(side: MemorySide) -> None:
+    coordinator = side.coordinator(guards=[scripted(side)])
+    lease = side.call(coordinator.acquire, "r")
+    losing(side, coordinator, "remint", before=True)
+    with pytest.raises(CoordinatorUnavailable):
+        side.call(lease.reclaim)
+    side.call(coordinator.close)
+    with pytest.raises(RuntimeError, match="make a new one"):
+        side.call(lease.reclaim)
+    assert side.call(lease.release) is True
