@@ -231,6 +231,8 @@ class Proxy:
             await asyncio.sleep(0)
             while (left := asyncio.all_tasks() - {asyncio.current_task()}) and self._loop.time() < ends_at:
                 await asyncio.wait(left, timeout=_CONTROL_TIMEOUT / 10)
+        for _ in range(10):  # what was aborted last is closed in a later turn of the loop
+            await asyncio.sleep(0)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

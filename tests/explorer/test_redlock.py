@@ -16,7 +16,7 @@ from fencing.redlock.calls import member_words
 from tests.explorer.redlock_nodes import BACK, HIGHEST, MEMBER, SEED, Node
 from tests.explorer.redlock_scenarios import DEEP, RULES, SAFE, SLOW, WRONG_NUMBERS
 from tests.explorer.redlock_storage import LOST
-from tests.explorer.redlock_world import TWICE, Nodes, explore
+from tests.explorer.redlock_world import BOTH_HOLD, TWICE, Nodes, explore
 from tests.explorer.simulated_redis import EMPTY, Reply
 from tests.support.redlock import start_node
 
@@ -52,7 +52,7 @@ def test_no_update_is_lost_even_where_numbers_repeat(name: str, say: Say) -> Non
     found = explore(WRONG_NUMBERS[name], until=LOST)
     say(f"Redlock, {name}: no update is lost in {found.states:,} states, {found.seconds:.1f} s")
     assert LOST not in found.violations
-    assert set(found.violations) == {TWICE}
+    assert {TWICE} <= set(found.violations) <= {TWICE, BOTH_HOLD}  # a node without its data may grant again
     assert found.exhausted
     assert found.writes > 20
 
