@@ -95,7 +95,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-child-task-waits-for-its-parent",
         "fencing/locks/reentrant.py",
-        "            if both and block._lease.newest.held:",
+        "            if both and block._lease.newest.keeps_lock:",
         "            if False:",
         ("tests/locks/test_reentrant_contexts.py::test_a_child_task_is_told",),
     ),
@@ -130,7 +130,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lease-that-ended-forbids-another-hold",
         "fencing/locks/reentrant.py",
-        "if self._timeout is None and lease.held:",
+        "if self._timeout is None and lease.keeps_lock:",
         "if self._timeout is None:",
         ("tests/locks/test_self_wait.py::test_a_lease_that_ended_does_not_count",),
     ),
@@ -236,6 +236,27 @@ MUTANTS: tuple[Mutant, ...] = (
         'if how == "released" or self._freed is not None or self._asked:',
         'if how == "released" or self._freed is not None:',
         ("tests/locks/test_reclaim.py::test_a_release_without_an_answer_ends_it_for_good",),
+    ),
+    Mutant(
+        "an-inner-block-gets-a-fence-that-is-not-claimed",
+        "fencing/locks/lease.py",
+        "        if not self.is_claimed:\n            return self.ended",
+        "        if False:\n            return self.ended",
+        ("tests/locks/test_reclaim.py::test_a_block_inside_gets_no_lease_whose_fence_is_not_claimed_yet",),
+    ),
+    Mutant(
+        "a-release-misses-the-successor",
+        "fencing/locks/lease.py",
+        "        with self._releasing:  # another",
+        "        if True:  # another",
+        ("tests/locks/test_reclaim.py::test_a_thread_that_releases_beside_a_reclaim_frees_what_it_got",),
+    ),
+    Mutant(
+        "a-log-beside-a-replaced-file-brings-the-holder-back",
+        "storage_guards/continuity.py",
+        "if is_lost or (last.files is not files and _are_replaced(last.files, files)):",
+        "if is_lost:",
+        ("tests/sql/test_replaced_files.py::test_a_log_that_was_left_beside_the_file_does_not_bring_the_holder_back",),
     ),
     # Locks
     Mutant(
@@ -438,8 +459,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-adoption-is-repeated-with-another-token",
         "fencing/locks/plans.py",
-        "            remember_adoption(backend, adopted, token)\n            raise",
-        "            raise",
+        "            remember_adoption(backend, adopted, token)\n            text",
+        "            text",
         ("tests/locks/test_plans.py::test_an_adoption_without_an_answer_frees_nothing_and_is_repeated_with_its_token",),
     ),
     Mutant(
@@ -783,8 +804,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what-a-restore-took-away-is-not-missed",
         "storage_guards/continuity.py",
-        "if since < 0 or (since",
-        "if since < -(2**63) or (since",
+        "is_lost = since < 0 or (since",
+        "is_lost = since < -(2**63) or (since",
         ("tests/guards/test_continuity.py::test_a_claim_without_any_write_is_remembered_by_its_seq",),
     ),
     Mutant(
@@ -961,8 +982,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-header-of-the-callers-own-is-replaced",
         "storage_guards/http/fenced.py",
-        "request.headers.setdefault(HEADER, header_of(*holders))",
-        "request.headers[HEADER] = header_of(*holders)",
+        "if not holders or not is_own:",
+        "request.headers.pop(HEADER, None)\n        if not holders:",
         ("tests/http/test_fenced.py::test_nesting_and_headers_of_the_callers_own",),
     ),
     # Redis Cluster
