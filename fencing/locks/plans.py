@@ -101,7 +101,7 @@ class Taking:
         """Note that nothing was taken, or that it is gone."""
         self.fence = self.token = None
 
-    def keep(self) -> None:
+    def hold_on(self) -> None:
         """End the holding, and release nothing: the same request will be made again."""
         if self.holding is not None:
             self.holding.end("abandoned")
@@ -428,7 +428,7 @@ def adopt(backend: Backend, fence: Fence, settings: Settings, lease: Callable[[H
     except GuardUnavailable as error:
         assert taking.fence is not None
         remember_adoption(backend, adopted, taking.fence.token)
-        taking.keep()
+        taking.hold_on()
         text = f"{error}; the lock is kept: adopt the same fence again with this coordinator, within its ttl"
         raise GuardUnavailable(text, resource=error.resource) from error
     except BaseException:
