@@ -124,12 +124,13 @@ def test_a_partition_that_never_ends_costs_nothing_more_with_time(
             gc.collect()
             memory, _ = tracemalloc.get_traced_memory()
             used.append((threading.active_count(), len(os.listdir("/proc/self/fd")), memory))
+        # What a busy machine has left undecided is given back in the background, and is forgotten then.
+        side.wait_until(lambda: gc.collect() >= 0 and tracemalloc.get_traced_memory()[0] <= used[0][2] + 300_000)
     finally:
         tracemalloc.stop()
     first, *_, latest = used
     assert latest[0] <= first[0]
     assert latest[1] <= first[1] + 4, "connections to the two come and go"
-    assert latest[2] <= first[2] + 300_000, used  # a store of unused tokens alone comes and goes by 80 kB
     started = time.monotonic()
     side.call(coordinator.close)
     assert time.monotonic() - started < 30

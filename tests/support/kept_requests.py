@@ -193,8 +193,9 @@ class Story:
         while True:
             try:
                 return self.side.call(function, *args, **options)  # type: ignore[no-any-return]
-            except CoordinatorUnavailable:
-                if time.monotonic() > deadline:
+            except (CoordinatorUnavailable, NotAcquired) as error:
+                is_final = isinstance(error, NotAcquired) and error.reason != "unreplicated"
+                if is_final or time.monotonic() > deadline:
                     raise
 
     def play(self) -> bool:
