@@ -52,7 +52,8 @@ def test_no_update_is_lost_even_where_numbers_repeat(name: str, say: Say) -> Non
     found = explore(WRONG_NUMBERS[name], until=LOST)
     say(f"Redlock, {name}: no update is lost in {found.states:,} states, {found.seconds:.1f} s")
     assert LOST not in found.violations
-    assert {TWICE} <= set(found.violations) <= {TWICE, BOTH_HOLD}  # a node without its data may grant again
+    grants_again = name == "a node that restarted goes on"  # it has lost the locks that others hold
+    assert set(found.violations) == ({TWICE, BOTH_HOLD} if grants_again else {TWICE})
     assert found.exhausted
     assert found.writes > 20
 

@@ -159,7 +159,8 @@ def test_a_restore_under_a_holder_that_came_after_the_backup(shop: Shop) -> None
     wait_until(lambda: not lost.held)
     assert shop.total == 2
     shop.release(lost)  # if its connection breaks, it cannot tell whether it has freed the lock
-    assert shop.release(newer), "it has not"
+    assert side.call(shop.another.holder, "orders").number == newer.fence.number, "it has not"
+    assert shop.release(newer)
 
 
 def test_a_restored_mark_that_is_ahead_of_the_clock(shop: Shop) -> None:
