@@ -22,6 +22,10 @@ T = TypeVar("T")
 CLOSE_SECONDS = 1.0
 """How long the closing of a connection may take."""
 
+CANCELLATIONS = 4
+"""How often a task is cancelled within that time: ``asyncio.wait_for``, which drivers use, may lose one (until 3.12,
+https://github.com/python/cpython/issues/86296)."""
+
 
 class _OfLoop:
     """The connections of one event loop."""
@@ -134,8 +138,10 @@ async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection:
         if not task.done():
             if connection is not None:
                 connection.hang_up()
-            task.cancel()
-            await asyncio.wait([task], timeout=CLOSE_SECONDS)
+            for _ in range(CANCELLATIONS):
+                if not task.done():
+                    task.cancel()
+                    await asyncio.wait([task], timeout=CLOSE_SECONDS / CANCELLATIONS)
             if task.done() and not task.cancelled():
                 task.exception()
     if not task.done() or task.cancelled():

@@ -191,10 +191,12 @@ class OwnEngine:
             _opening.bounds = _opening.connected = None
         try:
             connection.execution_options(isolation_level="AUTOCOMMIT")
-        except connection.dialect.loaded_dbapi.Error as error:  # a request to MariaDB, whose errors pass SQLAlchemy by
-            connection.invalidate(error)
-            raise DBAPIError(None, None, error, connection_invalidated=True) from error
-        return OwnConnection(connection, self.dialect, self.locks)
+            return OwnConnection(connection, self.dialect, self.locks)
+        except BaseException as error:
+            connection.invalidate(error)  # a cancelled task, too, would leave it to the garbage collector
+            if isinstance(error, connection.dialect.loaded_dbapi.Error):  # to MariaDB, whose errors pass SQLAlchemy by
+                raise DBAPIError(None, None, error, connection_invalidated=True) from error
+            raise
 
     @staticmethod
     def _copy(engine: Engine) -> Engine:

@@ -501,7 +501,7 @@ def test_an_interruption_between_two_lines_is_continued(side: MemorySide, moment
         fresh = side.call(lease.reclaim)
     assert lease._holding.ended == "reclaimed", "it is renewed no more"
     side.clock.advance(4)
-    side.wait_until(lambda: fresh.remaining() > 8)
+    side.wait_until(lambda: fresh.remaining() > 9 - 4)  # without a renewal: equal
     assert not fresh.lost.is_set()
     assert side.call(fresh.release) is True
 

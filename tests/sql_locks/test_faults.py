@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import signal
 import sqlite3
 import threading
@@ -27,6 +29,9 @@ MOST_SECONDS = TIMEOUT + 15
 """Giving back takes a second more, and the machine may be busy."""
 
 
+MOST_PIECES = 60
+
+
 def seconds_of(call: Any, *args: Any, **options: Any) -> float:
     started = time.monotonic()
     call(*args, **options)
@@ -43,6 +48,32 @@ def test_a_server_that_falls_silent_costs_the_callers_time(locks: LockDatabase) 
     assert took < MOST_SECONDS
     locks.proxy.restore()
     side.call(side.call(coordinator.acquire, "free", timeout=5).release)
+
+
+@through("aiomysql", of=OVER_A_NETWORK)
+def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDatabase) -> None:
+    """The server is silent after one of its requests, of which there are several: login, version, isolation level.
+
+    What is left to the garbage collector warns, and a warning fails the test.
+    """
+    side = locks.side
+    for silent_after in range(MOST_PIECES):
+        coordinator, pieces = locks.coordinator(), itertools.count()
+        if silent_after == 0:
+            locks.proxy.silence()
+        else:
+            locks.proxy.hold_reply_when(lambda _, last=silent_after, pieces=pieces: next(pieces) == last - 1)
+        try:
+            lease = side.call(coordinator.acquire, "opened", timeout=0.2)
+        except CoordinatorUnavailable:
+            lease = None
+        locks.proxy.restore()
+        gc.collect()
+        if lease is not None:
+            side.call(lease.release)
+            break
+    else:
+        pytest.fail(f"no lock after {MOST_PIECES} pieces of an opening")
 
 
 @through("pymysql", of=OVER_A_NETWORK)
