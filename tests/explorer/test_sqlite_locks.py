@@ -15,7 +15,7 @@ from tests.explorer.search import explore
 from tests.explorer.sqlite_locks import ClockedLocks, for_sql, locks_on_sqlite, polls
 from tests.explorer.state import OVERLAP, STUCK, Scenario
 
-OFTEN = ("2 clients that renew", True)
+OFTEN = ("2 clients, kept requests", True)
 """The others are for the thorough run."""
 
 

@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -50,6 +50,11 @@ def test_a_server_that_falls_silent_costs_the_callers_time(locks: LockDatabase) 
     side.call(side.call(coordinator.acquire, "free", timeout=5).release)
 
 
+def is_piece(number: int) -> Callable[[bytes], bool]:
+    pieces = itertools.count(1)
+    return lambda _: next(pieces) == number
+
+
 @through("aiomysql", of=OVER_A_NETWORK)
 def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDatabase) -> None:
     """The server is silent after one of its requests, of which there are several: login, version, isolation level.
@@ -58,11 +63,11 @@ def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDat
     """
     side = locks.side
     for silent_after in range(MOST_PIECES):
-        coordinator, pieces = locks.coordinator(), itertools.count()
+        coordinator = locks.coordinator()
         if silent_after == 0:
             locks.proxy.silence()
         else:
-            locks.proxy.hold_reply_when(lambda _, last=silent_after, pieces=pieces: next(pieces) == last - 1)
+            locks.proxy.hold_reply_when(is_piece(silent_after))
         try:
             lease = side.call(coordinator.acquire, "opened", timeout=0.2)
         except CoordinatorUnavailable:
