@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import itertools
 import signal
@@ -10,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,27 @@ def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDat
             break
     else:
         pytest.fail(f"no lock after {MOST_PIECES} pieces of an opening")
+
+
+@through("asyncpg", of=("psycopg-async", "asyncpg", "aiomysql"))
+def test_a_driver_that_loses_a_cancellation_is_cancelled_again(locks: LockDatabase) -> None:
+    """As `asyncio.wait_for` does up to Python 3.11: else its task would go on for ever, and nobody would know of it."""
+    reached: list[str] = []
+
+    async def connect(*_: object, **__: object) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        reached.append("the cancellation is lost")
+        try:
+            await asyncio.sleep(600)
+        finally:
+            reached.append("the end")
+
+    coordinator = locks.driver.kind(locks.engine(connect_args={"async_creator_fn": connect}))
+    locks.side.made.append(coordinator)
+    locks.side.expect(CoordinatorUnavailable, coordinator.acquire, "opened", timeout=TIMEOUT)
+    assert reached[-1] == "the end"
+    assert len(set(reached)) == 2
 
 
 @through("pymysql", of=OVER_A_NETWORK)
