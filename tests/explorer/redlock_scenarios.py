@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from fencing.kernel.effects import Plan
+from fencing.locks.holding import Grant
+from fencing.locks.settings import Settings
 from fencing.redlock.decisions import Confirm, Decision, Held
 from fencing.redlock.plans import RedlockPlans
 from tests.explorer.redlock_nodes import BACK, MEMBER, Node
 from tests.explorer.redlock_storage import LOST, TextbookStorage, UnguardedStorage
-from tests.explorer.redlock_world import BOTH_HOLD, TWICE, Faults, Nodes, Program
+from tests.explorer.redlock_world import BOTH_HOLD, REVIVED, TAKEN, TWICE, Faults, Nodes, Program
 
 TAKES = Program(("acquire",))
 TAKES_AND_RELEASES = Program()
@@ -27,6 +30,11 @@ ADMITS_TWICE = Program(("admit", "admit"))
 THEN_TAKES = Program(("acquire",), after=0)
 LAST_TAKES = Program(("acquire",), after=1)
 LAST_TAKES_TWICE = Program(("acquire", "acquire"), after=1)
+FORCES = Program(("force",), after=0)
+TAKES_TWICE = Program(("acquire", "release", "acquire"))
+RENEWS = Program(("acquire", "renew"))
+RENEWS_AND_RELEASES = Program(("acquire", "renew", "release"))
+TAKES_BEHIND = Program(("acquire",), after=0, done=1)
 UNEQUAL = (0, 1, 2)
 RESTARTED = (5, 4, 0)
 
@@ -43,6 +51,13 @@ LATE_JOIN = Nodes(
     cut_off="join",
 )
 
+LATE_FORCE = Nodes((TAKES, FORCES, LAST_TAKES), Faults(kept=1), (0, 0, 2), cut_off="force_release")
+FORCE_BEHIND_RELEASE = Nodes((TAKES_TWICE, FORCES._replace(done=1)), Faults(kept=1), cut_off="force_release")
+RENEWAL_BEHIND_ACQUIRE = Nodes(
+    (RENEWS, TAKES_AND_RELEASES._replace(after=0, done=1)), Faults(kept=1, expiries=1), cut_off="acquire"
+)
+SLOW_RENEWAL = Nodes((RENEWS, TAKES_BEHIND), Faults(halves=2))
+
 SAFE = {
     "2 clients": Nodes((TAKES, TAKES_AND_RELEASES), Faults(expiries=1), UNEQUAL),
     "2 clients, 5 nodes": Nodes((TAKES,) * 2, counters=(0, 0, 0, 1, 1)),
@@ -58,6 +73,8 @@ SAFE = {
     "a remint": Nodes((REMINTS, TAKES), Faults(expiries=1)),
     "2 clients that update, an expiry": Nodes((UPDATES,) * 2, Faults(expiries=1)),
     "initialise() arrives late": LATE_INITIALISE,
+    "a force arrives late": LATE_FORCE,
+    "a renewal arrives late": Nodes((RENEWS_AND_RELEASES, THEN_TAKES), Faults(kept=1), cut_off="renew"),
 }
 DEEP = {
     "2 clients that release": Nodes((TAKES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
@@ -70,8 +87,23 @@ DEEP = {
     "a release arrives late": LATE_RELEASE,
     "a join arrives late": LATE_JOIN,
     "an adoption arrives late": Nodes((ADOPTS, TAKES), Faults(kept=1), cut_off="remint"),
+    "a force arrives late, a lost reply": replace(
+        LATE_FORCE, clients=(TAKES, FORCES._replace(pauses=1), LAST_TAKES), faults=Faults(kept=1, lost_replies=1)
+    ),
+    "a force arrives behind a release": FORCE_BEHIND_RELEASE,
+    "a renewal arrives late, a lost reply": Nodes(
+        (RENEWS_AND_RELEASES._replace(pauses=1), TAKES_BEHIND), Faults(kept=1, lost_replies=1), cut_off="renew"
+    ),
+    "a renewal arrives behind a force": Nodes(
+        (RENEWS, FORCES._replace(done=1), LAST_TAKES), Faults(kept=1), cut_off="renew"
+    ),
+    "a renewal behind a late acquire": RENEWAL_BEHIND_ACQUIRE,
+    "a slow renewal": SLOW_RENEWAL,
 }
 LARGE = {
+    "a renewal behind a late acquire, a lost reply": replace(
+        RENEWAL_BEHIND_ACQUIRE, faults=Faults(kept=1, expiries=1, lost_replies=1)
+    ),
     "2 clients, 5 nodes with unequal counters": Nodes(
         (TAKES,) * 2, Faults(expiries=1, lost_replies=1), (0, 0, 0, 1, 1)
     ),
@@ -82,6 +114,16 @@ LARGE = {
 }
 ALL = SAFE | DEEP | LARGE
 """What `make explore ARGS=--redlock` visits."""
+
+
+class BelievesFromTheReply(RedlockPlans):
+    """A renewal whose time counts from its reply."""
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        renewed = yield from super().plan_renew(grants, settings, deadline=deadline)
+        return [None if each is None else settings.deadline(self.clock()) for each in renewed]
 
 
 class NoConfirm(RedlockPlans):
@@ -97,6 +139,23 @@ class ConfirmsByToken(Node):
 
     def _is_newer(self, own: bytes, number: bytes) -> bool:
         return False
+
+
+class RemintsByToken(Node):
+    """A remint that compares the token only."""
+
+    def _remint_here(self, keys: Any, args: Any) -> Any:
+        number = (self.get(keys[1]) or args[6]).split(b" ")[0]
+        return super()._remint_here(keys, (*args[:6], number, *args[7:]))
+
+
+class TakesFromAnybody(Node):
+    """A force that takes the lock from whoever holds it."""
+
+    def _force_here(self, keys: Any, args: Any) -> Any:
+        holder = self.get(keys[0])
+        digest = args[5] if holder is None else self._digest_of(holder)
+        return super()._force_here(keys, (*args[:5], digest, *args[6:]))
 
 
 class GoesOnAtOnce(Node):
@@ -154,6 +213,24 @@ RULES = {
     "a token is not asked with behind its release": (replace(LATE_RELEASE, one_token=True), BOTH_HOLD, 17),
     "a join is good for one state (initialise)": (replace(LATE_INITIALISE, node=JoinsAnyState), BOTH_HOLD, 18),
     "a join is good for one state": (replace(LATE_JOIN, node=JoinsAnyState), TWICE, 24),
+    "a force names its grant": (replace(LATE_FORCE, node=TakesFromAnybody), TAKEN, 15),
+    "a force names its grant (both hold)": (replace(FORCE_BEHIND_RELEASE, node=TakesFromAnybody), BOTH_HOLD, 14),
+    "a renewal compares the number": (
+        replace(RENEWAL_BEHIND_ACQUIRE, faults=Faults(expiries=1), node=ConfirmsByToken),
+        REVIVED,
+        15,
+    ),
+    "a remint compares the number": (
+        replace(
+            RENEWAL_BEHIND_ACQUIRE,
+            clients=(REMINTS, *RENEWAL_BEHIND_ACQUIRE.clients[1:]),
+            faults=Faults(expiries=1),
+            node=RemintsByToken,
+        ),
+        REVIVED,
+        17,
+    ),
+    "a renewal counts from its sending": (replace(SLOW_RENEWAL, plans=BelievesFromTheReply), BOTH_HOLD, 12),
     "the highest number is never lowered": (
         Nodes((Program(("other", "admit")), TAKES), Faults(lost_requests=1), RESTARTED, 2, node=LowersHighest),
         TWICE,
@@ -174,6 +251,9 @@ WRONG_NUMBERS = {
 
 SLOW = (
     "a confirmation compares the number",
+    "a force names its grant (both hold)",
+    "a remint compares the number",
+    "a renewal counts from its sending",
     "it waits for the longest ttl",
     "a claim",
     "the claim comes before the read",

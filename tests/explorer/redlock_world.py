@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from fencing.kernel.effects import Shielded, Sleep
-from fencing.kernel.errors import FencingError
-from fencing.kernel.fence import Fence
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError
+from fencing.kernel.fence import Fence, digest_of
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans as lock_plans
 from fencing.locks.holding import Grant, Holding
@@ -30,21 +30,39 @@ from tests.explorer.redlock_nodes import BACK, MEMBER, Node
 from tests.explorer.redlock_storage import LOST, GuardedStorage, Storage
 from tests.explorer.search import Violation
 from tests.explorer.simulated_redis import EMPTY, Reply, Snapshot
+from tests.explorer.state import REVIVED
 
-__all__ = ["BOTH_HOLD", "NOT_HIGHER", "TWICE", "Faults", "Nodes", "Program", "explore"]
+__all__ = ["BOTH_HOLD", "NOT_HIGHER", "REVIVED", "TAKEN", "TWICE", "Faults", "Nodes", "Program", "explore"]
 
 TTL = 10.0
 TTL_US = 10_000_000
 NOT_HIGHER = "a number is not higher than one that was held before"
 TWICE = "two holders have the same number"
 BOTH_HOLD = "two hold the lock, and no clock has erred"
+TAKEN = "a node is taken from a holder, who has no majority any more"
 
 Operation = Literal[
-    "acquire", "again", "remint", "release", "admit", "other", "claim", "read", "write", "hold", "adopt", "initialise"
+    "acquire",
+    "again",
+    "remint",
+    "renew",
+    "release",
+    "force",
+    "admit",
+    "other",
+    "claim",
+    "read",
+    "write",
+    "hold",
+    "adopt",
+    "initialise",
 ]
 
 AT_STORAGE = ("claim", "read", "write")
-PAUSES = ("hold", "adopt", "initialise")
+PAUSES = ("hold", "renew", "adopt", "force", "initialise")
+TAKES = ("release", "force_release")
+GIVES_UP = ("release", "adopt", "force")
+UNDER_A_FENCE = ("renew", "remint", "adopt")
 
 
 class Program(NamedTuple):
@@ -53,12 +71,15 @@ class Program(NamedTuple):
     ``again``: the same request, with the same token, as after a restart. ``admit``: look after nodes that came back.
     ``other``: take a lock whose numbers are counted elsewhere. ``claim``, ``read`` and ``write`` go to the storage.
     ``hold``: acquire as the lock does, which asks again after a pause, at most ``pauses`` times in all. ``adopt``: the
-    same with a fence. ``after``: it begins when that client has done all of its own; None: at any time.
+    same with a fence. ``renew``: the same with a lease, which is believed meanwhile. ``force``: take the lock from its
+    holder, and free it. ``after``: it begins when that client has done the first ``done`` of its own, or all; None: at
+    any time.
     """
 
     operations: tuple[Operation, ...] = ("acquire", "release")
     pauses: int = 0
     after: int | None = None
+    done: int | None = None
 
 
 class Faults(NamedTuple):
@@ -70,6 +91,7 @@ class Faults(NamedTuple):
     repeats: int = 0  # the network delivers a request once more
     expiries: int = 0  # of one lock at one node: its clock jumps
     ttls: int = 0  # a whole ttl passes for all
+    halves: int = 0  # half a ttl passes for all
     restarts: int = 0  # of a node, without its data
     losses: int = 0  # of all data of a node, whose process goes on
     kept: int = 0  # connections that break: what was sent on one lands later, in order, or never
@@ -120,7 +142,7 @@ class Client(NamedTuple):
     history: tuple[Any, ...] = ()  # results of the fan-outs, with the clock at their end
     fence: tuple[int, str] | None = None
     started: int = -1  # the highest number that was held when this operation began
-    began: int = 0  # the clock then
+    began: float = 0  # the clock then
     asked: Fanout | None = None
     replies: tuple[Any, ...] = ()
     read: frozenset[int] | None = None
@@ -136,9 +158,10 @@ class State(NamedTuple):
     queues: tuple[tuple[tuple[Request, ...], ...], ...]  # of each client, for each node
     used: Faults = Faults()
     held: frozenset[int] = frozenset()
-    clock: int = 0  # ttls
+    clock: float = 0  # ttls
     storage: Storage = Storage()
     kept: tuple[tuple[int, int, tuple[Request, ...]], ...] = ()  # client, node, and what lands later
+    forced: frozenset[str] = frozenset()  # the digests of the tokens that a force was meant for, and took a node from
 
 
 @dataclass
@@ -216,12 +239,12 @@ class _World:
         what = f"{_name(client)}'s {request.call.script.name} at {node + 1}"
         rest = _pop(state, client, node)
         reply, ran = self._run(rest, node, request)
-        said = _said(reply)
+        said, taken = _said(reply), self._taken(state, ran, node, request)
         if not request.is_awaited:
-            yield f"{what} lands: {said}", ran, ()
+            yield f"{what} lands: {said}", ran, taken
             return
         after, violated = self._reply(ran, client, node, reply)
-        yield f"{what}: {said}", after, violated
+        yield f"{what}: {said}", after, taken + violated
         if self._allowed(state, "repeats"):
             again = _push(_counted(ran, "repeats"), client, node, Request(request.call, False, True), front=True)
             after, violated = self._reply(again, client, node, reply)
@@ -249,7 +272,8 @@ class _World:
         if rest:
             left.append((client, node, tuple(rest)))
         reply, after = self._run(state._replace(kept=tuple(sorted(left, key=repr))), node, request)
-        return f"{_name(client)}'s {request.call.script.name} at {node + 1} lands: {_said(reply)}", after, ()
+        taken = self._taken(state, after, node, request)
+        return f"{_name(client)}'s {request.call.script.name} at {node + 1} lands: {_said(reply)}", after, taken
 
     def _breaks(self, state: State, client: int, node: int) -> tuple[str, State, tuple[str, ...]]:
         """A connection breaks. The next request goes over a new one."""
@@ -274,11 +298,14 @@ class _World:
                     node.delete("r")
                     after = _with_node(state, index, node.snapshot())
                     yield f"the lock expires at {index + 1}", _counted(after, "expiries"), ()
-        if self._allowed(state, "ttls"):
-            nodes = tuple(
-                self.scenario.node(each._replace(clock_us=each.clock_us + TTL_US)).snapshot() for each in state.nodes
-            )
-            yield "a ttl passes", _counted(state._replace(nodes=nodes, clock=state.clock + 1), "ttls"), ()
+        for fault, text, ttls in (("ttls", "a ttl passes", 1), ("halves", "half a ttl passes", 0.5)):
+            if self._allowed(state, fault):
+                microseconds = int(ttls * TTL_US)
+                nodes = tuple(
+                    self.scenario.node(each._replace(clock_us=each.clock_us + microseconds)).snapshot()
+                    for each in state.nodes
+                )
+                yield text, _counted(state._replace(nodes=nodes, clock=state.clock + ttls), fault), ()
         if self._allowed(state, "kept"):
             for client, queues in enumerate(state.queues):
                 for index, queue in enumerate(queues):
@@ -299,7 +326,10 @@ class _World:
         if local.step >= len(program.operations):
             return False
         before = program.after
-        return before is None or state.clients[before].step >= len(self.scenario.clients[before].operations)
+        if before is None or local.step:
+            return True
+        done = len(self.scenario.clients[before].operations) if program.done is None else program.done
+        return state.clients[before].step >= done
 
     def _may_lose(self, index: int) -> bool:
         return self.scenario.fragile is None or index in self.scenario.fragile
@@ -332,7 +362,28 @@ class _World:
             words = () if call.script.name in FOR_ANYONE else (self._words(index, request.run),)
             reply = node.run(call.script.name, call.keys, (*call.args, *words))
             found = self._ran[key] = (reply, node.snapshot())
+        if call.script.name == "force_release" and isinstance(found[0], bytes):
+            holder, named = self._holder(state, index), call.args[-2]
+            if holder is not None and digest_of(holder.decode()) == named:
+                state = state._replace(forced=state.forced | {named})
         return found[0], _with_node(state, index, found[1])
+
+    def _taken(self, before: State, after: State, node: int, request: Request) -> tuple[str, ...]:
+        """Return whether a request has taken a node from a client that believes to hold the lock, and needs it."""
+        used = after.used
+        if request.call.script.name not in TAKES or used.expiries or used.restarts or used.losses:
+            return ()
+        holder = self._holder(before, node)
+        if holder is None or holder == self._holder(after, node):
+            return ()
+        for index, local in enumerate(after.clients):
+            if local.fence is not None and local.fence[1].encode() == holder and self._believes(after, index):
+                left = sum(self._holder(after, each) == holder for each in range(self.count))
+                return (TAKEN,) if left <= self.count // 2 else ()
+        return ()
+
+    def _holder(self, state: State, index: int) -> bytes | None:
+        return self.scenario.node(state.nodes[index]).get("r")
 
     def _words(self, index: int, run: int) -> str:
         return member_words(f"process-{index}-{run}", TTL_US // 1000, True)
@@ -378,14 +429,20 @@ class _World:
         if local.started < 0:
             return state, ()
         fanout, outcome, drawn = self._follow(client, local, self._operation(state, client))
+        violated: tuple[str, ...] = ()
+        if fanout is not None and outcome is not None:  # it has taken the lock by force, and goes on to release it
+            fence = outcome.fence.number, outcome.fence.token
+            if local.fence != fence:
+                state, violated = self._granted(state, client, outcome)
+                local = local._replace(fence=fence)
         if isinstance(fanout, Sleep):
-            return _with_client(state, client, local._replace(pausing=True)), ()
+            return _with_client(state, client, local._replace(pausing=True)), violated
         if fanout is not None:
             state = _with_client(state, client, local._replace(asked=fanout, replies=(None,) * self.count))
             for node in fanout.nodes:
                 request = Request(fanout.call, fanout.quorum > 0, run=state.runs[node])
                 state = _push(state, client, node, request)
-            return state if fanout.quorum > 0 else self._ended(state, client)[0], ()
+            return state if fanout.quorum > 0 else self._ended(state, client)[0], violated
         state = _with_client(state, client, local._replace(token=local.token + drawn))
         return self._operation_ended(state, client, outcome)
 
@@ -394,36 +451,54 @@ class _World:
         after = Client(local.step + 1, local.token, fence=local.fence, read=local.read, pauses=local.pauses)
         if isinstance(outcome, Holding):
             outcome = outcome.grant
+        if operation == "renew":
+            assert local.fence is not None
+            if isinstance(outcome, CoordinatorUnavailable):  # the lease keeps its deadline
+                return _with_client(state, client, after._replace(believed_until=local.believed_until)), ()
+            outcome = outcome if isinstance(outcome, FencingError) else Grant(Fence("r", *local.fence), outcome)
         if operation in ("admit", "other", "initialise"):
             return _with_client(state, client, after), ()
-        if operation == "release":
+        if operation in ("release", "force"):
             return _with_client(state, client, after._replace(fence=None)), ()
         if not isinstance(outcome, Grant):
             last = len(self.scenario.clients[client].operations)
             following = after if operation == "acquire" and self._repeats(client, after) else after._replace(step=last)
             return _with_client(state, client, following), ()
-        self.grants += 1
-        number = outcome.fence.number
-        mine = local.fence is not None and local.fence == (number, outcome.fence.token)
-        violated: tuple[str, ...] = ()
-        if not mine:
-            violated += (NOT_HIGHER,) if number < local.started else ()
-            violated += (TWICE,) if number in state.held else ()
-            state = state._replace(held=state.held | {number})
-        fence = (number, outcome.fence.token)
-        if not state.used.expiries:
-            others = (self._believes(state, index) for index in range(len(state.clients)) if index != client)
-            violated += (BOTH_HOLD,) if any(others) else ()
+        state, violated = self._granted(state, client, outcome)
+        fence = (outcome.fence.number, outcome.fence.token)
         after = after._replace(fence=fence, believed_until=outcome.deadline)
         return _with_client(state, client, after), violated
 
+    def _granted(self, state: State, client: int, grant: Grant) -> tuple[State, tuple[str, ...]]:
+        """Note that a client was granted the lock, or that its lease goes on."""
+        local, number = state.clients[client], grant.fence.number
+        self.grants += 1
+        violated: tuple[str, ...] = ()
+        if local.fence is not None and self._operation(state, client) in UNDER_A_FENCE:
+            violated += (REVIVED,) if local.fence[0] < local.started else ()
+        if local.fence != (number, grant.fence.token):
+            violated += (NOT_HIGHER,) if number < local.started else ()
+            violated += (TWICE,) if number in state.held else ()
+            state = state._replace(held=state.held | {number})
+        if not state.used.expiries and self._lasts(state, grant.fence.token, grant.deadline):
+            others = (self._believes(state, index) for index in range(len(state.clients)) if index != client)
+            violated += (BOTH_HOLD,) if any(others) else ()
+        return state, violated
+
+    def _lasts(self, state: State, token: str, until: float) -> bool:
+        """Whether a lease is valid by its client's clock, and no force that was meant for it has taken the lock.
+
+        It may end while a renewal is under way.
+        """
+        return state.clock * TTL < until and not (state.forced and digest_of(token) in state.forced)
+
     def _believes(self, state: State, client: int) -> bool:
-        """Whether a client has a lease that its own clock calls valid, and has not begun to release it."""
+        """Whether a client has a lease that lasts, and has not begun to release it."""
         local = state.clients[client]
-        if local.fence is None or state.clock * TTL >= local.believed_until:
+        if local.fence is None or not self._lasts(state, local.fence[1], local.believed_until):
             return False
         operations = self.scenario.clients[client].operations
-        return local.started < 0 or operations[local.step] not in ("release", "adopt")
+        return local.started < 0 or operations[local.step] not in GIVES_UP
 
     def _at_storage(self, state: State, client: int) -> tuple[State, tuple[str, ...]]:
         """Claim, read or write. A client that is refused stops."""
@@ -469,6 +544,8 @@ class _World:
         now = local.began * TTL
         backend = self._plans(0.0)
         backend.clock = lambda: now
+        taken: list[Holding] = []
+        backend.track = taken.append  # type: ignore[assignment]
         settings = Settings(ttl=TTL, owner="explorer").for_one_try()
         token = f"{_name(client)}-{local.token:020d}"
         resource = "s" if operation == "other" else "r"
@@ -486,6 +563,11 @@ class _World:
             plan = backend.plan_initialise()
         elif operation == "hold":
             plan = lock_plans.acquire(backend, resource, Settings(ttl=TTL, owner="explorer"), math.inf)
+        elif operation == "force":
+            plan = lock_plans.force_release(backend, resource, Settings(ttl=TTL, owner="explorer"))
+        elif operation == "renew":
+            assert local.fence is not None
+            plan = lock_plans.renew(backend, Fence(resource, *local.fence), Settings(ttl=TTL, owner="explorer"))
         elif operation == "adopt":
             assert local.fence is not None
             plan = lock_plans.adopt(backend, Fence(resource, *local.fence), Settings(ttl=TTL, owner="explorer"))
@@ -528,7 +610,7 @@ class _World:
             if not history:
                 for each in reversed(stack):
                     each.close()
-                return effect, None, drawn
+                return effect, taken[-1].grant if operation == "force" and taken else None, drawn
             replies, clock = history.pop(0)
             now = clock * TTL
             if replies is None:
