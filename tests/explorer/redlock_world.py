@@ -60,8 +60,9 @@ Operation = Literal[
 
 AT_STORAGE = ("claim", "read", "write")
 PAUSES = ("hold", "renew", "adopt", "force", "initialise")
-TAKES = ("release", "force_release")
+ENDS = ("release", "force_release")
 GIVES_UP = ("release", "adopt", "force")
+ASKS_ANEW = ("again", "remint")
 UNDER_A_FENCE = ("renew", "remint", "adopt")
 
 
@@ -369,15 +370,20 @@ class _World:
         return found[0], _with_node(state, index, found[1])
 
     def _taken(self, before: State, after: State, node: int, request: Request) -> tuple[str, ...]:
-        """Return whether a request has taken a node from a client that believes to hold the lock, and needs it."""
+        """Return whether a request has taken a node from a client that believes to hold the lock, and needs it.
+
+        A client that asks anew is left out: its remint goes from node to node, and its repeated request may be undone.
+        """
         used = after.used
-        if request.call.script.name not in TAKES or used.expiries or used.restarts or used.losses:
+        if request.call.script.name not in ENDS or used.expiries or used.restarts or used.losses:
             return ()
         holder = self._holder(before, node)
         if holder is None or holder == self._holder(after, node):
             return ()
         for index, local in enumerate(after.clients):
             if local.fence is not None and local.fence[1].encode() == holder and self._believes(after, index):
+                if local.started >= 0 and self._operation(after, index) in ASKS_ANEW:
+                    return ()
                 left = sum(self._holder(after, each) == holder for each in range(self.count))
                 return (TAKEN,) if left <= self.count // 2 else ()
         return ()
