@@ -67,9 +67,6 @@ SAFE = {
     ),
     "a node restarts": Nodes((TAKES,) * 2, Faults(restarts=1, expiries=1)),
     "a node comes back": Nodes((ADMITS, TAKES, TAKES), back=2, counters=RESTARTED),
-    "a node comes back, lost messages": Nodes(
-        (ADMITS, TAKES), Faults(lost_replies=1, lost_requests=1, expiries=1), RESTARTED, 2
-    ),
     "a remint": Nodes((REMINTS, TAKES), Faults(expiries=1)),
     "2 clients that update, an expiry": Nodes((UPDATES,) * 2, Faults(expiries=1)),
     "initialise() arrives late": LATE_INITIALISE,
@@ -81,6 +78,9 @@ DEEP = {
     "3 clients": Nodes((TAKES,) * 3, Faults(expiries=1)),
     "2 clients, lost and late": Nodes((TAKES,) * 2, Faults(lost_replies=1, late=1, expiries=1)),
     "a request that the network repeats": Nodes((REPEATS, TAKES), Faults(repeats=1, expiries=1), (0, 0, 1)),
+    "a node comes back, lost messages": Nodes(
+        (ADMITS, TAKES), Faults(lost_replies=1, lost_requests=1, expiries=1), RESTARTED, 2
+    ),
     "a remint, a lost reply": Nodes((REMINTS, TAKES), Faults(lost_replies=1, expiries=1)),
     "2 clients, 5 nodes, an expiry": Nodes((TAKES,) * 2, Faults(expiries=1), (0,) * 5),
     "2 clients that update and release": Nodes((UPDATES_AND_RELEASES,) * 2, Faults(expiries=1), UNEQUAL),
