@@ -12,19 +12,22 @@ from fencing.kernel.fence import Fence, digest_of
 from fencing.redis.calls import Call
 from tests.explorer.clients import Answered, Local
 from tests.explorer.simulated_redis import Reply, kind_of
-from tests.explorer.state import OVERLAP, REVIVED, State
+from tests.explorer.state import GONE, OVERLAP, REVIVED, State, with_client
 from tests.explorer.storage import RESOURCE
 
-__all__ = ["granted", "held", "meant_for", "revived", "shared", "without"]
+__all__ = ["gone", "granted", "held", "meant_for", "revived", "shared", "without"]
 
 MINTS = ("acquire", "remint", "force_release")
 
 
 def held(local: Local) -> tuple[Fence, ...]:
-    """Return the fences under which a client believes to hold locks; while it claims, they are its plan's."""
+    """Return the fences under which a client believes to hold locks; while it claims, they are its plan's.
+
+    While its lease is reclaimed the lock is kept, under the old fence or the new one.
+    """
     if local.claiming is not None:
         return (local.claiming,)
-    if local.fence is None or local.phase not in ("renew", "read", "write", "apply"):
+    if local.fence is None or local.phase not in ("renew", "read", "write", "apply", "reclaim"):
         return ()
     return (local.fence, *local.others)
 
@@ -69,6 +72,8 @@ def granted(state: State, client: int, call: Call, reply: Reply, named: bytes = 
                 followed.add(each)
         if local.detached not in (None, fence):
             followed.add(local.detached)
+    if call.script.name == "remint" and state.clients[client].phase == "reclaim":
+        state = with_client(state, client, state.clients[client]._replace(others=(fence,)))
     return state._replace(over=frozenset(over), followed=frozenset(followed)), violated
 
 
@@ -95,6 +100,14 @@ def revived(state: State, client: int, call: Call, reply: Reply) -> tuple[str, .
         old = str(_values(call)["old"] if call.token is None else call.args[5])
         return (REVIVED,) if any(fence.token == old for fence in state.followed) else ()
     return ()
+
+
+def gone(state: State, client: int, call: Call, reply: Reply) -> tuple[str, ...]:
+    """Return whether a client that reclaims its lease is told that the lock is gone, though nothing has ended it."""
+    local = state.clients[client]
+    if local.phase != "reclaim" or call.script.name != "remint" or isinstance(reply, bytes):
+        return ()
+    return () if state.over.issuperset(fence.token for fence in held(local)) else (GONE,)
 
 
 def _is_renewed(fence: Fence, index: int, reply: Reply) -> bool:

@@ -20,6 +20,8 @@ from fencing.kernel.fence import Fence
 from fencing.kernel.retry import NoReply
 from fencing.locks import plans
 from fencing.locks.holding import Grant, Holding
+from fencing.locks.lease import Lease
+from fencing.locks.reclaim import plan_reclaim
 from fencing.locks.settings import Settings
 from fencing.locks.several import At, _Part, acquire_all
 from fencing.redis.calls import Call, Calls
@@ -34,6 +36,7 @@ __all__ = [
     "Answered",
     "Claimed",
     "Effect",
+    "Leased",
     "Local",
     "Lost",
     "NotRun",
@@ -46,9 +49,14 @@ __all__ = [
     "settled",
 ]
 
-Phase = Literal["acquire", "renew", "adopt", "read", "write", "apply", "release", "force_release", "done", "crashed"]
+Phase = Literal[
+    "acquire", "renew", "adopt", "read", "write", "apply", "reclaim", "release", "force_release", "done", "crashed"
+]
 
-PLANS: frozenset[Phase] = frozenset({"acquire", "renew", "adopt", "release", "force_release"})
+PLANS: frozenset[Phase] = frozenset({"acquire", "renew", "adopt", "reclaim", "release", "force_release"})
+
+RECLAIM_SECONDS = 3.0
+"""Of one call of ``reclaim``: its first attempt is its last, unless that ends before its time."""
 
 GUARD = MemoryGuard()  # only named in the effects; what it is asked is done on the exploration's own storage
 
@@ -72,6 +80,13 @@ class OfACluster(Polls):
     spans_slots = True
 
 
+class Leased(Lease):
+    """A lease that may be forgotten: its client is a value, and makes it again."""
+
+    def __del__(self) -> None:
+        pass
+
+
 @dataclass(frozen=True)
 class Program:
     """What a client does in each of its rounds: acquire and claim, then read, write (that many times), release.
@@ -80,7 +95,9 @@ class Program:
     it saw. ``write``: "guarded"; "unguarded", "claiming" and "two steps" each leave a rule. ``forces``: it takes the
     lock away from others instead. ``wakes``: all that wait ask again when the connection of their listener breaks.
     ``adopts``: it detaches its lease, and adopts that very fence so many times, one after the other. ``both``: it takes
-    two locks, renews both in one request, and releases both in one request; it neither reads nor writes.
+    two locks, renews both in one request, and releases both in one request; it neither reads nor writes. ``reclaims``:
+    after a write of unknown outcome it reclaims its lease, in so many calls at most, before it reads again. If none has
+    an answer, it goes on if its lease lets it, or else it leaves its block.
     """
 
     rounds: int = 1
@@ -92,9 +109,11 @@ class Program:
     forces: bool = False
     adopts: int = 0
     both: bool = False
+    reclaims: int = 0
     timeout: float = math.inf
     clock_floor: bool = False
     plans: type[RedisPlans] = Polls
+    lease: type[Lease] = Leased
     same_tokens: bool = False
     wakes: bool = True
 
@@ -153,7 +172,7 @@ class Local(NamedTuple):
     fence: Fence | None = None
     base: Value = frozenset()
     seq: int = 0
-    unknown: bool = False
+    unknown: Fence | None = None  # of a write whose outcome is unknown
     writes: int = 0
     tokens: int = 0
     history: tuple[Answer, ...] = ()
@@ -161,10 +180,10 @@ class Local(NamedTuple):
     woken: bool = False  # it is to ask again as soon as it begins to wait
     recheck_at: int = 0  # ms of the server's clock; while it waits
     claiming: Fence | None = None  # what its plan holds, and claims
-    others: tuple[Fence, ...] = ()  # what it holds beside ``fence``
+    others: tuple[Fence, ...] = ()  # what it holds beside ``fence``; in a reclaim, whether it was told or not
     detached: Fence | None = None
     adoptions: int = 0
-    adopting: str = ""  # the token of an adoption that got no answer
+    asked: str = ""  # the token of an adoption, or of a reclaim, that got no answer
 
 
 class Ended(NamedTuple):
@@ -173,7 +192,7 @@ class Ended(NamedTuple):
     result: Any
     error: FencingError | None
     tokens: int
-    adopting: str = ""
+    asked: str = ""
 
 
 _followed: dict[Any, tuple[Effect | None, Ended | None]] = {}
@@ -206,11 +225,13 @@ def settled(client: int, program: Program, local: Local) -> Local:
         if ended is None:
             return local._replace(claiming=effect.fences[0] if isinstance(effect, Claim) else None)
         tokens = local.tokens + ended.tokens
-        local = local._replace(history=(), claiming=None, tokens=tokens, adopting=ended.adopting)
+        local = local._replace(history=(), claiming=None, tokens=tokens, asked=ended.asked)
         if local.phase == "acquire" and ended.error is None:
             local = _acquired(program, local, ended.result)
         elif local.phase == "adopt" and ended.error is None:
             local = local._replace(phase="read", fence=ended.result.fence)
+        elif local.phase == "reclaim":
+            local = _reclaimed(local, ended.result)
         elif local.phase == "renew":
             local = local._replace(phase="release" if program.both else "read")
         elif local.detached is not None and local.adoptions < program.adopts:
@@ -232,8 +253,15 @@ def _acquired(program: Program, local: Local, result: Any) -> Local:
     return local._replace(phase="renew" if program.renews else "read", fence=result.fence)
 
 
+def _reclaimed(local: Local, lease: Lease) -> Local:
+    if lease.held:
+        return local._replace(phase="read", fence=lease.fence, others=())
+    asked = "" if lease.replacement is None else lease.replacement[0]
+    return local._replace(phase="release", fence=lease.fence, others=(), asked=asked, unknown=None, writes=0)
+
+
 def _follow(client: int, program: Program, local: Local) -> tuple[Effect | None, Ended | None]:
-    key = (client, program, local.phase, local.fence, local.tokens, local.history, local.others, local.adopting)
+    key = (client, program, local.phase, local.fence, local.tokens, local.history, local.others, local.asked)
     found = _followed.get(key)
     if found is None:
         found = _followed[key] = _replay(client, program, local)
@@ -253,9 +281,10 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
     coordinator = program.plans()
     coordinator.clock_floor = program.clock_floor
     coordinator.clock = lambda: now
+    coordinator.perform = _not_performed
     adoption = (process.pid(), local.fence)
-    if local.adopting and local.fence is not None:
-        coordinator.adoptions[process.pid(), local.fence] = local.adopting
+    if local.asked and local.fence is not None:
+        coordinator.adoptions[process.pid(), local.fence] = local.asked
     remaining = list(local.history)
     with _deterministic(new_token):
         stack = [_plan(program, coordinator, local)]
@@ -274,8 +303,8 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                 send, throw = None, error
                 stack.pop()
                 if not stack:
-                    adopting = coordinator.adoptions.get(adoption, "")  # type: ignore[arg-type]
-                    return None, Ended(None, error, drawn, adopting)
+                    asked = coordinator.adoptions.get(adoption, "")  # type: ignore[arg-type]
+                    return None, Ended(None, error, drawn, asked)
                 continue
             send = throw = None
             if isinstance(effect, (Shielded, At)):
@@ -332,7 +361,33 @@ def _plan(program: Program, coordinator: RedisPlans, local: Local) -> Plan[Any]:
         return plans.adopt(coordinator, local.fence, program.settings)
     if local.phase == "renew":
         return plans.renew(coordinator, local.fence, program.settings)
+    if local.phase == "reclaim":
+        return _plan_reclaim(program, _lease(program, coordinator, local.fence))
+    if local.asked:
+        lease = _lease(program, coordinator, local.fence)
+        lease.replacement = local.asked, 0
+        return lease._plan_release(None)
     return plans.release(coordinator, local.fence, program.settings)
+
+
+def _lease(program: Program, coordinator: RedisPlans, fence: Fence) -> Lease:
+    return program.lease(coordinator, Holding(Grant(fence, math.inf), program.settings, coordinator.clock()))
+
+
+def _plan_reclaim(program: Program, lease: Lease) -> Plan[Lease]:
+    """Reclaim the lease, in so many calls. Return the one that has the newest fence."""
+    for _ in range(program.reclaims):
+        try:
+            newest: Lease = yield from plan_reclaim(lease, RECLAIM_SECONDS)
+            return newest
+        except FencingError:
+            if lease.newest.held:  # without one of the rules
+                break
+    return lease.newest
+
+
+def _not_performed(effect: Effect) -> None:
+    raise AssertionError("the world does what plans ask for")
 
 
 def _itself(holding: Holding) -> Holding:

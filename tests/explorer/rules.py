@@ -1,7 +1,7 @@
 """The rules of docs/internals/safety.md, each switched off, and the steps in which the explorer finds the violation.
 
 The seams are here alone: another function in the place of the kernel's rule, another program, another script, a plan
-that forgets a part. Nothing in the library can be switched off.
+or a lease that forgets a part. Nothing in the library can be switched off.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from typing import Any
 
 from fencing.kernel.admission import admit_claim
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import StaleFence
+from fencing.kernel.errors import LossReason, StaleFence
 from fencing.kernel.fence import Fence, Mark
+from fencing.locks import plans
 from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Call
 from fencing.redis.scripts import REMINT
-from tests.explorer.clients import OfACluster, Polls, Program, Queues
+from tests.explorer.clients import Leased, OfACluster, Polls, Program, Queues
 from tests.explorer.scenarios import NoLock
 from tests.explorer.simulated_redis import ACCEPT_MS, Reply, SimulatedRedis
 from tests.explorer.state import (
     CLAIM_BACK,
+    GONE,
     LOST_UPDATE,
     OVERLAP,
     REPAIR,
@@ -33,6 +35,7 @@ from tests.explorer.state import (
     STUCK,
     SUPERSEDED,
     UNNOTICED,
+    VERDICT,
     Bounds,
     Scenario,
 )
@@ -104,7 +107,12 @@ def claim_above_no_floor(mark: Mark | None, fence: Fence, floor: int = 0) -> Mar
     return admit_claim(mark, fence)
 
 
-# Scripts and plans, weakened
+def first_claim(mark: Mark | None, fence: Fence, floor: int = 0) -> Mark:
+    """The claim that changes nothing once there is a mark."""
+    return mark or admit_claim(mark, fence)
+
+
+# Scripts, plans and leases, weakened
 
 
 class NotIdempotent(SimulatedRedis):
@@ -207,6 +215,47 @@ class WithdrawnRemints(Polls):
         return super()._plan_call(call, *args, **more)
 
 
+class OtherTokens(Polls):
+    """A reclaim that has a new token in each call."""
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        return (yield from super().plan_remint(fence, plans.new_token(), settings, floor=floor, deadline=deadline))
+
+
+class NeverGone(Polls):
+    """A reclaim that goes on under its old fence when the lock is gone."""
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        grant = yield from super().plan_remint(fence, token, settings, floor=floor, deadline=deadline)
+        return grant or Grant(fence, deadline)
+
+
+class NotEnded(Leased):
+    """A lease that does not end while its fence is replaced."""
+
+    def _loss(self) -> LossReason | None:
+        reason = super()._loss()
+        return None if reason == "reclaimed" and self.replacement is not None else reason
+
+
+class NotAwaited(Leased):
+    """A lease that goes on with its new fence before the claim has an answer."""
+
+    def _loss(self) -> LossReason | None:
+        return super()._loss() if self.is_claimed else None
+
+
+class FreesOne(Leased):
+    """A lease that frees only the fence it knows."""
+
+    def _unanswered(self) -> list[Fence]:
+        return []
+
+
 def _scenario(*programs: Program, backend: MemoryBackend | None = None, **bounds: int) -> Scenario:
     return Scenario("", programs, Bounds(**bounds), backend or MemoryBackend())
 
@@ -216,6 +265,7 @@ HURRIED = Program(timeout=3.0)
 UNCLAIMING = Program(claims=False)
 CLAIMING = Program(write="claiming")
 QUEUER = Program(plans=Queues)
+RECLAIMS = Program(reclaims=2)
 
 RULES = [
     Rule(
@@ -431,6 +481,60 @@ RULES = [
             cut_off="force_release",
         ),
         OVERLAP,
+        8,
+    ),
+    Rule(
+        "a lease ends before its fence is replaced",
+        _scenario(replace(RECLAIMS, lease=NotEnded), late_writes=1, lost=1),
+        VERDICT,
+        7,
+    ),
+    Rule(
+        "the new fence of a reclaim is claimed before the read",
+        _scenario(RECLAIMS, backend=MemoryBackend(first_claim), late_writes=1),
+        VERDICT,
+        8,
+    ),
+    Rule(
+        "the answer to this claim is awaited",
+        _scenario(replace(RECLAIMS, lease=NotAwaited), late_writes=1, late=1),
+        VERDICT,
+        8,
+    ),
+    Rule(
+        "a reclaim is over when the lock is gone",
+        _scenario(replace(RECLAIMS, plans=NeverGone), late_writes=1, expiries=1),
+        VERDICT,
+        9,
+    ),
+    Rule(
+        "a reclaim is repeated with its token",
+        _scenario(replace(RECLAIMS, plans=OtherTokens), lost=2),
+        GONE,
+        6,
+    ),
+    Rule(
+        "a block that ends within a reclaim frees both tokens",
+        _scenario(*[replace(RECLAIMS, reclaims=1, lease=FreesOne)] * 2, lost=2),
+        STUCK,
+        7,
+    ),
+    Rule(
+        "nothing is sent behind a remint (of a reclaim)",
+        Scenario(
+            "",
+            (replace(RECLAIMS, plans=WithdrawnRemints),) * 2,
+            Bounds(kept=1, late_writes=1),
+            cut_off="remint",
+            hears=False,
+        ),
+        OVERLAP,
+        8,
+    ),
+    Rule(
+        "a reclaim compares the number",
+        Scenario("", (RECLAIMS,), Bounds(kept=1, late_writes=1, expiries=1), redis=ComparesTokens),
+        REVIVED,
         8,
     ),
 ]

@@ -28,6 +28,8 @@ QUEUER = Program(plans=Queues)
 HURRIED = Program(timeout=3.0)  # its first attempt is its last, unless that ends before its time
 HURRIED_QUEUER = replace(HURRIED, plans=Queues)
 ADOPTS = Program(adopts=2)
+RECLAIMS = Program(reclaims=2)
+RECLAIMS_ONCE = Program(reclaims=1)
 BOTH = Program(both=True, claims=False)
 BOTH_OF_A_CLUSTER = replace(BOTH, plans=OfACluster)
 NO_BOUND = -100
@@ -96,6 +98,11 @@ _QUICK = [
         Bounds(kept=1, lost=1),
     ),
     Scenario("2 clients that renew, kept requests", (Program(renews=True),) * 2, Bounds(kept=2, expiries=1)),
+    Scenario("2 that reclaim, lost and late", (RECLAIMS,) * 2, Bounds(late_writes=1, lost=1, late=1)),
+    Scenario("2 that reclaim, kept requests", (RECLAIMS,) * 2, Bounds(late_writes=1, kept=1)),
+    Scenario("2 that reclaim, an expiry", (RECLAIMS,) * 2, Bounds(late_writes=1, lost=1, expiries=1)),
+    Scenario("2 that reclaim, data loss", (RECLAIMS,) * 2, Bounds(late_writes=1, lost=1, resets=1), earlier=4),
+    Scenario("2 that reclaim once, or leave their block", (RECLAIMS_ONCE,) * 2, Bounds(late_writes=1, lost=1, late=1)),
 ]
 
 _DEEP = [
@@ -127,6 +134,28 @@ _DEEP = [
     Scenario("3 clients, kept requests", (HURRIED,) * 3, Bounds(kept=2, lost=1)),
     Scenario(
         "2 that hold both of a cluster, refused and kept", (BOTH_OF_A_CLUSTER,) * 2, Bounds(kept=1, lost=1, refused=1)
+    ),
+    Scenario("2 that reclaim, kept and late", (RECLAIMS,) * 2, Bounds(late_writes=1, kept=1, late=1, expiries=1)),
+    Scenario(
+        "2 that reclaim, two late writes, kept requests",
+        (RECLAIMS,) * 2,
+        Bounds(late_writes=2, kept=1, lost=1, expiries=1),
+    ),
+    Scenario("3 that reclaim, kept requests", (RECLAIMS,) * 3, Bounds(late_writes=1, kept=1, expiries=1)),
+    Scenario(
+        "2 that reclaim, and one that takes the lock away, kept requests",
+        (RECLAIMS, RECLAIMS, Program(forces=True)),
+        Bounds(late_writes=1, kept=1),
+    ),
+    Scenario(
+        "2 that renew and reclaim, kept requests",
+        (replace(RECLAIMS, renews=True),) * 2,
+        Bounds(late_writes=1, kept=1, expiries=1),
+    ),
+    Scenario(
+        "2 that queue and reclaim, kept requests",
+        (replace(RECLAIMS, plans=Queues),) * 2,
+        Bounds(late_writes=1, kept=1, lost=1),
     ),
 ]
 

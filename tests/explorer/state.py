@@ -14,6 +14,7 @@ from tests.explorer.storage import OTHER, RESOURCE, Backend, MemoryBackend, Oper
 
 __all__ = [
     "CLAIM_BACK",
+    "GONE",
     "KEYS",
     "LOST_UPDATE",
     "NAMES",
@@ -26,6 +27,7 @@ __all__ = [
     "STUCK",
     "SUPERSEDED",
     "UNNOTICED",
+    "VERDICT",
     "Bounds",
     "Faults",
     "Hanging",
@@ -47,9 +49,11 @@ SUPERSEDED = "a write of a superseded claim is accepted"
 CLAIM_BACK = "a claim is admitted that is older than one admitted before"
 OVERLAP = "two hold the lock, and nothing has expired"
 REVIVED = "a lease has ended, and a request succeeds under its old number"
+GONE = "a lease that is reclaimed is gone, and nothing has ended it"
 SAME_FENCE = "two grants have the same number and token"
 STUCK = "the lock is held by nobody, and all wait"
 UNNOTICED = "for long nobody can notice that the lock is free"
+VERDICT = "a write that was found not to have happened happens"
 REPAIR = "more claims of one client are refused than the repair may take"
 
 
@@ -111,6 +115,7 @@ class State(NamedTuple):
     newest: Mark | None = None  # of all claims ever admitted, the last: what the storage's mark should be
     over: frozenset[str] = frozenset()  # tokens whose lease has run out, was lost with the data, or was taken away
     followed: frozenset[Fence] = frozenset()  # grants after which the lock was granted again
+    denied: frozenset[Fence] = frozenset()  # of writes that were found not to have happened, after a reclaim
 
 
 class Step(NamedTuple):

@@ -41,6 +41,9 @@ _LONGER = (
     "2 that hold both of a cluster, kept requests",
     "2 that hold both, kept requests",
     "3 that queue, kept requests",
+    "2 that reclaim, an expiry",
+    "2 that reclaim, data loss",
+    "2 that reclaim once, or leave their block",
 )
 
 

@@ -22,6 +22,7 @@ from tests.explorer.state import (
     SAME_FENCE,
     STALE_READ,
     SUPERSEDED,
+    VERDICT,
     Hanging,
     Scenario,
     State,
@@ -149,6 +150,7 @@ class World:
         violated = self._same_fences(state, after, client) + overlap
         if self.scenario.redis.excludes:
             violated += believing.revived(state, client, call, reply)
+            violated += believing.gone(state, client, call, reply)
             violated += believing.shared(after, client) if self.programs[client].both else ()
         yield Step(said, after, violated)
         if allowed(self.scenario, state, "lost"):
@@ -223,6 +225,8 @@ class World:
         if local.unknown and self._update(client, local) in value:
             done = state._replace(acknowledged=state.acknowledged | {self._update(client, local)})
             return Step(f"{label}: its write has landed", self._wrote(done, client))
+        if local.unknown and self.programs[client].reclaims:
+            state = state._replace(denied=state.denied | {local.unknown})
         return Step(label, with_client(state, client, local._replace(phase="write", base=value, seq=seq)))
 
     def _write(self, state: State, client: int, name: str) -> Iterator[Step]:
@@ -242,11 +246,11 @@ class World:
             yield accepted
             if allowed(self.scenario, state, "lost"):
                 still = state._replace(storage=accepted.state.storage, newest=accepted.state.newest)
-                unknown = with_client(still, client, _again(local, unknown=True))
+                unknown = self._unknown(still, client)
                 lost = [kind for kind in accepted.violated if kind != LOST_UPDATE or self._loses(unknown)]
                 yield Step(f"{accepted.label}, the reply is lost", counted(unknown, "lost"), tuple(lost))
         if allowed(self.scenario, state, "late_writes"):
-            after = with_client(self._hang(state, client, write), client, _again(local, unknown=True))
+            after = self._unknown(self._hang(state, client, write), client)
             yield Step(f"{name}'s write of {len(local.base) + 1} hangs", counted(after, "late_writes"))
 
     # What its requests do at the other end
@@ -296,6 +300,8 @@ class World:
             after, violated = self._claimed(state, storage, request.fence)
             return Step(f"{name}'s old claim lands", after, violated)
         violated = self._write_violations(state, request)
+        if request.fence in state.denied:
+            violated += (VERDICT,)
         after = state._replace(storage=storage)
         if self._loses(after):
             violated += (LOST_UPDATE,)
@@ -339,6 +345,14 @@ class World:
         seq = local.seq if self.programs[client].order and form == "guarded" else None
         return WriteOperation(local.fence, self._update(client, local), local.base, seq, form)  # type: ignore[arg-type]
 
+    def _unknown(self, state: State, client: int) -> State:
+        """The outcome of its write is unknown: it reads again, once it has reclaimed its lease if it does so."""
+        program, local = self.programs[client], state.clients[client]
+        after = _again(local, unknown=local.fence)
+        if program.reclaims:
+            after = clients.settled(client, program, after._replace(phase="reclaim"))
+        return with_client(state, client, after)
+
     def _wrote(self, state: State, client: int) -> State:
         local = state.clients[client]
         if local.writes + 1 < self.programs[client].writes:
@@ -347,7 +361,7 @@ class World:
 
     def _leave(self, state: State, client: int) -> State:
         local = state.clients[client]
-        after = local._replace(phase="release", base=frozenset(), seq=0, unknown=False, writes=0)
+        after = local._replace(phase="release", base=frozenset(), seq=0, unknown=None, writes=0)
         after = clients.settled(client, self.programs[client], after)
         return believing.without(with_client(state, client, after), client)
 
@@ -378,7 +392,7 @@ class World:
         return found
 
 
-def _again(local: Local, *, unknown: bool = False, writes: int | None = None) -> Local:
+def _again(local: Local, *, unknown: Fence | None = None, writes: int | None = None) -> Local:
     return local._replace(
         phase="read", base=frozenset(), seq=0, unknown=unknown, writes=local.writes if writes is None else writes
     )
@@ -395,7 +409,7 @@ def _said(name: str, call: Call, reply: Reply) -> str:
         return f"{name} takes the lock away {number}"
     if call.script.name == "release":
         return f"{name} releases" if reply != 0 else f"{name}'s release is too late"
-    return f"{name}'s {call.script.name}: {_word(reply)}"
+    return f"{name}'s {call.script.name}: {_word(reply) or 'nobody'}"
 
 
 def _word(reply: Reply) -> str:
