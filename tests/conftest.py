@@ -9,9 +9,11 @@ otherwise several processes share the tests, each with servers of its own.
 
 import gc
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from examples.servers import (
     RedisCluster,
     RedisServer,
     S3Server,
+    SentinelServers,
     ServerError,
     find_postgres_binaries,
     find_s3,
@@ -108,6 +111,31 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say how many processes share the tests, and why."""
     return [f"workers: {config.stash[WORKERS]}"] if WORKERS in config.stash else []
+
+
+@pytest.fixture(autouse=True)
+def _closed_clients(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close the clients that servers gave to the test.
+
+    redis-py's clients are in reference cycles. Where one is collected with its open socket, the order is not known: the
+    socket may come first, and warns, in whatever test runs then.
+    """
+    made: list[weakref.ref[Any]] = []
+
+    def recorded(client: Any) -> Any:
+        def new_client(server: Any, **options: Any) -> Any:
+            new = client(server, **options)
+            made.append(weakref.ref(new))
+            return new
+
+        return new_client
+
+    for kind in (RedisServer, RedisCluster, SentinelServers):
+        monkeypatch.setattr(kind, "client", recorded(kind.client))
+    yield
+    for reference in made:
+        if (client := reference()) is not None:
+            client.close()
 
 
 @pytest.fixture(autouse=True)
