@@ -1,8 +1,7 @@
 """``make explore``: the explorations, with the large ones that no test walks; with arguments, one of your own.
 
-make explore                                                        those of one Redis and of SQL
-make explore ARGS="--large"                                         of these, the ones that no test walks
-make explore ARGS="--sql"                                           the one of SQL locks that no test walks
+make explore                                                        those of one Redis
+make explore ARGS="--large"                                         of these, the one that no test walks
 make explore ARGS="--rules"                                         what happens with each rule off
 make explore ARGS="--redlock"                                       Redlock over several nodes
 make explore ARGS="--clients 3 --expiries 2 --resets 1 --lost 1"    your own bounds
@@ -22,12 +21,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tests.explorer import clients, redlock_scenarios, redlock_world, sqlite_locks
+from tests.explorer import clients, redlock_scenarios, redlock_world
 from tests.explorer.clients import Program
 from tests.explorer.rules import RULES
 from tests.explorer.scenarios import DEEP, LARGE, SAFE, NoLock
 from tests.explorer.search import Result, explore
-from tests.explorer.sqlite_locks import for_sql, locks_on_sqlite
 from tests.explorer.sqlite_storage import SQLiteBackend
 from tests.explorer.state import Bounds, Scenario
 
@@ -43,8 +41,7 @@ def main(arguments: list[str]) -> int:
         prog="make explore", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rules", action="store_true", help="each rule off, and the shortest trace that violates")
-    parser.add_argument("--sql", action="store_true", help="SQL locks, on a SQLite file: the one that no test walks")
-    parser.add_argument("--large", action="store_true", help="those that no test walks")
+    parser.add_argument("--large", action="store_true", help="the one that no test walks")
     parser.add_argument("--redlock", action="store_true", help="the explorations of Redlock, small and large")
     parser.add_argument("--clients", type=int, default=2, choices=range(1, MOST_CLIENTS + 1))
     parser.add_argument("--rounds", type=int, default=1, help="how often each client acquires")
@@ -61,15 +58,12 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.rules:
         return _rules()
-    if options.sql:
-        return _sql_locks(options.limit)
     if options.redlock:
         return _status([_redlock(name, nodes, options.limit) for name, nodes in redlock_scenarios.ALL.items()])
     own = [option for option in vars(options) if getattr(options, option) != parser.get_default(option)]
     if not set(own) - {"storage", "limit", "large"}:
         scenarios = list((LARGE if options.large else SAFE | DEEP | LARGE).values())
-        found = [_one(scenario, options.limit, options.storage) for scenario in scenarios]
-        return _status([*found, _sql_locks(options.limit)])
+        return _status([_one(scenario, options.limit, options.storage) for scenario in scenarios])
     bounds = Bounds(**{fault: getattr(options, fault) for fault in FAULTS})
     program = Program(
         rounds=options.rounds,
@@ -98,15 +92,6 @@ def _one(scenario: Scenario, limit: int, storage: str) -> int:
             return _report(explore(replace(scenario, backend=backend), limit=limit))
         finally:
             backend.close()
-
-
-def _sql_locks(limit: int) -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        server = locks_on_sqlite(Path(folder) / "explored.db", moves=True)
-        try:
-            return _report(explore(for_sql(DEEP[sqlite_locks.LARGE], server), limit=limit))
-        finally:
-            server.close()
 
 
 def _redlock(name: str, nodes: redlock_world.Nodes, limit: int) -> int:

@@ -25,10 +25,7 @@ from tests.explorer.simulated_redis import Entry, Reply, SimulatedRedis, Snapsho
 from tests.explorer.state import KEYS, Scenario
 from tests.explorer.storage import RESOURCE
 
-__all__ = ["LARGE", "ClockedLocks", "SQLPolls", "for_sql", "locks_on_sqlite", "polls"]
-
-LARGE = "2 clients, all faults but late requests"
-"""The scenario that takes minutes on SQLite: ``make explore`` walks it, and no test does."""
+__all__ = ["ClockedLocks", "SQLPolls", "for_sql", "locks_on_sqlite", "polls"]
 
 ROW = "row"
 TTL = 10_000_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fencing.sql import table
-from tests.explorer.scenarios import SAFE
+from tests.explorer.scenarios import DEEP, SAFE
 from tests.explorer.search import explore
 from tests.explorer.sqlite_locks import ClockedLocks, for_sql, locks_on_sqlite, polls
 from tests.explorer.state import OVERLAP, STUCK, Scenario
@@ -21,8 +21,9 @@ OFTEN = ("2 clients, kept requests", True)
 
 def scenarios() -> Iterator[Any]:
     """Yield each scenario; where data may be lost, also with a clock that goes back: else the number is above it."""
-    for name, scenario in SAFE.items():
-        for moves in (True, False) if scenario.bounds.resets else (True,):
+    longer = "2 clients, all faults but late requests"
+    for name, scenario in {**SAFE, longer: DEEP[longer]}.items():
+        for moves in (True, False) if scenario.bounds.resets and name in SAFE else (True,):
             if polls(scenario):
                 marks = [] if (name, moves) == OFTEN else [pytest.mark.thorough]
                 yield pytest.param(scenario, moves, id=name if moves else f"{name}, clock back", marks=marks)

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from fencing import Fence, GuardUnavailable
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.support.psycopg_database import dsn_of
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import asyncio_url
 
 OLDER = Fence("orders:1", 4, "d" * 22)
@@ -57,7 +57,7 @@ class Short:
 
     def close(self) -> None:
         if self.engine is not None:
-            self.side.call(self.engine.dispose)
+            close_engine(self.side, self.engine)
         self.direct.dispose()
 
 

@@ -15,7 +15,7 @@ from fencing import Fence, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.sql.transaction import GuardedTransaction
 from tests.support.psycopg_database import dsn_of
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import asyncio_url
 
 MINE = Fence("orders:1", 5, "a" * 22)
@@ -100,7 +100,7 @@ class Shop:
 
     def close(self) -> None:
         if self._engine is not None:
-            self.side.call(self._engine.dispose)
+            close_engine(self.side, self._engine)
         self.direct.dispose()
 
 

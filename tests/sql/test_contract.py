@@ -27,6 +27,7 @@ from fencing.testing.contract import Contract
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.testing import GuardContract
 from tests.support.enforced import Roles, dsn, two_roles
+from tests.support.sides import Side, close_engine
 
 CREATE = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)"
 CREATE_MARIADB = "CREATE TABLE IF NOT EXISTS counters (name VARBINARY(512) PRIMARY KEY, value INT NOT NULL)"
@@ -326,7 +327,7 @@ def _engine(row: Row, url: str, stack: ExitStack) -> Any:
     url = f"{scheme}{driver}:{url.split(':', 1)[1]}"
     settings = {"isolation_level": row.level} if row.level else {}
     engine: Any = (create_async_engine if row.is_async else create_engine)(url, **settings)
-    stack.callback(Contract().call, engine.dispose)
+    stack.callback(close_engine, Side(row.is_async), engine)
     if row.database == "sqlite":
         _begin_with(getattr(engine, "sync_engine", engine), row.begin)
     return engine

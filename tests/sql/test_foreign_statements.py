@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from fencing import Fence, GuardNotEnforceable
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from storage_guards.sql.statements import is_one_write
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import DONE, TO_POSTGRES, WayLender, ways
 
 MINE = Fence("orders:1", 5, "a" * 22)
@@ -44,7 +44,7 @@ def test_a_write_that_ends_the_checked_transaction(side: Side, postgres_url: str
         assert connection.execute(select(ORDERS.c.total)).scalar_one() != 99
     assert side.call(guard.write, MINE, update(ORDERS).values(total=1)) == 1
     assert side.call(guard.write, MINE, func.now()) == 1  # a call is foreign, too, but may be sound
-    side.call(engine.dispose)
+    close_engine(side, engine)
     direct.dispose()
 
 

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.support.enforced import Roles, dsn, two_roles
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 
 RESOURCE = "'orders:' || id"
 
@@ -50,7 +50,7 @@ def guard(request: pytest.FixtureRequest, side: Side, roles: Roles) -> Iterator[
         return
     engine: Any = (create_async_engine if side.asynchronous else create_engine)(roles.owner_url)
     yield (AsyncSQLAlchemyGuard if side.asynchronous else SQLAlchemyGuard)(engine)
-    side.call(engine.dispose)
+    close_engine(side, engine)
 
 
 def test_they_are_told(side: Side, roles: Roles, guard: Any, forger: str, caplog: pytest.LogCaptureFixture) -> None:

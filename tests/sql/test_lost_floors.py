@@ -17,7 +17,7 @@ from fencing.kernel.fence import MAX_NUMBER
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from storage_guards.sql.outcome import FLOOR
 from tests.support.psycopg_database import dsn_of
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import asyncio_url
 
 
@@ -62,7 +62,7 @@ class Shop:
 
     def close(self) -> None:
         if self.engine is not None:
-            self.side.call(self.engine.dispose)
+            close_engine(self.side, self.engine)
         self.direct.dispose()
 
 

@@ -17,7 +17,7 @@ from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard
 from storage_guards.sql.schema import Choice, VisibleTables, check_schema
 from tests.support.enforced import Roles, connect, dsn, two_roles
 from tests.support.servers import MariaDBServer
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import asyncio_url
 
 OLD = Fence("orders:1", 5, "a" * 22)
@@ -57,7 +57,7 @@ class Opened:
 
     def close(self) -> None:
         for engine in self._engines:
-            self.side.call(engine.dispose)
+            close_engine(self.side, engine)
 
 
 _MORE = [pytest.param(name, marks=pytest.mark.thorough) for name in ("psycopg-asyncio", "sqlalchemy")]

@@ -15,7 +15,7 @@ from fencing import Fence, StaleFence
 from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard, SQLAlchemyGuard
 from tests.support.psycopg_database import dsn_of
 from tests.support.servers import PgBouncerServer
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 
 OLD = Fence("orders:1", 5, "a" * 22)
 NEW = Fence("orders:1", 6, "b" * 22)
@@ -65,7 +65,7 @@ class Shop:
         if self._connection is not None:
             self.side.call(self._connection.close)
         if self._engine is not None:
-            self.side.call(self._engine.dispose)
+            close_engine(self.side, self._engine)
         self.other.close()
         self.direct.close()
 

@@ -18,7 +18,7 @@ from sqlalchemy.pool import AsyncAdaptedQueuePool, NullPool, QueuePool
 from fencing import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.guarded_block import AsyncBlock, SyncBlock
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import MINE, NEWER
 
 ADD = "UPDATE orders SET total = total + 1"
@@ -107,7 +107,7 @@ class Files:
 
     def close(self) -> None:
         for engine in self._engines:
-            self.side.call(engine.dispose)
+            close_engine(self.side, engine)
 
 
 SIDES = [pytest.param(False, id="sync"), pytest.param(True, id="async", marks=pytest.mark.thorough)]

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from fencing import Fence, GuardUnavailable, StaleFence
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support.servers import Proxy
+from tests.support.sides import close_engine
 from tests.support.sql_ways import Way, Wire, new_way
 
 MINE = Fence("orders:1", 1, "a" * 22)
@@ -69,7 +70,7 @@ class Shop:
 def shop(request: pytest.FixtureRequest, proxy: Callable[[Any], Proxy]) -> Iterator[Shop]:
     shop = Shop(new_way(request, request.param, proxy))
     yield shop
-    shop.side.call(shop.engine.dispose)
+    close_engine(shop.side, shop.engine)
     shop.direct.dispose()
 
 

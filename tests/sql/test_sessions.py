@@ -29,6 +29,7 @@ from sqlalchemy.orm.exc import DetachedInstanceError
 
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, OutcomeUnknown, StaleFence, UnclaimedFence
 from storage_guards import SQLAlchemyGuard
+from tests.support.sides import close_engine
 from tests.support.sql_ways import MINE, NEWER, THROUGH_SQLALCHEMY, TO_SERVERS, Way, WayLender, ways
 
 
@@ -537,7 +538,7 @@ def test_nothing_goes_to_another_engine(shop: Shop, way: str, swallowed: bool) -
     assert shop.total == 0
     with shop.direct.connect() as connection:
         assert connection.execute(select(Line.price)).scalar_one() == 3
-    shop.side.call(other.dispose)
+    close_engine(shop.side, other)
 
 
 def test_binds_to_the_guards_own_engine_are_its_connection(shop: Shop) -> None:

@@ -16,7 +16,7 @@ from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.sql.verify import VerifyReport
 from tests.support.psycopg_database import dsn_of
 from tests.support.servers import MariaDBServer
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_ways import ALL, THROUGH_SQLALCHEMY, TO_MARIADB, TO_POSTGRES, Way, new_way, ways
 
 
@@ -290,7 +290,7 @@ def test_what_sqlite_could_do_better(checked: Checked) -> None:
     found = checked.threats()
     assert [threatens for threatens, _ in found] == ["upkeep", "durability", "durability"]
     pragmas["journal_mode"] = "OFF"
-    checked.side.call(checked.engine.dispose)
+    close_engine(checked.side, checked.engine)
     with pytest.raises(GuardNotEnforceable, match="journal_mode is off"):
         checked.verify()
 

@@ -17,7 +17,7 @@ from fencing.sql.direct import ConnectionToFile
 from storage_guards import AsyncSQLAlchemyGuard, SQLAlchemyGuard
 from tests.support import wait_until
 from tests.support.lock_waits import until_locks_are_waited_for
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 from tests.support.sql_locks import DRIVERS, Driver
 
 ADD = text("UPDATE orders SET total = total + 1")
@@ -81,7 +81,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
     yield made
     for coordinator in made.side.made:
         made.side.call(coordinator.close)
-    made.side.call(made.engine.dispose)
+    close_engine(made.side, made.engine)
     if driver.database == "postgres":
         server.drop_database(url)
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from fencing import AsyncSQLCoordinator, SQLCoordinator
 from tests.support.servers import Proxy
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 
 
 class Driver(NamedTuple):
@@ -113,4 +113,4 @@ class LockDatabase:
         for coordinator in self.side.made:
             self.side.call(coordinator.close)
         for engine in (*self._engines, self._direct, self._beside):
-            self.side.call(engine.dispose)
+            close_engine(self.side, engine)

@@ -20,7 +20,7 @@ from storage_guards import AsyncPsycopgGuard, AsyncSQLAlchemyGuard, PsycopgGuard
 from storage_guards.sql.outcome import FLOOR
 from tests.support.guarded_block import AsyncBlock, Row, SyncBlock
 from tests.support.servers import MariaDBServer, Proxy
-from tests.support.sides import Side
+from tests.support.sides import Side, close_engine
 
 MINE = Fence("orders:1", 5, "a" * 22)
 NEWER = Fence("orders:1", 6, "b" * 22)
@@ -221,7 +221,7 @@ class Way:
         create: Any = create_async_engine if self.side.asynchronous else create_engine
         engine = create(url or self.through, **settings)
         self._fast_if_sqlite(getattr(engine, "sync_engine", engine))
-        stack.callback(self.side.call, engine.dispose)
+        stack.callback(close_engine, self.side, engine)
         return engine
 
     def _fast_if_sqlite(self, engine: Engine) -> Engine:
