@@ -99,17 +99,17 @@ DEEP = {
     ),
     "a renewal behind a late acquire": RENEWAL_BEHIND_ACQUIRE,
     "a slow renewal": SLOW_RENEWAL,
-}
-LARGE = {
     "a renewal behind a late acquire, a lost reply": replace(
         RENEWAL_BEHIND_ACQUIRE, faults=Faults(kept=1, expiries=1, lost_replies=1)
-    ),
-    "2 clients, 5 nodes with unequal counters": Nodes(
-        (TAKES,) * 2, Faults(expiries=1, lost_replies=1), (0, 0, 0, 1, 1)
     ),
     "2 clients that update, 5 nodes": Nodes((UPDATES,) * 2, Faults(expiries=1), (0,) * 5),
     "2 clients that update, lost and late": Nodes((UPDATES,) * 2, Faults(lost_replies=1, late=1, expiries=1)),
     "3 clients that update": Nodes((UPDATES,) * 3, Faults(expiries=1)),
+}
+LARGE = {
+    "2 clients, 5 nodes with unequal counters": Nodes(
+        (TAKES,) * 2, Faults(expiries=1, lost_replies=1), (0, 0, 0, 1, 1)
+    ),
     "a node restarts, is admitted": Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1, ttls=1)),
 }
 ALL = SAFE | DEEP | LARGE
