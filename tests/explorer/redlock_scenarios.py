@@ -110,7 +110,7 @@ LARGE = {
     "2 clients, 5 nodes with unequal counters": Nodes(
         (TAKES,) * 2, Faults(expiries=1, lost_replies=1), (0, 0, 0, 1, 1)
     ),
-    "a node restarts, is admitted": Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1, ttls=1)),
+    "a node restarts, is admitted": Nodes((TAKES, TAKES, ADMITS), Faults(restarts=1, ttls=1), fragile=(2,)),
 }
 ALL = SAFE | DEEP | LARGE
 """What `make explore ARGS=--redlock` visits."""
