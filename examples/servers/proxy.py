@@ -224,7 +224,9 @@ class Proxy:
 
     async def _shut(self) -> None:
         self._refusing = True
-        self._server.close()
+        for listener in self._server.sockets:
+            self._loop.remove_reader(listener.fileno())
+        # The server itself is closed last: a connection that it has accepted just now could not be closed after that.
         self._abort_all()
         ends_at = self._loop.time() + _CONTROL_TIMEOUT / 2
         for _ in range(3):  # a connection that was accepted just now has several steps before its task
@@ -233,6 +235,7 @@ class Proxy:
                 await asyncio.wait(left, timeout=_CONTROL_TIMEOUT / 10)
         for _ in range(10):  # what was aborted last is closed in a later turn of the loop
             await asyncio.sleep(0)
+        self._server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -1,11 +1,13 @@
 """The proxy: what it passes, what it loses, and what the client can tell."""
 
 import fcntl
+import gc
 import socket
 import struct
 import termios
 import threading
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -203,6 +205,30 @@ def test_close_raises_the_error_of_a_predicate(any_redis: RedisServer) -> None:
     with pytest.raises(ZeroDivisionError):
         proxy.close()
     proxy.close()  # once is enough, twice does no harm
+
+
+def test_a_connection_that_comes_while_it_is_closed_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left to the garbage collector warns, and a warning fails the test."""
+    proxy = Proxy("127.0.0.1", 1)
+    connecting, closing = threading.Event(), threading.Event()
+    call_soon = proxy._loop.call_soon_threadsafe
+
+    def connect() -> None:
+        """In the loop's thread: the connection, and the request to close, are there when its turn ends."""
+        client.connect((proxy.host, proxy.port))
+        connecting.set()
+        assert closing.wait(30)
+
+    def close(*arguments: Any) -> None:
+        call_soon(*arguments)
+        closing.set()
+
+    with socket.socket() as client:
+        call_soon(connect)
+        assert connecting.wait(30)
+        monkeypatch.setattr(proxy._loop, "call_soon_threadsafe", close)
+        proxy.close()
+        gc.collect()
 
 
 def test_closing_ends_the_thread_and_the_connections(any_redis: RedisServer) -> None:
