@@ -82,8 +82,9 @@ def test_a_schema_of_its_own(locks: LockDatabase, schema: str) -> None:
     quoted = schema.join("``" if on_mariadb else '""')
     locks.as_administrator(f"CREATE SCHEMA {quoted}" if on_mariadb else f"CREATE SCHEMA {quoted}".replace(":", "\\:"))
     try:
-        if on_mariadb:  # its schemas are databases of the server
-            locks.as_administrator(f"GRANT ALL PRIVILEGES ON *.* TO '{locks.name}'@'%'")
+        if on_mariadb:  # its schemas are databases of the server; a grant takes a pattern
+            pattern = quoted.replace("%", r"\%")
+            locks.as_administrator(f"GRANT ALL PRIVILEGES ON {pattern}.* TO '{locks.name}'@'%'")
         coordinator = locks.coordinator(direct=True, schema=schema)
         side.call(coordinator.create_tables)
         side.call(coordinator.create_tables)  # it finds what it has made
