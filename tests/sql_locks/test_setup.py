@@ -78,12 +78,13 @@ def test_names_are_exact(locks: LockDatabase) -> None:
 def test_a_schema_of_its_own(locks: LockDatabase, schema: str) -> None:
     """Some drivers take percent signs for parameters."""
     side = locks.side
+    schema += locks.name  # a server may be shared
     on_mariadb = locks.driver.database == "mariadb"
     quoted = schema.join("``" if on_mariadb else '""')
     locks.as_administrator(f"CREATE SCHEMA {quoted}" if on_mariadb else f"CREATE SCHEMA {quoted}".replace(":", "\\:"))
     try:
         if on_mariadb:  # its schemas are databases of the server; a grant takes a pattern
-            pattern = quoted.replace("%", r"\%")
+            pattern = quoted.replace("%", r"\%").replace("_", r"\_")
             locks.as_administrator(f"GRANT ALL PRIVILEGES ON {pattern}.* TO '{locks.name}'@'%'")
         coordinator = locks.coordinator(direct=True, schema=schema)
         side.call(coordinator.create_tables)
