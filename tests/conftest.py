@@ -9,6 +9,7 @@ otherwise several processes share the tests, each with servers of its own.
 
 import gc
 import os
+import signal
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -76,6 +77,12 @@ NEWEST_REDIS = next(filter(redis_found, REDIS_SERIES), REDIS_SERIES[0])
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="run the tests marked thorough, and those alone")
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C, also where a shell runs this in the background: its commands ignore the signal, tests send it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
