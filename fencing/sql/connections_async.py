@@ -93,7 +93,7 @@ class AsyncConnections:
                 connection = await _within(greenlet_spawn(self._engine.open, left), left, None)
             left = max(until + GRACE_SECONDS - process.now(), LEAST_SECONDS)
             reply = await _within(greenlet_spawn(connection.perform, request), left, connection)
-            is_good = not self.closed
+            is_good = True
             return reply
         except FAILURES as error:
             is_good = leaves_good_connection(error)
@@ -102,7 +102,7 @@ class AsyncConnections:
             raise explain(error, sent=connection is not None, address=self._engine.address) from error
         finally:
             if connection is not None:
-                if is_good:
+                if is_good and not self.closed:  # nothing closes it after the closing
                     mine.free.append((connection, opened_at))
                 else:
                     connection.hang_up()

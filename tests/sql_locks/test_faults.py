@@ -32,6 +32,12 @@ MOST_SECONDS = TIMEOUT + 15
 
 MOST_PIECES = 60
 
+WAITING_FOR_A_ROW = {
+    "postgres": "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'",
+    "mariadb": "SELECT 1 FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() "
+    "AND info LIKE '%fencing_locks%'",
+}
+
 
 def seconds_of(call: Any, *args: Any, **options: Any) -> float:
     started = time.monotonic()
@@ -111,10 +117,23 @@ def test_a_row_that_somebody_else_has_locked_costs_the_callers_time(locks: LockD
         connection.execute(text("UPDATE fencing_locks SET owner = 'a person'"))
         took = seconds_of(side.expect, CoordinatorUnavailable, coordinator.acquire, "row", timeout=TIMEOUT)
         if locks.driver.database == "postgres":  # no request waits on, to take the lock later
-            waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-            wait_until(lambda: not locks.sql(waiting))
+            wait_until(lambda: not locks.sql(WAITING_FOR_A_ROW["postgres"]))
     assert took < MOST_SECONDS
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
+
+
+@through("asyncpg", of=OVER_A_NETWORK)
+def test_a_request_that_fails_after_the_closing_leaves_no_connection_open(locks: LockDatabase) -> None:
+    """The database answers, so the connection is good; but who would close it, if it were kept?"""
+    side, coordinator, others = locks.side, locks.coordinator(), locks.proxy.connections
+    side.call(side.call(coordinator.acquire, "row", timeout=5).release)
+    with locks.transaction() as connection, ThreadPoolExecutor(1) as pool:
+        connection.execute(text("UPDATE fencing_locks SET owner = 'a person'"))
+        acquiring = pool.submit(side.expect, Exception, coordinator.acquire, "row", timeout=TIMEOUT)
+        wait_until(lambda: acquiring.done() or locks.sql(WAITING_FOR_A_ROW[locks.driver.database]))
+        side.call(coordinator.close)
+        acquiring.result()
+    wait_until(lambda: locks.proxy.connections == others)
 
 
 @through("aiosqlite", of=("sqlite", "aiosqlite"))
