@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 from examples.drawing.events import Event, Recorder
 from examples.stage.process import PATIENCE, DemoError, WorkerProcess
 from examples.stage.screen import Screen
-from fencing import FencedLock
+from fencing import CoordinatorUnavailable, FencedLock
 from fencing.kernel.guard import Guard
 
 
@@ -95,8 +95,25 @@ class Director(ABC):
 
     def _freeze(self, name: str) -> Event:
         worker = self._workers[name]
+        deadline = time.monotonic() + PATIENCE
         worker.freeze()
+        while not self._serves_others():
+            if time.monotonic() > deadline:
+                raise DemoError("the lock service does not answer")
+            worker.thaw()
+            time.sleep(0.02)
+            worker.freeze()
         return self._recorder.open(name, "paused", "PAUSED (SIGSTOP)", pid=worker.pid)
+
+    def _serves_others(self) -> bool:
+        """Whether the coordinator grants another lock: a process that is frozen in the middle of a renewal may keep the
+        write lock of a file of SQLite, and then there is nobody who could be granted anything.
+        """
+        try:
+            with FencedLock(self._redis, f"{self._resource}:another", ttl=self._ttl).hold(timeout=0.3):
+                return True
+        except CoordinatorUnavailable:
+            return False
 
     def _thaw(self, name: str, pause: Event) -> None:
         self._recorder.close(pause, "resumes (SIGCONT)")

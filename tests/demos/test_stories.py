@@ -10,18 +10,23 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
 import pytest
 
 from examples.__main__ import find_demos, play
-from examples.drawing.events import Event
+from examples.drawing.events import Event, Recorder
 from examples.drawing.index import Entry, index
 from examples.servers import MissingTool, PostgresServer, RedisServer, S3Server, find_faketime
+from examples.stage import director
 from examples.stage.coordinators import CHOICES
 from examples.stage.director import Act
+from examples.stage.process import WorkerProcess
 from examples.stage.run import Demo, run
+from examples.stage.screen import Screen
 from examples.stage.tale import Result, Tale, perform
+from storage_guards import MemoryGuard
 from tests.support.browser import browser, render, require_browser
 from tests.support.demos import ROOT, run_demo
 from tests.support.fixtures import missing
@@ -166,6 +171,32 @@ def test_on_another_coordinator(
     played = run_demo(module, tmp_path, "--ttl", "0.8", "--coordinator", coordinator, "--seed", "7", *only)
     assert played.status == 0, played.output
     assert played.environment.processes() == []
+
+
+class OnlyPauses(director.Director):
+    STORAGE = "row"
+
+    def play(self, act: Act) -> None:
+        raise NotImplementedError
+
+    def _record(self, name: str, report: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+def test_a_worker_is_not_paused_while_it_keeps_the_locks_of_all(tmp_path: Path) -> None:
+    """A file of SQLite has one writer: paused in the middle of a renewal, it would keep the lock from everybody."""
+    with ExitStack() as stack:
+        address = CHOICES["sqlite"].start(stack)
+        worker = WorkerProcess("A", "tests.support.busy_worker", urlsplit(address).path)
+        stack.callback(worker.close)
+        coordinator = stack.enter_context(CHOICES["sqlite"].open(address))
+        play = OnlyPauses({"A": worker}, coordinator, MemoryGuard(), Recorder(), Screen(), ttl=0.8, prefix="")
+        play._begin(story("hot_standby").ACTS[0], "paused")
+        for _ in range(8):
+            assert worker.report()["kind"] == "writes"
+            pause = play._freeze("A")
+            coordinator.acquire("another", timeout=5).release()
+            play._thaw("A", pause)
 
 
 def test_each_story_has_its_target_and_its_line_in_the_readme() -> None:

@@ -40,6 +40,11 @@ def idle_transactions(way: Way) -> list[Any]:
 
 
 def end_idle_transactions(way: Way) -> None:
+    """End all that there are, once there is one: InnoDB's table of transactions may be a tenth of a second old.
+
+    https://dev.mysql.com/doc/refman/8.4/en/innodb-information-schema-internal-data.html
+    """
+    wait_until(lambda: idle_transactions(way))
     for session in idle_transactions(way):
         way.sql(_END[way.database], session=session)
 

@@ -66,7 +66,8 @@ def is_piece(number: int) -> Callable[[bytes], bool]:
 def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDatabase) -> None:
     """The server is silent after one of its requests, of which there are several: login, version, isolation level.
 
-    What is left to the garbage collector warns, and a warning fails the test.
+    What is left to the garbage collector warns, and a warning fails the test. Each attempt has a lock of its own: what
+    took one without an answer is given back later, by a coordinator whose server is silent.
     """
     side = locks.side
     for silent_after in range(MOST_PIECES):
@@ -76,7 +77,7 @@ def test_an_opening_that_ends_in_the_middle_leaves_nothing_behind(locks: LockDat
         else:
             locks.proxy.hold_reply_when(is_piece(silent_after))
         try:
-            lease = side.call(coordinator.acquire, "opened", timeout=0.2)
+            lease = side.call(coordinator.acquire, f"opened:{silent_after}", timeout=0.2)
         except CoordinatorUnavailable:
             lease = None
         locks.proxy.restore()
