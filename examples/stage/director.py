@@ -106,9 +106,11 @@ class Director(ABC):
         return self._recorder.open(name, "paused", "PAUSED (SIGSTOP)", pid=worker.pid)
 
     def _serves_others(self) -> bool:
-        """Whether the coordinator grants another lock: a process that is frozen in the middle of a renewal may keep the
-        write lock of a file of SQLite, and then there is nobody who could be granted anything.
+        """Whether others can be granted a lock: a process that is frozen in the middle of a renewal may keep the write
+        lock of a file of SQLite, which everybody needs.
         """
+        if not hasattr(self._redis, "create_tables"):  # its servers answer others, or the act is about those
+            return True
         try:
             with FencedLock(self._redis, f"{self._resource}:another", ttl=self._ttl).hold(timeout=0.3):
                 return True
