@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from fencing.kernel import quirks
+
 LOST_WAKE_SECONDS = 0.05
 """How long a thread waits before it looks again: the thread that should have woken it may have been interrupted."""
 
@@ -47,22 +49,22 @@ class SafeEvent(threading.Event):
 
     def set(self) -> None:
         """Set the flag, and wake all threads that wait for it."""
-        self._flag = True
+        quirks.set_flag(self, True)
         for wake in list(self._wakes):
             wake.set()
 
     def clear(self) -> None:
         """Reset the flag."""
-        self._flag = False
+        quirks.set_flag(self, False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set, at most ``timeout`` seconds. Return whether it is set."""
         wake = Wake()
         try:
             self._wakes.append(wake)
-            if not self._flag:  # read after the line above: a set in between wakes it
+            if not self.is_set():  # read after the line above: a set in between wakes it
                 wake.wait(threading.TIMEOUT_MAX if timeout is None else timeout)
-            return self._flag
+            return self.is_set()
         finally:
             try:
                 self._wakes.remove(wake)
@@ -110,7 +112,7 @@ class DaemonThread(threading.Thread):
 
     def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
         super().__init__(target=target, name=name, args=args, daemon=True)
-        self._started = SafeEvent()  # start() waits for it. Without the attribute, an interrupted start may hang
+        quirks.wait_for_start_with(self, SafeEvent())
 
     def start(self) -> None:
         """Start the thread.
@@ -120,12 +122,4 @@ class DaemonThread(threading.Thread):
         """
         if sys.is_finalizing():
             raise RuntimeError("can't create new thread at interpreter shutdown")
-        interruption: BaseException | None = None
-        try:
-            super().start()
-        except KeyError as error:  # start() was interrupted, and its clean-up failed, because the thread runs already
-            interruption = error.__context__
-            if interruption is None:
-                raise
-        if interruption is not None:
-            raise interruption
+        quirks.start(self)
