@@ -19,6 +19,7 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely, run, run_async
 from fencing.kernel.waking import DaemonThread, Wake
+from fencing.kernel.workers import PerLoop
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.causes import why_expired
@@ -295,19 +296,13 @@ class AsyncRenewal(_Renewal):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._loops: dict[asyncio.AbstractEventLoop, _LoopCalendar] = {}
+        self._of_loops: PerLoop[_LoopCalendar] = PerLoop(lambda _: _LoopCalendar())
 
     def _calendar(self) -> _LoopCalendar:
-        loop = asyncio.get_running_loop()
-        calendar = self._loops.get(loop)
-        if calendar is None:
-            for closed in [loop for loop in list(self._loops) if loop.is_closed()]:
-                self._loops.pop(closed, None)
-            calendar = self._loops[loop] = _LoopCalendar()
-        return calendar
+        return self._of_loops[asyncio.get_running_loop()]
 
     def _calendars(self) -> Iterable[_Calendar]:
-        return list(self._loops.values())
+        return list(self._of_loops.values())
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
