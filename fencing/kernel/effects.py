@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+from fencing.kernel import quirks
 from fencing.kernel.fence import Fence
 from fencing.kernel.guard import AsyncGuard, Guard
 
@@ -129,7 +130,7 @@ def background(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T
     ``asyncio.run`` cancels all tasks once. A task that begins after that, because a block ends, is left behind.
     """
     task = loop.create_task(coroutine, name=name)
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio.gather does the same
+    quirks.may_be_left_behind(task)
     return task
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from fencing.kernel import quirks
+
 logger = logging.getLogger("fencing")
 
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
@@ -60,14 +62,12 @@ def after_fork(remake: Remake) -> None:
 
 def current_owner() -> tuple[int, object]:
     """Return the id of this thread, and the asyncio task that runs in it; None where there is none."""
-    return threading.get_ident(), _current_task()
-
-
-def _current_task() -> object:
+    loop = quirks.running_loop_getter()()
+    if loop is None:
+        return threading.get_ident(), None
     import asyncio  # here, so that a program that only uses threads does not load it
 
-    loop = asyncio._get_running_loop()  # the documented function raises where there is none
-    return None if loop is None else asyncio.current_task(loop)
+    return threading.get_ident(), asyncio.current_task(loop)
 
 
 def _in_child() -> None:

@@ -7,11 +7,11 @@ takes its lock in Python code: an exception there leaves the lock taken for ever
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+
+from fencing.kernel import quirks
 
 LOST_WAKE_SECONDS = 0.05
 """How long a thread waits before it looks again: the thread that should have woken it may have been interrupted."""
@@ -33,6 +33,10 @@ class Wake:
         except RuntimeError:
             pass  # it was set already
 
+    def is_set(self) -> bool:
+        """Return whether it is set, and no thread has waited since."""
+        return not self._lock.locked()
+
     def wait(self, seconds: float) -> None:
         """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
         self._lock.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
@@ -47,22 +51,22 @@ class SafeEvent(threading.Event):
 
     def set(self) -> None:
         """Set the flag, and wake all threads that wait for it."""
-        self._flag = True
+        quirks.set_flag(self, True)
         for wake in list(self._wakes):
             wake.set()
 
     def clear(self) -> None:
         """Reset the flag."""
-        self._flag = False
+        quirks.set_flag(self, False)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the flag is set, at most ``timeout`` seconds. Return whether it is set."""
         wake = Wake()
         try:
             self._wakes.append(wake)
-            if not self._flag:  # read after the line above: a set in between wakes it
+            if not self.is_set():  # read after the line above: a set in between wakes it
                 wake.wait(threading.TIMEOUT_MAX if timeout is None else timeout)
-            return self._flag
+            return self.is_set()
         finally:
             try:
                 self._wakes.remove(wake)
@@ -103,29 +107,3 @@ class Turns:
         """Wake the thread whose turn it is now."""
         for turn in list(self.queue)[:1]:
             turn.set()
-
-
-class DaemonThread(threading.Thread):
-    """A daemon thread whose start can be interrupted: the thread then runs, or it does not, but it never hangs."""
-
-    def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
-        super().__init__(target=target, name=name, args=args, daemon=True)
-        self._started = SafeEvent()  # start() waits for it. Without the attribute, an interrupted start may hang
-
-    def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself.
-        """
-        if sys.is_finalizing():
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-        interruption: BaseException | None = None
-        try:
-            super().start()
-        except KeyError as error:  # start() was interrupted, and its clean-up failed, because the thread runs already
-            interruption = error.__context__
-            if interruption is None:
-                raise
-        if interruption is not None:
-            raise interruption

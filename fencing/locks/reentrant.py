@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import fields
 from threading import get_ident
 from typing import Any, ClassVar, Literal, Protocol
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.settings import Settings, check_timeout
 
@@ -27,7 +26,7 @@ Notes = tuple["weakref.ref[Block]", ...]
 blocks: ContextVar[Notes] = ContextVar("fencing_blocks", default=())
 """The blocks of this context, the latest first. Those that have ended, or are collected, stay until the next begins."""
 
-_running_loop: Callable[[], asyncio.AbstractEventLoop | None] = asyncio._get_running_loop  # the other one raises
+_running_loop = quirks.running_loop_getter()
 
 
 class HeldLock(Protocol):

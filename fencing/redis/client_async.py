@@ -13,9 +13,9 @@ from typing import Any
 import redis
 import redis.asyncio
 
-from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.workers import PerLoop
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
 from fencing.redis.connection_factory import (
@@ -37,17 +37,13 @@ class AsyncConnections:
         self.address, self.location = self._factory.address, self._factory.location
         self.closed = False
         self._user_timeout = self._factory.limit_seconds(math.inf)
-        self._loops: dict[asyncio.AbstractEventLoop, LoopConnection] = {}
-        self._lone: dict[asyncio.AbstractEventLoop, LoneConnections] = {}
-        process.after_fork(self._reset)
+        make = partial(LoopConnection, self._factory)
+        self._loops = PerLoop(make, stop=LoopConnection.stop)
+        self._lone = PerLoop(lambda loop: LoneConnections(partial(make, loop)), stop=LoneConnections.stop)
 
     def when_moved(self, callback: Callable[[Address], None]) -> None:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
         self._factory.on_move = weakref.WeakMethod(callback)
-
-    def _reset(self) -> None:
-        self._loops = {}
-        self._lone = {}
 
     async def perform(self, call: Call, connection: LoopConnection | None = None) -> Any:
         """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
@@ -95,10 +91,7 @@ class AsyncConnections:
             NotAcquired: fewer replicas have the grant.
         """
         loop, started = asyncio.get_running_loop(), time.monotonic()
-        lone = self._lone.get(loop)
-        if lone is None:
-            lone = self._lone[loop] = LoneConnections(partial(LoopConnection, self._factory, loop))
-        async with lone.borrowed(call.timeout) as connection:
+        async with self._lone[loop].borrowed(call.timeout) as connection:
             online = online_replicas(await self.perform(count_call(call.timeout), connection))
             if online < replicas:
                 raise unreplicated(call, online, time.monotonic() - started)
@@ -142,32 +135,18 @@ class AsyncConnections:
                     future.exception()  # marked as retrieved: this task may have been cancelled
 
     def _new_connection(self, call: Call, loop: asyncio.AbstractEventLoop) -> LoopConnection:
-        connection = LoopConnection(self._factory, loop)
         if not self.closed:
-            self._forget_closed_loops()
-            self._loops[loop] = connection
-        elif call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
+            return self._loops[loop]
+        if call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
             raise RuntimeError("this coordinator was closed; make a new one")
-        return connection
-
-    def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
-            self._loops.pop(loop, None)  # the socket is closed when the connection is collected
-        for loop in [loop for loop in list(self._lone) if loop.is_closed()]:
-            self._lone.pop(loop, None)
+        return LoopConnection(self._factory, loop)
 
     async def close(self) -> None:
         """Close the connection of the running loop. Later calls raise RuntimeError, except releases."""
         self.closed = True
-        self._forget_closed_loops()
-        connection = self._loops.pop(asyncio.get_running_loop(), None)
+        connection = self._loops.remove(asyncio.get_running_loop())
         if connection is not None:
             await connection.close()
-        lone = self._lone.pop(asyncio.get_running_loop(), None)
+        lone = self._lone.remove(asyncio.get_running_loop())
         if lone is not None:
             await lone.close()
-
-    def __del__(self) -> None:
-        for loop, connection in (*vars(self).get("_loops", {}).items(), *vars(self).get("_lone", {}).items()):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(connection.stop)

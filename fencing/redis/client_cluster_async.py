@@ -6,13 +6,12 @@ import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from redis.exceptions import AskError, RedisError
 
-from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.workers import PerLoop
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client_async import AsyncConnections
@@ -44,11 +43,7 @@ class AsyncClusterConnections:
         self.topology = Topology(known, quirks.remap_of(client), self.address)
         self.closed = False
         self._nodes: dict[Address, AsyncConnections] = {}
-        self._reset()
-        process.after_fork(self._reset)
-
-    def _reset(self) -> None:
-        self._asking: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+        self._asking: PerLoop[asyncio.Lock] = PerLoop(lambda _: asyncio.Lock())
 
     def node(self, address: Address) -> AsyncConnections:
         """Return the connections to a node."""
@@ -164,7 +159,7 @@ class AsyncClusterConnections:
     async def _refresh(self, slot: int, seconds: float) -> None:
         """Ask for the topology, unless that was done a moment ago, or another task does it just now."""
         topology = self.topology
-        asking = self._asking.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+        asking = self._asking[asyncio.get_running_loop()]
         if topology.owners[slot] is not None and (asking.locked() or not topology.must_ask):
             return
         deadline = time.monotonic() + seconds

@@ -10,11 +10,11 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import RedisError
 
-from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
+from fencing.kernel.workers import PerLoop
 from fencing.redis import quirks
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.connection_factory import ConnectionFactory
@@ -60,22 +60,8 @@ class AsyncListener:
     def __init__(
         self, client: redis.asyncio.Redis, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
     ) -> None:
-        self._make = partial(_LoopListener, ConnectionFactory(client), perform, clock)
-        self._loops: dict[asyncio.AbstractEventLoop, _LoopListener] = {}
+        self._loops = PerLoop(partial(_LoopListener, ConnectionFactory(client), perform, clock))
         self._closed = False
-        process.after_fork(self._reset)
-
-    def _reset(self) -> None:
-        self._loops = {}
-
-    def _loop_listener(self) -> _LoopListener:
-        loop = asyncio.get_running_loop()
-        listener = self._loops.get(loop)
-        if listener is None:
-            for ended in [each for each in list(self._loops) if each.is_closed()]:
-                self._loops.pop(ended, None)
-            listener = self._loops[loop] = self._make()
-        return listener
 
     def is_waited_for(self, resource: str) -> bool:
         """Return whether the running loop has waiters for the resource, or had a moment ago. A hint."""
@@ -90,7 +76,7 @@ class AsyncListener:
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        listener = self._loop_listener()
+        listener = self._loops[asyncio.get_running_loop()]
         if isinstance(effect, Enlist):
             if self._closed:
                 raise RuntimeError("this coordinator was closed; make a new one")
@@ -112,7 +98,7 @@ class AsyncListener:
     async def close(self) -> None:
         """Stop listening on the running loop. Waiters ask again, and get the error that the coordinator is closed."""
         self._closed = True
-        listener = self._loops.pop(asyncio.get_running_loop(), None)
+        listener = self._loops.remove(asyncio.get_running_loop())
         if listener is not None:
             await listener.close()
 
@@ -121,7 +107,11 @@ class _LoopListener:
     """The listener of one event loop. Only that loop uses it."""
 
     def __init__(
-        self, factory: ConnectionFactory, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
+        self,
+        factory: ConnectionFactory,
+        perform: Callable[[Call], Awaitable[Any]],
+        clock: Callable[[], float],
+        loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.connection: Any = None
         self.waiters = Waiters(clock, self._call_at)
@@ -130,7 +120,7 @@ class _LoopListener:
         self._clock = clock
         self._connecting = asyncio.Lock()
         self._heartbeat = Heartbeat()
-        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._loop = loop
         self._listening: asyncio.Task[None] | None = None
         self._declining: set[asyncio.Task[None]] = set()
 

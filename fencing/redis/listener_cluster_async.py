@@ -9,11 +9,11 @@ from typing import Any
 
 from redis.exceptions import AskError, RedisError
 
-from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
+from fencing.kernel.workers import PerLoop
 from fencing.redis import quirks
 from fencing.redis.calls import decline_call
 from fencing.redis.client_cluster_async import AsyncClusterConnections
@@ -30,22 +30,8 @@ class AsyncClusterListener:
     """The listener for asyncio: each event loop has a connection and a task for each node whose slots it waits for."""
 
     def __init__(self, cluster: AsyncClusterConnections, clock: Callable[[], float]) -> None:
-        self._make = partial(_LoopListener, cluster, clock)
-        self._loops: dict[asyncio.AbstractEventLoop, _LoopListener] = {}
+        self._loops = PerLoop(partial(_LoopListener, cluster, clock))
         self._closed = False
-        process.after_fork(self._reset)
-
-    def _reset(self) -> None:
-        self._loops = {}
-
-    def _loop_listener(self) -> _LoopListener:
-        loop = asyncio.get_running_loop()
-        listener = self._loops.get(loop)
-        if listener is None:
-            for ended in [each for each in list(self._loops) if each.is_closed()]:
-                self._loops.pop(ended, None)
-            listener = self._loops[loop] = self._make()
-        return listener
 
     def is_waited_for(self, resource: str) -> bool:
         """Return whether the running loop has waiters for the resource, or had a moment ago. A hint."""
@@ -61,7 +47,7 @@ class AsyncClusterListener:
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        listener = self._loop_listener()
+        listener = self._loops[asyncio.get_running_loop()]
         if isinstance(effect, Enlist):
             if self._closed:
                 raise RuntimeError("this coordinator was closed; make a new one")
@@ -81,7 +67,7 @@ class AsyncClusterListener:
     async def close(self) -> None:
         """Stop listening on the running loop. Waiters ask again, and get the error that the coordinator is closed."""
         self._closed = True
-        listener = self._loops.pop(asyncio.get_running_loop(), None)
+        listener = self._loops.remove(asyncio.get_running_loop())
         if listener is not None:
             await listener.close()
 
@@ -102,13 +88,15 @@ def _set(future: asyncio.Future[None]) -> None:
 class _LoopListener:
     """The listener of one event loop. Only that loop uses it."""
 
-    def __init__(self, cluster: AsyncClusterConnections, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: AsyncClusterConnections, clock: Callable[[], float], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.subscriptions = Subscriptions(partial(Waiters, clock, self._call_at))
         self._cluster = cluster
         self._clock = clock
         self._nodes: dict[Address, _Node] = {}
         self._connecting: dict[Address, asyncio.Lock] = {}
-        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._loop = loop
         self._declining: set[asyncio.Task[None]] = set()
 
     async def enlist(self, effect: Enlist) -> Waiter:

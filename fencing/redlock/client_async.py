@@ -6,14 +6,15 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoScriptError, RedisError
 
-from fencing.kernel import process
 from fencing.kernel.effects import background
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.workers import PerLoop
 from fencing.redis.calls import Call
 from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
@@ -181,6 +182,15 @@ class _Collector:
             self.future.set_result(None)
 
 
+def _make_all(nodes: Nodes, loop: asyncio.AbstractEventLoop) -> list[NodeConnection]:
+    return [NodeConnection(nodes, index, loop) for index in range(nodes.count)]
+
+
+def _stop_all(connections: list[NodeConnection]) -> None:
+    for connection in connections:
+        connection.stop()
+
+
 class AsyncFanoutConnections:
     """The connections of a Redlock coordinator for asyncio. A forked child opens its own."""
 
@@ -188,11 +198,7 @@ class AsyncFanoutConnections:
         self._nodes = nodes
         self.address = nodes.address
         self.closed = False
-        self._loops: dict[asyncio.AbstractEventLoop, list[NodeConnection]] = {}
-        process.after_fork(self._reset)
-
-    def _reset(self) -> None:
-        self._loops = {}
+        self._loops = PerLoop(partial(_make_all, nodes), stop=_stop_all)
 
     async def perform(self, fanout: Fanout) -> list[Any]:
         """Send the call to nodes, and return their replies. If the task is cancelled, releases are sent behind it.
@@ -258,27 +264,15 @@ class AsyncFanoutConnections:
     def _connections(self, fanout: Fanout, loop: asyncio.AbstractEventLoop) -> list[NodeConnection]:
         found = self._loops.get(loop)
         if found is None or self.closed:
-            found = [NodeConnection(self._nodes, index, loop) for index in range(self._nodes.count)]
             if not self.closed:
-                self._forget_closed_loops()
-                self._loops[loop] = found
-            elif fanout.script is not RELEASE:  # a block may end after the closing; it gets connections of its own
+                return self._loops[loop]
+            if fanout.script is not RELEASE:  # a block may end after the closing; it gets connections of its own
                 raise RuntimeError("this coordinator was closed; make a new one")
+            return _make_all(self._nodes, loop)
         return found
-
-    def _forget_closed_loops(self) -> None:
-        for loop in [loop for loop in list(self._loops) if loop.is_closed()]:
-            self._loops.pop(loop, None)  # the sockets are closed when the connections are collected
 
     async def close(self) -> None:
         """Close the connections of the running loop. Later calls raise RuntimeError, except releases."""
         self.closed = True
-        self._forget_closed_loops()
-        for connection in self._loops.pop(asyncio.get_running_loop(), ()):
+        for connection in self._loops.remove(asyncio.get_running_loop()) or ():
             await connection.close()
-
-    def __del__(self) -> None:
-        for loop, connections in vars(self).get("_loops", {}).items():
-            if not loop.is_closed():
-                for connection in connections:
-                    loop.call_soon_threadsafe(connection.stop)

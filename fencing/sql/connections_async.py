@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ from sqlalchemy.util import greenlet_spawn
 from fencing.kernel import process
 from fencing.kernel.effects import finish
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.workers import PerLoop
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request
@@ -42,16 +42,8 @@ class AsyncConnections:
     def __init__(self, engine: OwnEngine) -> None:
         self._engine = engine
         self.closed = False
-        self._inherited: list[Any] = []  # of the parent process: to collect them might end its sessions
-        self._reset()
-        process.after_fork(self._reset_in_child)
-
-    def _reset(self) -> None:
-        self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = weakref.WeakKeyDictionary()
-
-    def _reset_in_child(self) -> None:
-        self._inherited.append(list(self._of_loops.values()))
-        self._reset()
+        # To collect those of a parent process might end its sessions.
+        self._of_loops = PerLoop(lambda _: _OfLoop(), keeps_inherited=True)
 
     async def perform(self, request: Request) -> Any:
         """Perform a request, and return its reply. A cancellation is delivered after the reply.
@@ -66,7 +58,7 @@ class AsyncConnections:
         return await finish(self._perform(request))
 
     async def _perform(self, request: Request) -> Any:
-        mine = self._of_loop()
+        mine = self._of_loops[asyncio.get_running_loop()]
         until = process.now() + request.timeout
         try:
             await asyncio.wait_for(mine.slots.acquire(), request.timeout)
@@ -108,20 +100,13 @@ class AsyncConnections:
                     connection.hang_up()
                     await self._close(connection)
 
-    def _of_loop(self) -> _OfLoop:
-        loop = asyncio.get_running_loop()
-        found = self._of_loops.get(loop)
-        if found is None:
-            found = self._of_loops[loop] = _OfLoop()
-        return found
-
     async def _close(self, connection: OwnConnection) -> None:
         await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
 
     async def close(self) -> None:
         """Close the running loop's connections. Later requests raise RuntimeError, except releases."""
         self.closed = True
-        mine = self._of_loop()
+        mine = self._of_loops[asyncio.get_running_loop()]
         while mine.free:
             await self._close(mine.free.pop()[0])
 

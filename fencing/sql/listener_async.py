@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.kernel import process
+from fencing.kernel.workers import PerLoop
 from fencing.sql.listener import TICK_SECONDS
 from fencing.sql.notifications import Subscription, Undelivered, keep_alive, new_probe
 from fencing.sql.own_engine import OwnConnection, OwnEngine
@@ -48,25 +48,17 @@ class AsyncListener:
     """
 
     def __init__(self, engine: OwnEngine, send: Callable[[Request], Awaitable[Any]]) -> None:
-        self._engine, self._send = engine, send
-        self._inherited: list[Any] = []  # of the parent process: to collect them might end its sessions
-        self._reset()
-        process.after_fork(self._reset_in_child)
-
-    def _reset(self) -> None:
-        self._of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _OfLoop] = weakref.WeakKeyDictionary()
-
-    def _reset_in_child(self) -> None:
-        self._inherited.append(list(self._of_loops.values()))
-        self._reset()
+        self._engine = engine
+        # To collect those of a parent process might end its sessions.
+        self._of_loops = PerLoop(lambda _: _OfLoop(engine, send), keeps_inherited=True)
 
     def is_waited_for(self, resource: str) -> bool:
         """Return whether a waiter for the resource asks as one at once. A hint."""
-        return not self._engine.locks.notifies or resource in self._of_loop().waiters
+        return not self._engine.locks.notifies or resource in self._of_loops[asyncio.get_running_loop()].waiters
 
     async def perform(self, effect: Enlist | Wait | Leave) -> Waiter | None:
         """Add a waiter, wait until it must ask again, or remove it."""
-        mine = self._of_loop()
+        mine = self._of_loops[asyncio.get_running_loop()]
         if isinstance(effect, Enlist):
             return mine.enlist(effect)
         if isinstance(effect, Leave):
@@ -79,14 +71,7 @@ class AsyncListener:
 
     async def close(self) -> None:
         """Stop listening in the running loop. Waiters ask again, and get the error that the coordinator is closed."""
-        await self._of_loop().close()
-
-    def _of_loop(self) -> _OfLoop:
-        loop = asyncio.get_running_loop()
-        found = self._of_loops.get(loop)
-        if found is None:
-            found = self._of_loops[loop] = _OfLoop(self._engine, self._send)
-        return found
+        await self._of_loops[asyncio.get_running_loop()].close()
 
 
 class _OfLoop:

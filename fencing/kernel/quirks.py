@@ -1,0 +1,69 @@
+"""Uses of Python beyond its documentation: private attributes, and undocumented behaviour.
+
+Each use is one function, which says what happens if the attribute is absent. A test checks each one on the Python that
+runs it. It fails if that version is newer than the newest one in ``SEEN``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+SEEN = ("3.11", "3.14")
+"""The oldest and the newest version of CPython in which all of these were checked."""
+
+
+def set_flag(event: threading.Event, value: bool) -> None:
+    """Set what ``event.is_set()`` returns, without the event's lock, and without waking a thread.
+
+    It is ``_flag``. There is no fallback.
+    """
+    event._flag = value  # type: ignore[attr-defined]
+
+
+def wait_for_start_with(thread: threading.Thread, event: threading.Event) -> None:
+    """Have ``thread.start()`` wait with this event until the thread runs.
+
+    It is ``_started``. Without it, ``start()`` waits with an event that an interrupted wait may leave locked, so the
+    thread may hang as it begins.
+    """
+    thread._started = event  # type: ignore[attr-defined]
+
+
+def start(thread: threading.Thread) -> None:
+    """Start the thread, and raise the exception that interrupts this, if there is one. The thread may run all the same.
+
+    An interrupted ``start()`` takes the thread out of ``_limbo``. If the thread has done so itself, that is a KeyError
+    in place of the interruption, which is its context. Where it is none, the KeyError is raised.
+    """
+    interruption: BaseException | None = None
+    try:
+        threading.Thread.start(thread)
+    except KeyError as error:
+        interruption = error.__context__
+        if interruption is None:
+            raise
+    if interruption is not None:
+        raise interruption
+
+
+def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
+    """Return the function that returns this thread's running event loop, or None. The documented one raises then.
+
+    It is ``asyncio._get_running_loop``. There is no fallback.
+    """
+    import asyncio  # here, so that a program that only uses threads does not load it
+
+    return asyncio._get_running_loop
+
+
+def may_be_left_behind(task: asyncio.Task[Any]) -> None:
+    """Have nothing logged if the task is pending when it is collected, because its loop was closed.
+
+    It is ``_log_destroy_pending``, which ``asyncio.gather`` sets as well. Without it, the loop logs an error.
+    """
+    task._log_destroy_pending = False  # type: ignore[attr-defined]

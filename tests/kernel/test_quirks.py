@@ -1,0 +1,140 @@
+"""What the library uses of Python beyond its documentation, checked with the Python that runs this."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import platform
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencing.kernel import quirks
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_the_version_of_python_is_known() -> None:
+    """For a newer version: read what it does in these places, run these tests, then add it to `SEEN`."""
+    assert platform.python_implementation() == "CPython"
+    assert release(quirks.SEEN[0]) <= sys.version_info[:2] <= release(quirks.SEEN[-1])
+
+
+def test_each_quirk_has_a_test() -> None:
+    found = inspect.getmembers(quirks, inspect.isfunction)
+    assert found
+    for name, _ in found:
+        assert f"quirks.{name}(" in Path(__file__).read_text("utf-8"), name
+
+
+def test_only_these_private_attributes_of_the_standard_library_are_used() -> None:
+    """The names that are looked for are those of earlier uses; others are found by reviewers."""
+    private = ("._flag", "._started", "._log_destroy_pending", "asyncio._", "threading._")
+    root = Path(__file__).resolve().parents[2]
+    for package in ("fencing", "storage_guards"):
+        for file in (root / package).rglob("*.py"):
+            if file.samefile(quirks.__file__):
+                continue
+            text = file.read_text("utf-8")
+            assert not [name for name in private if name in text], file
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_the_flag_of_an_event_can_be_set_while_another_thread_has_its_lock(value: bool) -> None:
+    event: Any = threading.Event()
+    if not value:
+        event.set()
+    with event._cond:
+        quirks.set_flag(event, value)
+        assert event.is_set() is value
+    assert event.wait(0) is value
+
+
+def test_a_start_waits_with_the_given_event() -> None:
+    calls = []
+
+    class Watched(threading.Event):
+        def set(self) -> None:
+            calls.append("set")
+            super().set()
+
+        def wait(self, timeout: float | None = None) -> bool:
+            calls.append("wait")
+            return super().wait(timeout)
+
+    thread = threading.Thread(target=int)
+    quirks.wait_for_start_with(thread, Watched())
+    thread.start()
+    thread.join()
+    assert sorted(calls) == ["set", "wait"]
+
+
+class Signal(Exception):
+    """Of a signal handler."""
+
+
+def interrupt_once_begun(monkeypatch: pytest.MonkeyPatch, began: threading.Event) -> None:
+    name = next(each for each in ("_start_joinable_thread", "_start_new_thread") if hasattr(threading, each))
+    really: Any = getattr(threading, name)
+
+    def start(*args: Any, **options: Any) -> None:
+        really(*args, **options)
+        began.wait(10)
+        raise Signal
+
+    monkeypatch.setattr(threading, name, start)
+
+
+def test_an_interrupted_start_fails_with_a_key_error_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
+    interrupt_once_begun(monkeypatch, began)
+    with pytest.raises(KeyError) as raised:
+        threading.Thread(target=began.set).start()
+    assert isinstance(raised.value.__context__, Signal)
+    assert began.is_set()
+
+
+def test_what_interrupts_a_start_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    began = threading.Event()
+    interrupt_once_begun(monkeypatch, began)
+    with pytest.raises(Signal):
+        quirks.start(threading.Thread(target=began.set))
+    assert began.is_set()
+
+
+def test_the_running_loop_is_found_and_none_is_no_error() -> None:
+    running_loop = quirks.running_loop_getter()
+    assert running_loop() is None
+
+    async def find() -> bool:
+        return running_loop() is asyncio.get_running_loop()
+
+    assert asyncio.run(find())
+
+
+def test_a_program_that_only_uses_threads_does_not_load_asyncio() -> None:
+    code = "import sys, fencing.kernel.process, fencing.kernel.waking; sys.exit('asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_a_task_that_may_be_left_behind_is_not_logged(allowed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async def sleep() -> None:
+        await asyncio.sleep(60)
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(sleep())
+    if allowed:
+        quirks.may_be_left_behind(task)
+    loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    del task
+    gc.collect()
+    assert ("Task was destroyed but it is pending" in caplog.text) is not allowed
