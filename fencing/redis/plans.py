@@ -26,8 +26,8 @@ from fencing.redis.calls import (
     release_call,
     release_keys,
 )
+from fencing.redis.cluster.plans import by_slot, plan_calls, plan_release_all
 from fencing.redis.keys import Keys, holder_pattern, keys_of
-from fencing.redis.plans_cluster import by_slot, plan_calls, plan_release_all
 from fencing.redis.resp import bulk, bulks, size_of
 from fencing.redis.scripts import FORCE_RELEASE, FORCED_BY, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter

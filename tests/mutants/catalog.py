@@ -989,7 +989,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Redis Cluster
     Mutant(
         "a-slot-that-has-moved-wakes-nobody",
-        "fencing/redis/subscriptions.py",
+        "fencing/redis/cluster/subscriptions.py",
         """            node.subscriptions.discard(found)
             found.waiters.wake_all()""",
         "            node.subscriptions.discard(found)",
@@ -997,35 +997,35 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "asking-is-not-sent",
-        "fencing/redis/topology.py",
+        "fencing/redis/cluster/topology.py",
         "return self.redirect(error, node), type(error) is AskError",
         "return self.redirect(error, node), False",
         ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
     ),
     Mutant(
         "a-redirection-is-forgotten",
-        "fencing/redis/topology.py",
+        "fencing/redis/cluster/topology.py",
         "            self.owners[error.slot_id] = node",
         "            pass",
         ("tests/redis/test_topology.py::test_moved_is_followed_and_kept",),
     ),
     Mutant(
         "a-node-that-failed-is-not-suspected",
-        "fencing/redis/topology.py",
+        "fencing/redis/cluster/topology.py",
         "        self._suspects[node] = time.monotonic()\n        self.is_stale = True",
         "        pass",
         ("tests/redis/test_topology.py::test_a_node_that_fails_is_suspect",),
     ),
     Mutant(
         "leases-of-several-slots-are-renewed-in-one-call",
-        "fencing/redis/plans_cluster.py",
+        "fencing/redis/cluster/plans.py",
         "found = groups.setdefault(slot, [[]])",
         "found = groups.setdefault(0, [[]])",
         ("tests/redis/test_cluster.py::test_several_locks_lie_in_several_slots",),
     ),
     Mutant(
         "a-cluster-without-a-script-is-never-told-it",
-        "fencing/redis/client_cluster.py",
+        "fencing/redis/cluster/client.py",
         "self._alone(calls[i], deadline) if knows_scripts else result",
         "result",
         ("tests/redis/test_cluster.py::test_several_locks_lie_in_several_slots",),
@@ -1046,7 +1046,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-subscription-at-another-node-waits-for-a-tick",
-        "fencing/redis/listener_cluster.py",
+        "fencing/redis/cluster/listener.py",
         "                for node in registered:\n                    if node.outgoing:",
         "                for node in []:\n                    if node.outgoing:",
         ("tests/redis/test_cluster.py::test_a_subscription_at_another_node_is_sent_at_once",),

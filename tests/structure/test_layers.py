@@ -40,13 +40,13 @@ REDIS_CLIENT = (
 )
 SHARED = tuple(f"storage_guards.{name}" for name in ("bounds", "continuity", "nesting", "sending"))  # by all guards
 REDIS_CONNECTIONS = tuple(
-    f"fencing.redis.{name}" for name in ("client", "client_async", "client_cluster", "client_cluster_async")
+    f"fencing.redis.{name}" for name in ("client", "client_async", "cluster.client", "cluster.client_async")
 )
 REDIS_THREADS = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.client")
 REDIS_ASYNCIO = (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.client_async")
 REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.timer")
 CLUSTER_LISTENER = tuple(
-    f"fencing.redis.{name}" for name in ("topology", "client_cluster", "subscriptions", "listener")
+    f"fencing.redis.{name}" for name in ("cluster.topology", "cluster.client", "cluster.subscriptions", "listener")
 )
 REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
@@ -79,23 +79,26 @@ ROOMS = {
     "fencing.redis.listener_async": Room(
         (*REDIS_LISTENER, "fencing.redis.reply_protocol", "fencing.redis.listener"), ("redis",)
     ),
-    "fencing.redis.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
-    "fencing.redis.client_cluster": Room((*REDIS_THREADS, "fencing.redis.topology"), ("redis",)),
-    "fencing.redis.client_cluster_async": Room((*REDIS_ASYNCIO, "fencing.redis.topology"), ("redis",)),
-    "fencing.redis.subscriptions": Room((*REDIS_CLIENT, "fencing.redis.topology", "fencing.redis.waiters"), ("redis",)),
-    "fencing.redis.listener_cluster": Room((*REDIS_LISTENER, *CLUSTER_LISTENER), ("redis",)),
-    "fencing.redis.listener_cluster_async": Room(
+    "fencing.redis.cluster": Room(),
+    "fencing.redis.cluster.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
+    "fencing.redis.cluster.client": Room((*REDIS_THREADS, "fencing.redis.cluster.topology"), ("redis",)),
+    "fencing.redis.cluster.client_async": Room((*REDIS_ASYNCIO, "fencing.redis.cluster.topology"), ("redis",)),
+    "fencing.redis.cluster.subscriptions": Room(
+        (*REDIS_CLIENT, "fencing.redis.cluster.topology", "fencing.redis.waiters"), ("redis",)
+    ),
+    "fencing.redis.cluster.listener": Room((*REDIS_LISTENER, *CLUSTER_LISTENER), ("redis",)),
+    "fencing.redis.cluster.listener_async": Room(
         (
             *REDIS_LISTENER,
             *CLUSTER_LISTENER,
-            "fencing.redis.client_cluster_async",
+            "fencing.redis.cluster.client_async",
             "fencing.redis.reply_protocol",
             "fencing.redis.listener_async",
         ),
         ("redis",),
     ),
-    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters", "fencing.redis.plans_cluster")),
-    "fencing.redis.plans_cluster": Room((KERNEL, LOCKS, *REDIS_CALLS)),
+    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters", "fencing.redis.cluster.plans")),
+    "fencing.redis.cluster.plans": Room((KERNEL, LOCKS, *REDIS_CALLS)),
     "fencing.redlock": Room((*BACKEND, *REDIS_CLIENT), ("redis",)),
     "fencing.redlock.scripts": Room(REDIS_CALLS),
     "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),

@@ -16,13 +16,13 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import decline_call
-from fencing.redis.client_cluster_async import AsyncClusterConnections
+from fencing.redis.cluster.client_async import AsyncClusterConnections
+from fencing.redis.cluster.subscriptions import Node, Request, Subscription, Subscriptions
+from fencing.redis.cluster.topology import Address
 from fencing.redis.connection_factory import REPLIED, map_connect_error
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat
 from fencing.redis.listener_async import TaskWaiter
 from fencing.redis.reply_protocol import ReplyProtocol
-from fencing.redis.subscriptions import Node, Request, Subscription, Subscriptions
-from fencing.redis.topology import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 

@@ -22,12 +22,12 @@ from fencing.kernel.waking import LOST_WAKE_SECONDS, DaemonThread, Turns, Wake
 from fencing.locks.timer import timer
 from fencing.redis import quirks
 from fencing.redis.calls import decline_call
-from fencing.redis.client_cluster import ClusterConnections
+from fencing.redis.cluster.client import ClusterConnections
+from fencing.redis.cluster.subscriptions import Node, Request, Subscription, Subscriptions
+from fencing.redis.cluster.topology import Address
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import map_connect_error
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, ThreadWaiter
-from fencing.redis.subscriptions import Node, Request, Subscription, Subscriptions
-from fencing.redis.topology import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 PING = b"*1\r\n$4\r\nPING\r\n"

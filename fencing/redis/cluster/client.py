@@ -17,9 +17,7 @@ from fencing.kernel.waking import Turns, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client import IDLE_SECONDS, Connections
-from fencing.redis.connection import LazyConnection
-from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
-from fencing.redis.topology import (
+from fencing.redis.cluster.topology import (
     QUESTION_SECONDS,
     Address,
     Failure,
@@ -28,6 +26,8 @@ from fencing.redis.topology import (
     explain_question,
     time_left,
 )
+from fencing.redis.connection import LazyConnection
+from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
 
 
 class NodeConnections(Connections):

@@ -16,8 +16,7 @@ from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.connection_factory import ConnectionFactory
-from fencing.redis.topology import (
+from fencing.redis.cluster.topology import (
     QUESTION_SECONDS,
     Address,
     Failure,
@@ -26,6 +25,7 @@ from fencing.redis.topology import (
     explain_question,
     time_left,
 )
+from fencing.redis.connection_factory import ConnectionFactory
 
 CALLS_AT_ONCE = 100
 """How many of several calls are under way at one node. The node's other calls come in between."""
