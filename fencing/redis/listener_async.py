@@ -15,11 +15,10 @@ from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
-from fencing.redis import quirks
+from fencing.redis.asyncio_protocol import receive_replies
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
-from fencing.redis.reply_protocol import ReplyProtocol
 from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
@@ -175,7 +174,7 @@ class _LoopListener:
             self.waiters.wake_all()
 
     async def _listen(self, connection: Any) -> None:
-        reading = self._start_reading(connection)
+        _, reading = receive_replies(connection, self._loop, self._on_reply)
         try:
             while self._heartbeat.must_listen(bool(self.waiters)) and not reading.done():
                 await asyncio.wait([reading], timeout=self._heartbeat.TICK_SECONDS)
@@ -189,22 +188,6 @@ class _LoopListener:
                 reading.cancel()
                 await connection.disconnect(nowait=True)
                 await asyncio.wait([reading])
-
-    def _start_reading(self, connection: Any) -> asyncio.Future[None]:
-        """Handle messages from now on. The result is done when the connection has ended."""
-        transport = quirks.transport_of(connection)
-        if transport is None:
-            return background(self._loop, self._read(connection), "fencing-listener-read")
-        replies = ReplyProtocol(self._loop, self._on_reply)
-        transport.set_protocol(replies)
-        return replies.end
-
-    async def _read(self, connection: Any) -> None:
-        try:
-            while True:
-                self._on_reply(await connection.read_response(disconnect_on_error=False))
-        except (RedisError, OSError):
-            pass
 
     def _on_reply(self, reply: Any) -> None:
         self._heartbeat.received()

@@ -66,18 +66,19 @@ ROOMS = {
     "fencing.redis.quirks": Room((), ("redis",)),
     "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)),
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.connection": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.connection": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
     "fencing.redis.client": Room((*REDIS_CLIENT, "fencing.redis.connection"), ("redis",)),
     "fencing.redis.lone_connections": Room((KERNEL,)),
-    "fencing.redis.reply_protocol": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.reply_protocol"), ("redis",)),
+    "fencing.redis.foreign_connections": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.asyncio_protocol": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
+    "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.asyncio_protocol"), ("redis",)),
     "fencing.redis.client_async": Room(
         (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.lone_connections"), ("redis",)
     ),
     "fencing.redis.waiters": Room(),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(
-        (*REDIS_LISTENER, "fencing.redis.reply_protocol", "fencing.redis.listener"), ("redis",)
+        (*REDIS_LISTENER, "fencing.redis.asyncio_protocol", "fencing.redis.listener"), ("redis",)
     ),
     "fencing.redis.cluster": Room(),
     "fencing.redis.cluster.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
@@ -92,7 +93,7 @@ ROOMS = {
             *REDIS_LISTENER,
             *CLUSTER_LISTENER,
             "fencing.redis.cluster.client_async",
-            "fencing.redis.reply_protocol",
+            "fencing.redis.asyncio_protocol",
             "fencing.redis.listener_async",
         ),
         ("redis",),

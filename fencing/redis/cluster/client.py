@@ -82,7 +82,9 @@ class Batch:
         used, connection.used = connection.used, 0.0
         try:
             is_open = used > node._broken_at and not (now - used > IDLE_SECONDS and connection.is_stale())
-            if not is_open or not connection.set_timeout(seconds):
+            if is_open:
+                connection.set_timeout(seconds)
+            else:
                 node._connect(connection, seconds)
             connection.send(b"".join([call.packed for call in self._calls]))
         except (RedisError, OSError) as error:
@@ -127,6 +129,7 @@ class ClusterConnections:
     """
 
     def __init__(self, client: Any) -> None:
+        quirks.require_connections(asynchronous=False)
         self._client = client
         known = quirks.known_nodes(client)
         self.address = self.location = "the Cluster of {}:{}".format(*known[0])

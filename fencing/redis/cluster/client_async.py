@@ -38,6 +38,7 @@ class AsyncClusterConnections:
     """
 
     def __init__(self, client: Any) -> None:
+        quirks.require_connections(asynchronous=True)
         self._client = client
         known = quirks.known_nodes(client)
         self.address = self.location = "the Cluster of {}:{}".format(*known[0])

@@ -15,7 +15,7 @@ import redis
 from redis.exceptions import AskError, RedisError
 
 from fencing.kernel import process
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, DaemonThread, Turns, Wake
@@ -31,9 +31,6 @@ from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, ThreadWaiter
 from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
 
 PING = b"*1\r\n$4\r\nPING\r\n"
-
-POLL_SECONDS = 0.02
-"""How often connections are read whose sockets are not known."""
 
 
 class _Node(Node):
@@ -166,6 +163,12 @@ class ClusterListener:
         connection, factory = LazyConnection(), self._cluster.factory(address)
         try:
             connection.open(factory.make(), factory.limit_seconds(deadline - time.monotonic()))
+            if connection.waits_on is None:
+                raise CoordinatorUnavailable(
+                    f"the connection to Redis at {factory.address} has no socket to wait for; "
+                    f"for locks that are waited for, pass a client with a connection class of redis-py",
+                    address=factory.address,
+                )
             node = _Node(address, connection)
             with self._lock:
                 self._nodes[address] = node
@@ -215,15 +218,11 @@ class ClusterListener:
                 for node in registered:
                     if node.outgoing:
                         self._guard(node, _Node.send_outgoing)
-                is_polled = None in registered.values()
-                for key, _ in selector.select(POLL_SECONDS if is_polled else Heartbeat.TICK_SECONDS):
+                for key, _ in selector.select(Heartbeat.TICK_SECONDS):
                     if key.data is not None:
                         self._guard(key.data, self._read)
                     else:
                         poked.recv(4096)
-                for node, sock in registered.items():
-                    if sock is None:
-                        self._guard(node, self._read)
                 if time.monotonic() - checked_at >= Heartbeat.TICK_SECONDS:
                     checked_at = time.monotonic()
                     for node in registered:
