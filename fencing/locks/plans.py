@@ -5,10 +5,8 @@ Plans (``kernel/effects.py``) do no I/O, so sync code, async code and tests run 
 
 from __future__ import annotations
 
-import base64
 import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
@@ -23,7 +21,7 @@ from fencing.kernel.errors import (
     NotAcquired,
     StaleFence,
 )
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.retry import Backoff
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
 from fencing.locks.capabilities import Queues, RenewsGrants
@@ -45,27 +43,6 @@ MOST_ADOPTIONS = 1000
 """How many adoptions without an answer are remembered, so that each can be repeated with its token."""
 
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
-
-
-_TOKEN_CHARACTERS = 22
-"""Of base64, with 6 random bits each: 132, and a token needs 128."""
-
-_tokens: list[str] = []  # made in advance
-
-
-def new_token() -> str:
-    """Return a unique token: 132 random bits, 22 characters."""
-    try:
-        return _tokens.pop()
-    except IndexError:
-        text = base64.urlsafe_b64encode(os.urandom(66 * 16)).decode()  # 66 bytes are 88 characters, four tokens
-        starts = range(0, len(text), _TOKEN_CHARACTERS)
-        first, *others = [text[start : start + _TOKEN_CHARACTERS] for start in starts]
-        _tokens.extend(others)
-        return first
-
-
-process.after_fork(lambda: _tokens.clear())  # the parent uses those
 
 
 class Superseded(NamedTuple):

@@ -30,6 +30,7 @@ from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
 from storage_guards import MemoryGuard
 from tests.explorer.simulated_redis import Reply
 from tests.explorer.storage import OTHER, RESOURCE, Refused, Value
+from tests.explorer.tokens import tokens_from
 
 __all__ = [
     "PLANS",
@@ -412,10 +413,9 @@ def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException 
 @contextmanager
 def _deterministic(new_token: Any) -> Iterator[None]:
     """Tokens by number, and no chance in the pauses."""
-    before = plans.new_token, random.uniform
-    plans.new_token = new_token
-    random.uniform = lambda low, high: high  # type: ignore[assignment]
+    before, random.uniform = random.uniform, lambda low, high: high  # type: ignore[assignment]
     try:
-        yield
+        with tokens_from(new_token):
+            yield
     finally:
-        plans.new_token, random.uniform = before
+        random.uniform = before

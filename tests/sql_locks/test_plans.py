@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from fencing import CoordinatorUnavailable, Fence, MarkImplausible
-from fencing.kernel.fence import MAX_NUMBER
+from fencing.kernel.fence import MAX_NUMBER, new_token
 from fencing.kernel.retry import NoReply
 from fencing.locks.backend import Holder, Taken
-from fencing.locks.plans import new_token
 from fencing.locks.settings import Settings
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import LockRow
