@@ -466,8 +466,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-undecided-request-is-repeated-with-its-token",
         "fencing/locks/plans.py",
-        "                    token, place = new_token(), None\n",
-        "                    place = None\n",
+        "                    token, known.place = new_token(), None\n",
+        "                    known.place = None\n",
         ("tests/locks/test_plans.py::test_an_undecided_request_is_made_again_with_a_new_token",),
     ),
     Mutant(
