@@ -10,6 +10,7 @@ import redis.asyncio
 from fencing.coordinator import Coordinator
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.locks.settings import AsyncLockOptions, LockOptions, check_flag
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
@@ -20,7 +21,6 @@ from fencing.redis.cluster.listener_async import AsyncClusterListener
 from fencing.redis.listener import Listener
 from fencing.redis.listener_async import AsyncListener
 from fencing.redis.plans import RedisPlans
-from fencing.redis.waiters import Enlist, Leave, Wait
 
 CLUSTER_RENEWALS = 100_000
 """Leases renewed in one effect on a Cluster, so that a node that does not answer delays those of the others once."""

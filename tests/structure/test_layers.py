@@ -44,7 +44,10 @@ REDIS_CONNECTIONS = tuple(
 )
 REDIS_THREADS = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.client")
 REDIS_ASYNCIO = (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.client_async")
-REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.timer")
+REDIS_LISTENER = (
+    *REDIS_CLIENT,
+    *("fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.timer", "fencing.locks.waiting"),
+)
 CLUSTER_LISTENER = tuple(
     f"fencing.redis.{name}" for name in ("cluster.topology", "cluster.client", "cluster.subscriptions", "listener")
 )
@@ -75,7 +78,7 @@ ROOMS = {
     "fencing.redis.client_async": Room(
         (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.lone_connections"), ("redis",)
     ),
-    "fencing.redis.waiters": Room(),
+    "fencing.redis.waiters": Room(("fencing.locks.waiting",)),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(
         (*REDIS_LISTENER, "fencing.redis.asyncio_protocol", "fencing.redis.listener"), ("redis",)
@@ -128,9 +131,11 @@ ROOMS = {
     "fencing.sql.plans": Room((KERNEL, LOCKS, "fencing.sql.table", "fencing.sql.waiters"), ()),
     "fencing.sql.coordinator": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.coordinator_async": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
-    "fencing.sql.listener": Room((KERNEL, "fencing.sql", "fencing.locks.timer"), ("sqlalchemy",)),
-    "fencing.sql.listener_async": Room((KERNEL, "fencing.sql"), ("sqlalchemy",)),
-    "fencing.sql.waiters": Room((KERNEL,)),
+    "fencing.sql.listener": Room(
+        (KERNEL, "fencing.sql", "fencing.locks.timer", "fencing.locks.waiting"), ("sqlalchemy",)
+    ),
+    "fencing.sql.listener_async": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
+    "fencing.sql.waiters": Room((KERNEL, "fencing.locks.waiting")),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),

@@ -20,6 +20,7 @@ from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, DaemonThread, Turns, Wake
 from fencing.locks.timer import timer
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis import quirks
 from fencing.redis.calls import decline_call
 from fencing.redis.cluster.client import ClusterConnections
@@ -27,8 +28,8 @@ from fencing.redis.cluster.subscriptions import Node, Request, Subscription, Sub
 from fencing.redis.cluster.topology import Address
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import map_connect_error
-from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, ThreadWaiter
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
+from fencing.redis.listener import DECLINE_SECONDS, Heartbeat
+from fencing.redis.waiters import Waiter, Waiters
 
 PING = b"*1\r\n$4\r\nPING\r\n"
 
@@ -98,8 +99,7 @@ class ClusterListener:
             elif found is not None and isinstance(effect, Wait):
                 found.waiters.schedule_recheck(waiter, effect.recheck)
         if found is not None and isinstance(effect, Wait):
-            assert isinstance(waiter, ThreadWaiter)
-            waiter.wait(effect.seconds)
+            waiter.waking.wait(effect.seconds)
         return None
 
     def close(self) -> None:
@@ -121,7 +121,7 @@ class ClusterListener:
         with self._lock:
             if found.node is None or found not in self._subscriptions:
                 raise NoReply(ConnectionError("the connection for waiting broke"), may_have_run=False)
-            waiter = effect.waiter or ThreadWaiter(found.waiters.name, effect.resource, effect.token)
+            waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, Wake(), found.waiters.name)
             found.waiters.add(waiter)
         return waiter
 

@@ -14,6 +14,7 @@ from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
+from fencing.locks.waiting import Enlist, Leave, TaskWake, Wait
 from fencing.redis.asyncio_protocol import receive_replies
 from fencing.redis.calls import decline_call
 from fencing.redis.cluster.client_async import AsyncClusterConnections
@@ -21,8 +22,7 @@ from fencing.redis.cluster.subscriptions import Node, Request, Subscription, Sub
 from fencing.redis.cluster.topology import Address
 from fencing.redis.connection_factory import map_connect_error
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat
-from fencing.redis.listener_async import TaskWaiter
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
+from fencing.redis.waiters import Waiter, Waiters
 
 
 class AsyncClusterListener:
@@ -73,8 +73,7 @@ class AsyncClusterListener:
             found.waiters.remove(waiter, effect.free_at)
             return None
         found.waiters.schedule_recheck(waiter, effect.recheck)
-        assert isinstance(waiter, TaskWaiter)
-        await waiter.wait(effect.seconds)
+        await waiter.waking.wait(effect.seconds)
         return None
 
     async def close(self) -> None:
@@ -122,7 +121,7 @@ class _LoopListener:
             raise NoReply(TimeoutError(f"no reply within {effect.timeout:.3g} s"), may_have_run=False) from error
         if found.node is None or found not in self.subscriptions:
             raise NoReply(ConnectionError("the connection for waiting broke"), may_have_run=False)
-        waiter = effect.waiter or TaskWaiter(found.waiters.name, effect.resource, effect.token)
+        waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, TaskWake(), found.waiters.name)
         found.waiters.add(waiter)
         return waiter
 
