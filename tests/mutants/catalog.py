@@ -513,6 +513,20 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/compat/test_redis_py_lock.py::test_a_release_without_an_answer_can_be_repeated",),
     ),
     Mutant(
+        "a-redis-py-that-hides-its-sockets-is-accepted",
+        "fencing/redis/connection_factory.py",
+        "        quirks.require_connections(asynchronous=asynchronous)\n",
+        "",
+        ("tests/redis/test_quirks.py::test_a_redis_py_that_keeps_its_sockets_elsewhere_is_refused",),
+    ),
+    Mutant(
+        "a-waiter-is-withdrawn-before-it-leaves",
+        "fencing/locks/waiting.py",
+        "        yield Leave(self.waiter)\n        yield from self.plans.plan_leave_place(self, deadline=deadline)\n",
+        "        yield from self.plans.plan_leave_place(self, deadline=deadline)\n        yield Leave(self.waiter)\n",
+        ("tests/locks/test_waiting.py::test_a_place_waits_and_leaves_before_anything_is_withdrawn",),
+    ),
+    Mutant(
         "an-offer-for-nobody-is-kept",
         "fencing/redis/waiters.py",
         "            return None\n        return resource, argument",
