@@ -11,6 +11,8 @@
 #                             all demos: ARGS="--seed 7 --slow --act 1"; most also ARGS="--coordinator cluster"
 #   make demos                all of them, and one page with the outcomes of each side by side; two to five minutes
 #   make test                 the tests, two to three minutes on two quiet CPUs; at the end the slowest   ARGS="-k proxy"
+#   make near FILE=fencing/redis/keys.py     the tests nearest to a file: those that find its mutants, then those of its
+#                             folder, for half a minute               ARGS="--seconds 120"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, type checkers, and the tests of the code's structure
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
@@ -29,13 +31,14 @@
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test thorough thorough-mysql stress torture redlock explore mutants bench check wheel node clean help
+	test near thorough thorough-mysql stress torture redlock explore mutants bench check wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
 QUIET = quiet=--quiet; [ ! -t 1 ] || quiet=
 PIP = $(QUIET); $(BIN)/python -m pip --disable-pip-version-check $$quiet install
 ARGS =
+FILE =
 # Over several processes; ARGS="-n 0" keeps everything in one.
 SPREAD = -n auto --dist worksteal
 # Each process of a run reads the bytecode of the first, whatever the environment says.
@@ -72,6 +75,9 @@ demo-failover: .venv/.demo
 
 test: .venv/.dev
 	@$(PYTEST) $(SPREAD) --durations=25 --durations-min=1 --ignore=tests/structure $(ARGS)
+
+near: .venv/.dev
+	@$(BIN)/python -m tests.mutants.near "$(FILE)" $(ARGS)
 
 thorough: .venv/.dev
 	@$(PYTEST) $(SPREAD) --thorough $(ARGS)

@@ -396,14 +396,14 @@ def account(request: pytest.FixtureRequest, side: Side, tmp_path: Path) -> Itera
     account.close()
 
 
-@pytest.fixture(params=["as installed", "no hiredis", "another redis-py"])
+@pytest.fixture(params=["as installed", "no hiredis", "a class without sockets"])
 def way_to_redis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How connections are written to and read, and given time-outs."""
     way: str = request.param
     if way == "no hiredis":
         monkeypatch.setattr(resp, "hiredis", None)
         monkeypatch.setattr(ConnectionFactory, "make", with_python_parser(ConnectionFactory.make))
-    elif way == "another redis-py":  # which keeps its sockets and streams elsewhere
+    elif way == "a class without sockets":
         for name in ("socket_of", "transport_of"):
             monkeypatch.setattr(quirks, name, lambda connection: None)
     return way

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import os
 import re
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 from urllib.parse import quote, unquote
+
+from fencing.kernel import process
 
 MAX_NUMBER = 2**53 - 1
 """The highest fencing number: the largest integer that a double, and so Redis' Lua, distinguishes from its
@@ -74,6 +78,27 @@ def check_token(token: object) -> str:
             f"not {_shown(token)}"
         )
     return token
+
+
+_TOKEN_CHARACTERS = 22
+"""Of base64, with 6 random bits each: 132, and a token needs 128."""
+
+_tokens: list[str] = []  # made in advance
+
+
+def new_token() -> str:
+    """Return a unique token: 132 random bits, 22 characters."""
+    try:
+        return _tokens.pop()
+    except IndexError:
+        text = base64.urlsafe_b64encode(os.urandom(66 * 16)).decode()  # 66 bytes are 88 characters, four tokens
+        starts = range(0, len(text), _TOKEN_CHARACTERS)
+        first, *others = [text[start : start + _TOKEN_CHARACTERS] for start in starts]
+        _tokens.extend(others)
+        return first
+
+
+process.after_fork(lambda: _tokens.clear())  # the parent uses those
 
 
 def digest_of(token: str) -> str:

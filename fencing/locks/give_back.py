@@ -23,8 +23,8 @@ from fencing.locks.settings import Settings
 
 logger = logging.getLogger("fencing")
 
-LEAST_SECONDS = 60.0
-MOST_SECONDS = 3600.0
+SHORTEST_TRYING_SECONDS = 60.0
+LONGEST_TRYING_SECONDS = 3600.0
 """For how long a lock is tried to be given back: its ttl, within these limits."""
 
 MOST_LOCKS = 1000
@@ -53,7 +53,7 @@ class _Pending:
     def __init__(self, fence: Fence, settings: Settings) -> None:
         self.fence = fence
         self.settings = settings.for_one_try()
-        self._until = time.monotonic() + min(max(settings.ttl or 0.0, LEAST_SECONDS), MOST_SECONDS)
+        self._until = time.monotonic() + min(max(settings.ttl or 0.0, SHORTEST_TRYING_SECONDS), LONGEST_TRYING_SECONDS)
         self._answers = 0
         self._failures = 0
 

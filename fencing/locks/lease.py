@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Self, cast
 from fencing.kernel import process
 from fencing.kernel.effects import Plan, run
 from fencing.kernel.errors import FencingError, LeaseLost, LossReason, OutcomeUnknown, StaleFence
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.waking import SafeEvent
 from fencing.locks import plans
 from fencing.locks.backend import Backend
@@ -160,7 +160,7 @@ class LeaseBase:
     def begin_reclaim(self, floor: int) -> None:
         """End its fence, and its renewal, before a fence above ``floor`` is minted. Raise LeaseLost if it has ended."""
         self._check_renewable()
-        self.replacement = plans.new_token(), floor
+        self.replacement = new_token(), floor
         if not self._holding.end("reclaimed"):  # another thread was faster
             self.replacement = None
             raise self._lost()

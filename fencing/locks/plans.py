@@ -5,10 +5,8 @@ Plans (``kernel/effects.py``) do no I/O, so sync code, async code and tests run 
 
 from __future__ import annotations
 
-import base64
 import itertools
 import math
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
@@ -23,7 +21,7 @@ from fencing.kernel.errors import (
     NotAcquired,
     StaleFence,
 )
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.kernel.retry import Backoff
 from fencing.locks.backend import Backend, ForcedRelease, Holder, Place, Taken, Undecided
 from fencing.locks.capabilities import Queues, RenewsGrants
@@ -45,27 +43,6 @@ MOST_ADOPTIONS = 1000
 """How many adoptions without an answer are remembered, so that each can be repeated with its token."""
 
 LAST_POLL_SECONDS = 0.02  # before the time is up, so that the reply can still come
-
-
-_TOKEN_CHARACTERS = 22
-"""Of base64, with 6 random bits each: 132, and a token needs 128."""
-
-_tokens: list[str] = []  # made in advance
-
-
-def new_token() -> str:
-    """Return a unique token: 132 random bits, 22 characters."""
-    try:
-        return _tokens.pop()
-    except IndexError:
-        text = base64.urlsafe_b64encode(os.urandom(66 * 16)).decode()  # 66 bytes are 88 characters, four tokens
-        starts = range(0, len(text), _TOKEN_CHARACTERS)
-        first, *others = [text[start : start + _TOKEN_CHARACTERS] for start in starts]
-        _tokens.extend(others)
-        return first
-
-
-process.after_fork(lambda: _tokens.clear())  # the parent uses those
 
 
 class Superseded(NamedTuple):
@@ -121,6 +98,53 @@ class Taking:
                 backend.give_back_later(fence, settings)
 
 
+class _Known:
+    """What an acquire knows between its requests: nothing, before the first reply.
+
+    Attributes:
+        floor: the number that the next grant must exceed.
+        remaining: how long the holder's lease lasts, by the last reply.
+        owner: of the holder, by the last reply.
+        place: in the queue, by the last reply.
+        polls: how often it paused without a place.
+        rounds: of requests that are undecided so far.
+        decided_by: their deadline; None: the last request was decided.
+    """
+
+    # Defaults of the class, and no __init__: without contention it costs no call of Python's.
+    floor = polls = rounds = 0
+    remaining = 0.0
+    owner: str | None = None
+    place: Place | None = None
+    decided_by: float | None = None
+
+    def note(self, reply: Taken) -> None:
+        """Note that another has the lock."""
+        self.remaining, self.owner, self.place = reply.remaining, reply.owner, reply.place
+
+    def as_last_reply(self) -> Taken:
+        """Return the last known state in place of a reply."""
+        return Taken(0.0, self.owner, self.place)
+
+    def supersede(self, grant: Superseded) -> None:
+        """Note that a grant is over. The next one is asked for at once, and outside the queue."""
+        self.floor, self.remaining, self.owner, self.place = grant.floor, 0.0, None, None
+
+    def plan_next_round(self, backend: Backend, undecided: Undecided, deadline: float) -> Plan[None]:
+        """Pause after a round that decided nothing. All rounds in a row have the deadline of the first."""
+        self.decided_by, self.rounds = deadline, self.rounds + 1
+        return _pause(backend, undecided, deadline, self.rounds)
+
+    def plan_wait(self, left: float) -> Plan[None]:
+        """Wait until it is time to ask again: in the queue, or by polling. ``left``: until the caller gives up."""
+        if self.place is not None and left > 0:
+            yield from self.place.plan_wait(left)
+        elif left > 0:
+            last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
+            self.polls += 1
+            yield Sleep(min(POLLING.pause(self.polls), self.remaining, last_pause))
+
+
 def _same(holding: Holding) -> Holding:
     return holding
 
@@ -145,49 +169,46 @@ def acquire(
         CoordinatorUnavailable, GuardUnavailable, MarkImplausible: after the lock was given back.
     """
     started = now = backend.clock()
-    decided_by: float | None = None  # the deadline of requests that are undecided so far
-    rounds = 0  # of such requests
     gives_up_at = started + timeout
     caller_deadline = gives_up_at if 0 < timeout < math.inf else None
     requests = settings if timeout > 0 else settings.for_one_try()
-    token, floor = new_token(), 0
-    polls = 0
     queue: Any = getattr(backend, "plan_queue", None) if timeout > 0 else None
     queues = queue is not None and cast(Queues, backend).is_waited_for(resource)
-    owner: str | None = None
-    place: Place | None = None
-    taking = Taking()
+    token, known, taking = new_token(), _Known(), Taking()
     try:
         while True:
             if backend.closed:
                 raise RuntimeError("this coordinator was closed; make a new one")
-            deadline = decided_by
+            deadline = known.decided_by
             if deadline is None:
                 deadline = backend.clock() + requests.request_seconds if caller_deadline is None else caller_deadline
             taking.token = token
             try:
                 if not queues:
-                    reply = yield from backend.plan_acquire(resource, token, requests, floor=floor, deadline=deadline)
+                    reply = yield from backend.plan_acquire(
+                        resource, token, requests, floor=known.floor, deadline=deadline
+                    )
                 else:
-                    reply = yield from queue(resource, token, requests, floor=floor, deadline=deadline, place=place)
+                    reply = yield from queue(
+                        resource, token, requests, floor=known.floor, deadline=deadline, place=known.place
+                    )
                 if isinstance(reply, Undecided):
                     taking.over()
-                    decided_by, rounds = deadline, rounds + 1
-                    yield from _pause(backend, reply, deadline, rounds)
-                    token, place = new_token(), None
+                    yield from known.plan_next_round(backend, reply, deadline)
+                    token, known.place = new_token(), None
                     continue
             except CoordinatorUnavailable:
                 taking.over()  # what may have run is given back in the background
                 if now == started or backend.clock() < gives_up_at:
                     raise
-                reply = Taken(0.0, owner, place)  # the last known state: the time was up before there was a new answer
+                reply = known.as_last_reply()  # the time was up before there was a new one
             except MarkImplausible:
                 taking.over()
                 raise
-            decided_by, rounds = None, 0
+            known.decided_by, known.rounds = None, 0
             if isinstance(reply, Taken):
                 taking.over()
-                remaining, owner, place = reply.remaining, reply.owner, reply.place
+                known.note(reply)
                 if reply.was_undone:
                     token = new_token()
                 if queue is not None and not queues:
@@ -201,27 +222,20 @@ def acquire(
                 outcome = yield from _claim(backend, holding, settings, requests, claims_end_at, started, taking, lease)
                 if not isinstance(outcome, Superseded):
                     return outcome
-                place, queues = None, False
-                token, floor = new_token(), outcome.floor  # the grant to the old token is over
-                remaining, owner = 0.0, None
-            left = gives_up_at - backend.clock()
-            if place is not None and left > 0:
-                yield from place.plan_wait(left)
-            elif left > 0:
-                last_pause = left - LAST_POLL_SECONDS if left > LAST_POLL_SECONDS else left
-                polls += 1
-                yield Sleep(min(POLLING.pause(polls), remaining, last_pause))
+                known.supersede(outcome)
+                token, queues = new_token(), False  # the grant to the old token is over
+            yield from known.plan_wait(gives_up_at - backend.clock())
             now = backend.clock()
             if now >= gives_up_at:
-                raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=owner)
+                raise NotAcquired(resource=resource, reason="held", waited=now - started, owner=known.owner)
     except GeneratorExit:
         taking.abandon(backend, resource, settings)
         raise
     except BaseException as error:
         if isinstance(error, NotAcquired):
             error.waited = backend.clock() - started
-        if place is not None and taking.fence is None:
-            yield Shielded(_leave(backend, place, resource, token, settings))
+        if known.place is not None and taking.fence is None:
+            yield Shielded(_leave(backend, known.place, resource, token, settings))
         elif taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         raise

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fencing.kernel.effects import Claim, Plan, Shielded
 from fencing.kernel.errors import NotAcquired, StaleFence
+from fencing.kernel.fence import new_token
 from fencing.locks import plans
 from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
 from fencing.locks.holding import Holding
@@ -203,7 +204,7 @@ def _remint(order: Sequence[_Part], stale: StaleFence, timeout: float, gives_up_
     """Mint a fence above the guard's mark for the lock that was refused. Return False if the lock was lost."""
     part = next(each for each in order if each.holding.fence == stale.fence)
     holding, settings = part.holding, part.settings
-    part.taking.token = plans.new_token()
+    part.taking.token = new_token()
     deadline = gives_up_at if 0 < timeout < math.inf else part.backend.clock() + settings.request_seconds
     reminted = yield At(
         part.backend,

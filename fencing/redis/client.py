@@ -190,13 +190,11 @@ class Connections:
         # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
         used, connection.used = connection.used, 0.0
         try:
-            if (
-                not was_open
-                or (started - used > IDLE_SECONDS and connection.is_stale())
-                or (seconds != connection.seconds and not connection.set_timeout(seconds))
-            ):
+            if not was_open or (started - used > IDLE_SECONDS and connection.is_stale()):
                 self._connect(connection, seconds)
                 connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
+            elif seconds != connection.seconds:
+                connection.set_timeout(seconds)
             reply = connection.ask(call.packed, started + seconds)
             if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)

@@ -1,9 +1,10 @@
 """One connection to Redis for threads, opened when it is first needed.
 
-Where redis-py keeps its socket in the known attribute, calls are written to the socket and read from it directly. This
-saves a tenth of a pair's CPU time. It also keeps the socket open when sending is interrupted: redis-py would close it,
-and the compensation could not be sent. Time-outs are Python's: the kernel's (SO_RCVTIMEO) start again at every signal,
-so a wait would have no bound.
+redis-py connects. Then calls are written to its socket and read from it directly, because that bounds the wait for a
+whole reply: redis-py bounds only each part. It also keeps the socket open when sending is interrupted: redis-py would
+close it, and the compensation could not be sent. It is no faster. In five runs, a pair took .98, .84, 1.01, 1.12 and
+1.03 of the time that it takes through redis-py. Time-outs are Python's: the kernel's (SO_RCVTIMEO) start again at every
+signal, so a wait would have no bound.
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ from redis.exceptions import RedisError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.redis import quirks
-from fencing.redis.connection_factory import (
-    REPLIED,
-)
+from fencing.redis.foreign_connections import ForeignSocket, ReceivedReplies
 from fencing.redis.resp import INCOMPLETE, new_reader
 
 READ_BYTES = 65536
@@ -36,7 +35,7 @@ class LazyConnection:
         self.raw: Any = None
         self.used = 0.0
         self.seconds = 0.0  # the time-out of each wait; 0: unknown
-        self._sock: Any = None  # written and read without redis-py; None: that cannot be
+        self._sock: Any = None  # redis-py's, or what takes its place
         self._fd: int | None = None  # of a plain socket; only the call that has this connection may close it
         self._reader: Any = None  # parses replies that are read without redis-py
 
@@ -47,19 +46,20 @@ class LazyConnection:
         quirks.limit_connecting(connection, seconds)
         connection.connect()
         self.seconds = seconds
-        self._sock = sock = quirks.socket_of(connection)
+        sock = quirks.socket_of(connection)
         # A plain socket's file is written to without the poll() that its methods begin with. TLS needs those methods.
         self._fd = sock.fileno() if type(sock) is socket.socket and os.name == "posix" else None
-        self._reader = new_reader()
+        if sock is not None:
+            self._sock, self._reader = sock, new_reader()
+        else:  # of a user's class
+            self._sock, self._reader = ForeignSocket(connection), ReceivedReplies()
+            self._sock.settimeout(seconds)
 
-    def set_timeout(self, seconds: float) -> bool:
-        """Set the time-out of each wait. Return False if this redis-py allows that only while it connects."""
+    def set_timeout(self, seconds: float) -> None:
+        """Set the time-out of each wait."""
         if seconds != self.seconds:
-            if self._sock is None:
-                return False
             self._sock.settimeout(seconds)
             self.seconds = seconds
-        return True
 
     def ask(self, data: bytes, deadline: float) -> Any:
         """Send a command and return its reply; an error reply is returned, not raised.
@@ -71,14 +71,7 @@ class LazyConnection:
         Raises:
             RedisError, OSError: the connection is broken.
         """
-        sock = self._sock
-        if sock is None:
-            try:
-                self.raw.send_packed_command([data], check_health=False)
-                return self.read()
-            except REPLIED as error:
-                return error
-        reader = self._reader
+        sock, reader = self._sock, self._reader
         if self._fd is not None:  # nearly always all of it fits at once
             try:
                 data = data[os.write(self._fd, data) :]
@@ -101,10 +94,7 @@ class LazyConnection:
 
     def send(self, data: bytes) -> None:
         """Send commands. Their replies must be read, one by one."""
-        if self._sock is None:
-            self.raw.send_packed_command([data], check_health=False)
-        else:
-            self._sock.sendall(data)
+        self._sock.sendall(data)
 
     def next_reply(self, deadline: float) -> Any:
         """Return the next reply; an error reply is returned, not raised. After the deadline, what has arrived is read.
@@ -113,11 +103,6 @@ class LazyConnection:
             RedisError, OSError: the connection is broken, or there was no reply in time.
         """
         sock, reader = self._sock, self._reader
-        if sock is None:
-            try:
-                return self.read()
-            except REPLIED as error:
-                return error
         while (reply := reader.gets()) is INCOMPLETE:
             self.seconds = 0.0
             sock.settimeout(max(deadline - time.monotonic(), LEAST_SECONDS))
@@ -128,9 +113,9 @@ class LazyConnection:
         return reply
 
     @property
-    def waits_on(self) -> Any:
-        """The socket, to wait until there is something to read; None: it is not known."""
-        return self._sock
+    def waits_on(self) -> socket.socket | None:
+        """The socket, to wait until there is something to read; None: the connection's class has none."""
+        return self._sock if isinstance(self._sock, socket.socket) else None
 
     def read_arrived(self) -> list[Any]:
         """Return the replies and messages that have arrived whole. Error replies are returned, not raised.
@@ -140,13 +125,6 @@ class LazyConnection:
         """
         found: list[Any] = []
         sock, reader = self._sock, self._reader
-        if sock is None:
-            while self.raw.can_read(timeout=0):
-                try:
-                    found.append(self.read())
-                except REPLIED as error:
-                    found.append(error)
-            return found
         is_more = True
         while is_more:
             received = sock.recv(READ_BYTES)
@@ -166,8 +144,6 @@ class LazyConnection:
             RedisError, OSError: the connection is broken.
         """
         sock, reader = self._sock, self._reader
-        if sock is None:
-            return self.raw.read_response(disconnect_on_error=False)
         while (reply := reader.gets()) is INCOMPLETE:
             try:
                 received = sock.recv(READ_BYTES)
@@ -183,8 +159,7 @@ class LazyConnection:
 
     def is_stale(self) -> bool:
         """Return whether an idle connection was closed by the server, or holds data that no call asked for."""
-        if self._sock is not None:
-            self.seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
+        self.seconds = 0.0  # can_read() of redis-py may set its own time-out: 5.0 does
         try:
             return bool(self.raw.can_read(0))
         except (RedisError, OSError) as error:

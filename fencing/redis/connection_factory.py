@@ -88,6 +88,7 @@ class ConnectionFactory:
             default=float("inf"),
         )
         self._asynchronous = asynchronous = isinstance(client, redis.asyncio.Redis)
+        quirks.require_connections(asynchronous=asynchronous)
         options.update(
             socket_timeout=None,  # each call sets its own
             socket_connect_timeout=None,

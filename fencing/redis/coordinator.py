@@ -10,17 +10,17 @@ import redis.asyncio
 from fencing.coordinator import Coordinator
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.locks.settings import AsyncLockOptions, LockOptions, check_flag
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.client_cluster import ClusterConnections
-from fencing.redis.client_cluster_async import AsyncClusterConnections
+from fencing.redis.cluster.client import ClusterConnections
+from fencing.redis.cluster.client_async import AsyncClusterConnections
+from fencing.redis.cluster.listener import ClusterListener
+from fencing.redis.cluster.listener_async import AsyncClusterListener
 from fencing.redis.listener import Listener
 from fencing.redis.listener_async import AsyncListener
-from fencing.redis.listener_cluster import ClusterListener
-from fencing.redis.listener_cluster_async import AsyncClusterListener
 from fencing.redis.plans import RedisPlans
-from fencing.redis.waiters import Enlist, Leave, Wait
 
 CLUSTER_RENEWALS = 100_000
 """Leases renewed in one effect on a Cluster, so that a node that does not answer delays those of the others once."""

@@ -15,43 +15,13 @@ from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.workers import PerLoop
-from fencing.redis import quirks
+from fencing.locks.waiting import Enlist, Leave, TaskWake, Wait
+from fencing.redis.asyncio_protocol import receive_replies
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.connection_factory import ConnectionFactory
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
-from fencing.redis.reply_protocol import ReplyProtocol
 from fencing.redis.sentinel import Address
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
-
-
-class TaskWaiter(Waiter):
-    """A task that waits."""
-
-    __slots__ = ("_future", "_woken")
-
-    def __init__(self, listener: str, resource: str, token: str) -> None:
-        super().__init__(listener, resource, token)
-        self._future: asyncio.Future[None] | None = None
-        self._woken = False
-
-    def wake(self) -> None:
-        self._woken = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until it is woken, at most ``seconds``; infinity: no limit."""
-        if not self._woken:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            timer = None if seconds == float("inf") else loop.call_later(seconds, self.wake)
-            try:
-                await self._future
-            finally:
-                self._future = None
-                if timer is not None:
-                    timer.cancel()
-        self._woken = False
+from fencing.redis.waiters import Waiter, Waiters
 
 
 class AsyncListener:
@@ -85,8 +55,7 @@ class AsyncListener:
             listener.waiters.remove(effect.waiter, effect.free_at)
             return None
         listener.waiters.schedule_recheck(effect.waiter, effect.recheck)
-        assert isinstance(effect.waiter, TaskWaiter)
-        await effect.waiter.wait(effect.seconds)
+        await effect.waiter.waking.wait(effect.seconds)
         return None
 
     def move(self, primary: Address) -> None:
@@ -126,8 +95,8 @@ class _LoopListener:
 
     async def enlist(self, effect: Enlist) -> Waiter:
         if effect.waiter is not None and self.connection is not None:
-            return effect.waiter  # it was added before, and only it removes itself
-        waiter = effect.waiter or TaskWaiter(self.waiters.name, effect.resource, effect.token)
+            return effect.waiter  # type: ignore[no-any-return] # it was added before, and only it removes itself
+        waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, TaskWake(), self.waiters.name)
         if self.connection is None:
             seconds = self._factory.limit_seconds(effect.timeout)
             try:
@@ -165,7 +134,7 @@ class _LoopListener:
             self.waiters.wake_all()
 
     async def _listen(self, connection: Any) -> None:
-        reading = self._start_reading(connection)
+        _, reading = receive_replies(connection, self._loop, self._on_reply)
         try:
             while self._heartbeat.must_listen(bool(self.waiters)) and not reading.done():
                 await asyncio.wait([reading], timeout=self._heartbeat.TICK_SECONDS)
@@ -179,22 +148,6 @@ class _LoopListener:
                 reading.cancel()
                 await connection.disconnect(nowait=True)
                 await asyncio.wait([reading])
-
-    def _start_reading(self, connection: Any) -> asyncio.Future[None]:
-        """Handle messages from now on. The result is done when the connection has ended."""
-        transport = quirks.transport_of(connection)
-        if transport is None:
-            return background(self._loop, self._read(connection), "fencing-listener-read")
-        replies = ReplyProtocol(self._loop, self._on_reply)
-        transport.set_protocol(replies)
-        return replies.end
-
-    async def _read(self, connection: Any) -> None:
-        try:
-            while True:
-                self._on_reply(await connection.read_response(disconnect_on_error=False))
-        except (RedisError, OSError):
-            pass
 
     def _on_reply(self, reply: Any) -> None:
         self._heartbeat.received()

@@ -14,6 +14,7 @@ from fencing.locks.backend import Backend, Holder, Taken, owner_label
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
+from fencing.locks.waiting import Enlist, Leave, WaiterPlace
 from fencing.redis.calls import (
     Arguments,
     Call,
@@ -26,11 +27,11 @@ from fencing.redis.calls import (
     release_call,
     release_keys,
 )
+from fencing.redis.cluster.plans import by_slot, plan_calls, plan_release_all
 from fencing.redis.keys import Keys, holder_pattern, keys_of
-from fencing.redis.plans_cluster import by_slot, plan_calls, plan_release_all
 from fencing.redis.resp import bulk, bulks, size_of
 from fencing.redis.scripts import FORCE_RELEASE, FORCED_BY, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
+from fencing.redis.waiters import Waiter
 
 KEYS_PER_PAGE = 500
 """How many keys the server looks at in one request of a listing. It takes well under half a millisecond."""
@@ -54,25 +55,6 @@ class Packed(NamedTuple):
     @classmethod
     def of(cls, fence: Fence) -> Packed:
         return cls(keys_of(fence.resource), bulks((fence.token, fence.number)))
-
-
-class _Place(NamedTuple):
-    """A place in the queue: the ticket, and the seconds after which the first waiter rechecks."""
-
-    plans: RedisPlans
-    settings: Settings
-    waiter: Waiter
-    ticket: str
-    recheck: float
-
-    def plan_wait(self, seconds: float) -> Plan[None]:
-        yield Wait(self.waiter, seconds, self.recheck)
-
-    def plan_leave(self, *, deadline: float) -> Plan[None]:
-        yield Leave(self.waiter)
-        waiter = self.waiter
-        call = release_call(waiter.resource, waiter.token, waiter.listener)
-        yield from self.plans._plan_call(call, waiter.resource, self.settings, deadline)
 
 
 class RedisPlans(Backend):
@@ -126,7 +108,7 @@ class RedisPlans(Backend):
         *,
         floor: int,
         deadline: float,
-        place: _Place | None = None,
+        place: WaiterPlace | None = None,
     ) -> Plan[Grant | Taken]:
         """Do what ``plan_acquire`` does for a waiter: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         waiter, ticket = (place.waiter, place.ticket) if place is not None else (None, "")
@@ -153,12 +135,18 @@ class RedisPlans(Backend):
                 yield Leave(waiter)
             raise
         if _kind(reply) == b"queued":
-            place = _Place(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
+            place = WaiterPlace(self, settings, waiter, _text(reply, 1), _number(reply, 2) / 1000)
             return Taken(math.inf, _text(reply, 3) or None, place)
         outcome = _outcome(reply, resource, token, settings, sent_at)
         if isinstance(outcome, Grant):
             yield Leave(waiter, outcome.deadline)
         return outcome
+
+    def plan_leave_place(self, place: WaiterPlace, *, deadline: float) -> Plan[None]:
+        """Withdraw a waiter's request from the queue, and give the lock back if it is being offered."""
+        waiter: Waiter = place.waiter
+        call = release_call(waiter.resource, waiter.token, waiter.listener)
+        yield from self._plan_call(call, waiter.resource, place.settings, deadline)
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float

@@ -18,10 +18,24 @@ SEEN = ("5.0.1", "6.4", "7.1", "8.1")
 """The versions of redis-py in which all of these were checked, unless a function names others."""
 
 
+def require_connections(*, asynchronous: bool) -> None:
+    """Raise TypeError if redis-py's connections have no place for a socket, or for asyncio a writer, where they had it.
+
+    The places are ``_sock`` and ``_writer``, which are None before the connection is open.
+    """
+    kind, place = (redis.asyncio.Connection, "_writer") if asynchronous else (redis.Connection, "_sock")
+    if not hasattr(kind(), place):
+        raise TypeError(
+            f"the connections of redis-py {redis.__version__} have no {place}, which this library needs; "
+            f"install redis-py {SEEN[-1]}, the last version that was tried with it, or a later release of this library"
+        )
+
+
 def socket_of(connection: Any) -> socket.socket | None:
     """Return the socket of an open connection, to write to it, read from it and set its time-outs.
 
-    It is ``_sock``. Without it (None), redis-py writes and reads, with the time-outs of the connection's opening.
+    It is ``_sock``. Where that is no socket (None), the connection is of a user's class: see
+    ``fencing.redis.foreign_connections``.
     """
     sock = getattr(connection, "_sock", None)
     return sock if isinstance(sock, socket.socket) else None
@@ -30,7 +44,8 @@ def socket_of(connection: Any) -> socket.socket | None:
 def transport_of(connection: Any) -> asyncio.Transport | None:
     """Return the transport of an open asyncio connection, to write to it and to read from it.
 
-    It is the transport of ``_writer``. Without it (None), redis-py writes and reads.
+    It is the transport of ``_writer``. Without it (None), the connection is of a user's class: see
+    ``fencing.redis.foreign_connections``.
     """
     transport: asyncio.Transport | None = getattr(getattr(connection, "_writer", None), "transport", None)
     return transport if hasattr(transport, "set_protocol") else None  # uvloop's is not an asyncio.Transport

@@ -11,8 +11,8 @@ import math
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
-from weakref import WeakValueDictionary
+
+from fencing.locks import waiting
 
 LONGEST_RECHECK_SECONDS = 10.0
 """A recheck is repeated after this long if no request followed it, because its waiter was interrupted."""
@@ -26,57 +26,23 @@ MOST_CONTENDED = 1000
 CallAt = Callable[[float, Callable[[], object], Callable[[], bool]], object]
 
 
-class Waiter:
-    """A waiter for a lock. ``listener`` is the name of its listener.
+class Waiter(waiting.Waiter):
+    """A waiter for a lock.
 
-    Threads and asyncio each have a subclass with a ``wait`` method.
+    Attributes:
+        listener: the name of its listener.
+        must_recheck: a recheck has woken it, and it has not asked since.
     """
 
-    __slots__ = ("__weakref__", "has_waited", "listener", "must_recheck", "resource", "token")
+    __slots__ = ("has_waited", "listener", "must_recheck")
 
-    def __init__(self, listener: str, resource: str, token: str) -> None:
+    def __init__(self, resource: str, token: str, waking: waiting.Waking, listener: str) -> None:
+        super().__init__(resource, token, waking)
         self.listener = listener
-        self.resource = resource
-        self.token = token
-        self.has_waited = False
-        self.must_recheck = False  # a recheck has woken it, and it has not asked since
-
-    def wake(self) -> None:
-        """Wake the waiter: it must ask again at once, or once more if a request is already under way."""
-        raise AssertionError("subclasses override this")
+        self.has_waited = self.must_recheck = False
 
 
-class Enlist(NamedTuple):
-    """The effect: connect the listener, and add a waiter to it, before the waiter asks. The result is a ``Waiter``.
-
-    ``waiter`` is the earlier result, if the waiter asks again. The errors are those of a ``Call``.
-    """
-
-    resource: str
-    token: str
-    timeout: float
-    waiter: Waiter | None = None
-
-
-class Wait(NamedTuple):
-    """The effect: wait until it is time to ask again, at most ``seconds``.
-
-    If this is the first waiter, it rechecks after ``recheck`` seconds.
-    """
-
-    waiter: Waiter
-    seconds: float
-    recheck: float
-
-
-class Leave(NamedTuple):
-    """The effect: remove a waiter. ``free_at``: when the lease that it got is believed to end; None: it got none."""
-
-    waiter: Waiter
-    free_at: float | None = None
-
-
-class Waiters:
+class Waiters(waiting.WaiterList[Waiter]):
     """The waiters of one listener. Not thread-safe: the listener must hold its lock.
 
     Args:
@@ -86,11 +52,9 @@ class Waiters:
     """
 
     def __init__(self, clock: Callable[[], float], call_at: CallAt, prefix: str = "") -> None:
+        super().__init__(clock)
         self.name = prefix + secrets.token_urlsafe(16)
-        self._clock = clock
         self._call_at = call_at
-        # By resource and token. Weak: the plan that waits owns the waiter; a collected waiter gets no messages.
-        self._waiters: dict[str, WeakValueDictionary[str, Waiter]] = {}
         self._contended: set[str] = set()  # the last waiter that was granted the lock had to wait
         self._rechecks: dict[str, float] = {}
         self._timer_calls: dict[str, float] = {}  # the timer's next call; later calls, already set, still come
@@ -100,17 +64,9 @@ class Waiters:
         """The channel on which the scripts publish this listener's messages."""
         return f"fencing:1:wake:{self.name}"
 
-    def __bool__(self) -> bool:
-        """Return whether there is a waiter."""
-        return any(map(len, self._waiters.values()))
-
     def __contains__(self, resource: str) -> bool:
         """Return whether there is a waiter for the resource, or the last one had to wait."""
         return resource in self._waiters or resource in self._contended
-
-    def add(self, waiter: Waiter) -> None:
-        """Add a waiter that is about to ask. From now on messages wake it."""
-        self._waiters.setdefault(waiter.resource, WeakValueDictionary())[waiter.token] = waiter
 
     def schedule_recheck(self, waiter: Waiter, recheck: float) -> None:
         """Schedule the recheck of a waiter that must wait, if it is the first one or none is scheduled yet.
@@ -124,7 +80,7 @@ class Waiters:
         waiter.has_waited = True
         waiter.must_recheck = False
         planned = self._rechecks.get(waiter.resource)
-        if planned is None or self._first(waiter.resource) is waiter:
+        if planned is None or self.first(waiter.resource) is waiter:
             self._recheck_at(waiter.resource, min(self._clock() + recheck, planned or math.inf))
 
     def remove(self, waiter: Waiter, free_at: float | None) -> None:
@@ -140,11 +96,9 @@ class Waiters:
             if len(self._contended) >= MOST_CONTENDED:
                 self._contended.clear()
             self._contended.add(waiter.resource)
-        waiters = self._waiters.get(waiter.resource)
-        if waiters is None or waiters.pop(waiter.token, None) is None:
+        if not self._take_out(waiter):
             return
-        if not waiters:
-            del self._waiters[waiter.resource]
+        if waiter.resource not in self._waiters:
             self._rechecks.pop(waiter.resource, None)
         elif waiter.must_recheck and free_at is None:  # it gave up instead: the next one must ask
             self._recheck_first(waiter.resource)
@@ -159,27 +113,20 @@ class Waiters:
                 self._recheck_at(resource, self._clock() + int(argument) / 1000)
             return None
         if kind == "passed":
-            self._wake(resource)
+            for waiter in self._of(resource):
+                waiter.wake()
             return None
         waiters = self._waiters.get(resource)
-        waiter = waiters.get(argument) if waiters is not None else None
-        if waiter is not None:
-            waiter.wake()
+        offered = waiters.get(argument) if waiters is not None else None
+        if offered is not None:
+            offered.wake()
             return None
         return resource, argument
 
     def wake_all(self) -> None:
         """Wake all waiters, so that they ask again: messages may have been lost."""
-        for resource in list(self._waiters):
-            self._wake(resource)
-
-    def _wake(self, resource: str) -> None:
-        for waiter in list(self._waiters.get(resource, {}).values()):
+        for waiter in self._all():
             waiter.wake()
-
-    def _first(self, resource: str) -> Waiter | None:
-        waiters = self._waiters.get(resource)
-        return None if waiters is None else next(waiters.values(), None)
 
     def _recheck_at(self, resource: str, when: float) -> None:
         self._rechecks[resource] = when
@@ -191,7 +138,7 @@ class Waiters:
     def _on_due(self, resource: str, when: float) -> None:
         if self._timer_calls.get(resource) == when:
             del self._timer_calls[resource]
-        first = self._first(resource)
+        first = self.first(resource)
         recheck = self._rechecks.get(resource)
         if first is None:
             self._waiters.pop(resource, None)
@@ -204,7 +151,7 @@ class Waiters:
             self._recheck_first(resource)
 
     def _recheck_first(self, resource: str) -> None:
-        first = self._first(resource)
+        first = self.first(resource)
         if first is not None:
             self._recheck_at(resource, self._clock() + LONGEST_RECHECK_SECONDS)
             first.must_recheck = True

@@ -53,7 +53,7 @@ class NodeConnection(LazyConnection):
         reply, *_ = [self.next_reply(deadline) for _ in (INFO, *LOADS)]
         self.sock = quirks.socket_of(connection)
         if self.sock is None:
-            raise CoordinatorUnavailable("this version of redis-py hides its sockets; install one that was tested")
+            raise CoordinatorUnavailable("there is no socket to wait for; pass clients with redis-py's connections")
         self.sock.settimeout(0)
         self.reader, self.reads_ahead = self._reader, self._fd is None
         return reply

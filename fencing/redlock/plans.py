@@ -61,7 +61,7 @@ NOT_HELD = ord("g")
 _new = tuple.__new__  # the constructor of a NamedTuple is a function in Python
 
 
-def _wall_clock_us() -> int:
+def _now_us() -> int:
     return time.time_ns() // 1000
 
 
@@ -88,7 +88,7 @@ class RedlockPlans(Backend):
 
     restart_wait: bool = True
     clock_floor: bool = True
-    wall_clock_us: Callable[[], int] = staticmethod(_wall_clock_us)
+    _wall_clock_us: Callable[[], int] = staticmethod(_now_us)
 
     ready: set[int]
     """The nodes that came back, and have waited long enough to be admitted."""
@@ -228,7 +228,7 @@ class RedlockPlans(Backend):
         self.ready.clear()
         replies: Replies = yield self._fanout(highest_call(), self._all, quorum=self.nodes + 1, least=0)  # all of them
         waited = tuple(i for i, reply in enumerate(replies) if _is_stranger(reply) and int(reply[2]) == 0)
-        seed = seed_for(replies, self.quorum, self.wall_clock_us() if self.clock_floor else 0)
+        seed = seed_for(replies, self.quorum, self._wall_clock_us() if self.clock_floor else 0)
         if waited and seed is not None:
             join = join_call(seed, _states_of(replies), at_once=False)
             yield self._fanout(join, waited, quorum=len(waited), least=0)
@@ -378,7 +378,7 @@ class RedlockPlans(Backend):
 
     def _proposal(self) -> int:
         """Return a number that all nodes are given alike."""
-        return self.wall_clock_us() if self.clock_floor else 1
+        return self._wall_clock_us() if self.clock_floor else 1
 
     def _grant_call(
         self,

@@ -9,12 +9,12 @@ from sqlalchemy import Engine, MetaData
 from fencing.coordinator import Coordinator
 from fencing.kernel.effects import run
 from fencing.locks.settings import LockOptions
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.connections import Connections
 from fencing.sql.listener import Listener
 from fencing.sql.own_engine import OwnEngine, not_an_engine
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import Request
-from fencing.sql.waiters import Enlist, Leave, Wait
 
 
 class SQLCoordinator(SQLPlans, Coordinator):

@@ -10,12 +10,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
 from fencing.locks.settings import AsyncLockOptions
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.connections_async import AsyncConnections
 from fencing.sql.listener_async import AsyncListener
 from fencing.sql.own_engine import OwnEngine, not_an_engine
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import Request
-from fencing.sql.waiters import Enlist, Leave, Wait
 
 
 class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):

@@ -15,30 +15,14 @@ from fencing.kernel import process
 from fencing.kernel.timer import timer
 from fencing.kernel.waking import Wake
 from fencing.kernel.workers import DaemonThread
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.notifications import Undelivered, keep_alive, new_probe, wait_received
 from fencing.sql.own_engine import OwnConnection, OwnEngine
 from fencing.sql.table import Request
-from fencing.sql.waiters import START_SECONDS, Enlist, Leave, Wait, Waiter, Waiters
+from fencing.sql.waiters import START_SECONDS, Waiter, Waiters
 
 TICK_SECONDS = 1.0
 """How often the thread checks whether it must continue."""
-
-
-class _ThreadWaiter(Waiter):
-    __slots__ = ("_wake",)
-
-    def __init__(self, resource: str) -> None:
-        super().__init__(resource)
-        self._wake = Wake()
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    def wait(self, seconds: float) -> None:
-        until = process.now() + seconds
-        while not self.is_notified and (left := min(until, self.recheck_at) - process.now()) > 0:
-            self._wake.wait(left)
-        self.is_notified = False
 
 
 class Listener:
@@ -75,15 +59,18 @@ class Listener:
         if isinstance(effect, Wait):
             with self._lock:
                 self._waiters.schedule(effect.waiter, effect.recheck)
-            assert isinstance(effect.waiter, _ThreadWaiter)
-            effect.waiter.wait(effect.seconds)
+            waiter: Waiter = effect.waiter
+            until = process.now() + effect.seconds
+            while (left := waiter.seconds_left(process.now(), until)) > 0:
+                waiter.waking.wait(left)
+            waiter.is_notified = False
             return None
         with self._lock:
             if isinstance(effect, Leave):
                 self._waiters.remove(effect.waiter, effect.free_at)
                 return None
             if self._waiters.is_listening:
-                waiter = effect.waiter or _ThreadWaiter(effect.resource)
+                waiter = effect.waiter or Waiter(effect.resource, effect.token, Wake())
                 self._waiters.add(waiter)
                 return waiter
             if self._engine.locks.notifies and self._waiters.may_start() and not self._is_running and not self._closed:

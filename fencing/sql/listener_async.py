@@ -10,33 +10,12 @@ from sqlalchemy.util import greenlet_spawn
 
 from fencing.kernel import process
 from fencing.kernel.workers import PerLoop
+from fencing.locks.waiting import Enlist, Leave, TaskWake, Wait
 from fencing.sql.listener import TICK_SECONDS
 from fencing.sql.notifications import Subscription, Undelivered, keep_alive, new_probe
 from fencing.sql.own_engine import OwnConnection, OwnEngine
 from fencing.sql.table import Request
-from fencing.sql.waiters import START_SECONDS, Enlist, Leave, Wait, Waiter, Waiters
-
-
-class _TaskWaiter(Waiter):
-    __slots__ = ("_event",)
-
-    def __init__(self, resource: str) -> None:
-        super().__init__(resource)
-        self._event = asyncio.Event()
-
-    def wake(self) -> None:
-        self._event.set()
-
-    async def wait(self, seconds: float) -> None:
-        until = process.now() + seconds
-        while not self.is_notified and (left := min(until, self.recheck_at) - process.now()) > 0:
-            try:
-                async with asyncio.timeout(left):
-                    await self._event.wait()
-            except TimeoutError:
-                pass
-            self._event.clear()
-        self.is_notified = False
+from fencing.sql.waiters import START_SECONDS, Waiter, Waiters
 
 
 class AsyncListener:
@@ -65,8 +44,11 @@ class AsyncListener:
             mine.waiters.remove(effect.waiter, effect.free_at)
             return None
         mine.waiters.schedule(effect.waiter, effect.recheck)
-        assert isinstance(effect.waiter, _TaskWaiter)
-        await effect.waiter.wait(effect.seconds)
+        waiter: Waiter = effect.waiter
+        until = process.now() + effect.seconds
+        while (left := waiter.seconds_left(process.now(), until)) > 0:
+            await waiter.waking.wait(left)
+        waiter.is_notified = False
         return None
 
     async def close(self) -> None:
@@ -85,7 +67,7 @@ class _OfLoop:
 
     def enlist(self, effect: Enlist) -> Waiter | None:
         if self.waiters.is_listening:
-            waiter = effect.waiter or _TaskWaiter(effect.resource)
+            waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, TaskWake())
             self.waiters.add(waiter)
             return waiter
         if self._engine.locks.notifies and self.waiters.may_start() and self._task is None and not self._closed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence, granted_fence
@@ -13,29 +13,11 @@ from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number, 
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
+from fencing.locks.waiting import Enlist, Leave, WaiterPlace
 from fencing.sql.table import PAGE_ROWS, TABLE, LockRow, Operation, Request
-from fencing.sql.waiters import Enlist, Leave, Wait, Waiter
+from fencing.sql.waiters import Waiter
 
 LEAST_AGE_SECONDS, MOST_AGE_SECONDS = 60, 10**9
-
-
-class _Place(NamedTuple):
-    """A waiter that is notified, and the seconds after which the first one asks again."""
-
-    plans: SQLPlans
-    settings: Settings
-    waiter: Waiter
-    token: str
-    recheck: float
-
-    def plan_wait(self, seconds: float) -> Plan[None]:
-        yield Wait(self.waiter, seconds, self.recheck)
-
-    def plan_leave(self, *, deadline: float) -> Plan[None]:
-        yield Leave(self.waiter)
-        if self.waiter.is_asking:
-            fence = Fence(self.waiter.resource, 1, self.token)
-            yield from self.plans.plan_release(fence, self.settings, deadline=deadline)
 
 
 class SQLPlans(Backend):
@@ -69,13 +51,13 @@ class SQLPlans(Backend):
         *,
         floor: int,
         deadline: float,
-        place: _Place | None = None,
+        place: WaiterPlace | None = None,
     ) -> Plan[Grant | Taken]:
         """Do what ``plan_acquire`` does for a waiter, which is then notified where that is possible. There is no order.
 
         See ``Queues`` in ``fencing/locks/capabilities.py``.
         """
-        waiter: Waiter | None = yield Enlist(resource, None if place is None else place.waiter)
+        waiter: Waiter | None = yield Enlist(resource, token, 0.0, None if place is None else place.waiter)
         if waiter is None:
             return (yield from self.plan_acquire(resource, token, settings, floor=floor, deadline=deadline))
         try:
@@ -93,8 +75,14 @@ class SQLPlans(Backend):
         elif outcome.owner is None:  # it has become free since: ask again soon
             yield Leave(waiter)
         else:
-            return Taken(math.inf, outcome.owner, _Place(self, settings, waiter, token, outcome.remaining))
+            return Taken(math.inf, outcome.owner, WaiterPlace(self, settings, waiter, token, outcome.remaining))
         return outcome
+
+    def plan_leave_place(self, place: WaiterPlace, *, deadline: float) -> Plan[None]:
+        """Give the lock back if a request is under way that may take it."""
+        waiter: Waiter = place.waiter
+        if waiter.is_asking:
+            yield from self.plan_release(Fence(waiter.resource, 1, place.ticket), place.settings, deadline=deadline)
 
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float

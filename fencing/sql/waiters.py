@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import NamedTuple
-from weakref import WeakValueDictionary
 
 from fencing.kernel.retry import Backoff
+from fencing.locks import waiting
 
 LONGEST_WAIT_SECONDS = 5.0
 """A waiter asks again after this long at the latest: its connection for notifications may be dead without a sign."""
@@ -34,8 +33,8 @@ UNDELIVERED_SECONDS = 60.0
 """How long waiters poll if notifications do not arrive, as behind a pooler of transactions, until it is tried again."""
 
 
-class Waiter:
-    """A waiter for a lock. Threads and asyncio each have a subclass with a ``wait`` method.
+class Waiter(waiting.Waiter):
+    """A waiter for a lock.
 
     Attributes:
         recheck_at: the moment at which it asks again.
@@ -43,10 +42,10 @@ class Waiter:
         is_asking: a request is under way, and may take the lock.
     """
 
-    __slots__ = ("__weakref__", "is_asking", "is_notified", "recheck_at", "resource")
+    __slots__ = ("is_asking", "is_notified", "recheck_at")
 
-    def __init__(self, resource: str) -> None:
-        self.resource = resource
+    def __init__(self, resource: str, token: str, waking: waiting.Waking) -> None:
+        super().__init__(resource, token, waking)
         self.recheck_at = 0.0
         self.is_notified = self.is_asking = False
 
@@ -55,40 +54,12 @@ class Waiter:
         self.is_notified = True
         self.wake()
 
-    def wake(self) -> None:
-        """Let ``wait`` read the attributes again."""
-        raise AssertionError("subclasses override this")
+    def seconds_left(self, now: float, until: float) -> float:
+        """Return how long it must still wait; 0 or less: it must ask again. It is woken when that has changed."""
+        return 0.0 if self.is_notified else min(until, self.recheck_at) - now
 
 
-class Enlist(NamedTuple):
-    """The effect: add a waiter that is about to ask. The result is a ``Waiter``; None: poll, notifications do not come.
-
-    ``waiter`` is the earlier result, if the waiter asks again.
-    """
-
-    resource: str
-    waiter: Waiter | None = None
-
-
-class Wait(NamedTuple):
-    """The effect: wait until it is time to ask again, at most ``seconds``.
-
-    If this is the first waiter, it asks again after ``recheck`` seconds.
-    """
-
-    waiter: Waiter
-    seconds: float
-    recheck: float
-
-
-class Leave(NamedTuple):
-    """The effect: remove a waiter. ``free_at``: when the lease that it got is believed to end; None: it got none."""
-
-    waiter: Waiter
-    free_at: float | None = None
-
-
-class Waiters:
+class Waiters(waiting.WaiterList[Waiter]):
     """The waiters of one listener, and when it listens. Not thread-safe: the listener must hold its lock.
 
     Args:
@@ -96,20 +67,14 @@ class Waiters:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
         self.is_listening = False
-        self._clock = clock
-        # Weak: the plan that waits owns the waiter; a collected waiter gets no notifications.
-        self._waiters: dict[str, WeakValueDictionary[int, Waiter]] = {}
         self._wanted_at = self._not_before = 0.0
         self._failures = 0
 
-    def __contains__(self, resource: str) -> bool:
-        """Return whether there is a waiter for the resource."""
-        return bool(self._waiters.get(resource))
-
     def is_wanted(self) -> bool:
         """Return whether there is a waiter, or was one a moment ago."""
-        if any(map(len, self._waiters.values())):
+        if self:
             self._wanted_at = self._clock()
         return self._clock() - self._wanted_at < LINGER_SECONDS
 
@@ -134,13 +99,8 @@ class Waiters:
             self._failures += 1
             pause = RECONNECTING.pause(self._failures) if delivers else UNDELIVERED_SECONDS
             self._not_before = self._clock() + pause
-        for waiters in list(self._waiters.values()):
-            for waiter in list(waiters.values()):
-                waiter.notify()
-
-    def add(self, waiter: Waiter) -> None:
-        """Add a waiter that is about to ask. From now on notifications wake it."""
-        self._waiters.setdefault(waiter.resource, WeakValueDictionary())[id(waiter)] = waiter
+        for waiter in self._all():
+            waiter.notify()
 
     def schedule(self, waiter: Waiter, recheck: float) -> None:
         """Set the moment at which a waiter that must wait asks again.
@@ -150,7 +110,7 @@ class Waiters:
             recheck: seconds until the lease is believed to end.
         """
         longest = LONGEST_WAIT_SECONDS * random.uniform(0.5, 1)
-        is_first = self._first(waiter.resource) is waiter
+        is_first = self.first(waiter.resource) is waiter
         waiter.recheck_at = self._clock() + (min(recheck + SLACK_SECONDS, longest) if is_first else longest)
 
     def remove(self, waiter: Waiter, free_at: float | None) -> None:
@@ -160,13 +120,11 @@ class Waiters:
             waiter: a waiter; it may have been removed before.
             free_at: when the lease that the waiter was granted is believed to end; None: it was granted none.
         """
-        was_first = self._first(waiter.resource) is waiter
-        waiters = self._waiters.get(waiter.resource)
-        if waiters is not None:
-            waiters.pop(id(waiter), None)
-        first = self._first(waiter.resource)
+        was_first = self.first(waiter.resource) is waiter
+        self._take_out(waiter)
+        first = self.first(waiter.resource)
         if first is None:
-            self._waiters.pop(waiter.resource, None)
+            self._waiters.pop(waiter.resource, None)  # those that were collected
         elif free_at is not None:
             first.recheck_at = min(first.recheck_at, free_at + SLACK_SECONDS)
             first.wake()
@@ -175,9 +133,6 @@ class Waiters:
 
     def on_notification(self, resource: str) -> None:
         """Wake the first waiter of a resource whose lock was released."""
-        first = self._first(resource)
+        first = self.first(resource)
         if first is not None:
             first.notify()
-
-    def _first(self, resource: str) -> Waiter | None:
-        return next(iter(list(self._waiters.get(resource, {}).values())), None)

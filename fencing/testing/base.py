@@ -10,8 +10,7 @@ from typing import Any
 from fencing.kernel.admission import admit_claim, as_fence
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.errors import FencingError
-from fencing.kernel.fence import Fence, HasFence, Mark
-from fencing.locks import plans
+from fencing.kernel.fence import Fence, HasFence, Mark, new_token
 from fencing.locks.backend import Undecided
 from fencing.memory import MemoryCoordinator
 from fencing.testing.contract import Contract
@@ -57,7 +56,7 @@ class CoordinatorTests(Contract):
         return coordinator
 
     def _name(self) -> str:
-        return f"contract:{plans.new_token()}"
+        return f"contract:{new_token()}"
 
     def _plan(self, coordinator: Any, plan: Plan[Any]) -> Any:
         shell = run_async if inspect.iscoroutinefunction(coordinator.perform) else run
@@ -113,7 +112,7 @@ def remint_an_hour_ahead(coordinator: MemoryCoordinator, fence: Fence) -> Fence:
     """Replace the fence by one whose number is an hour ahead, claim that at every guard, and return it."""
     settings, floor = coordinator.settings, fence.number + 3_600_000_000
     deadline = coordinator.clock() + 5
-    plan = coordinator.plan_remint(fence, plans.new_token(), settings, floor=floor, deadline=deadline)
+    plan = coordinator.plan_remint(fence, new_token(), settings, floor=floor, deadline=deadline)
     grant = run(plan, coordinator.perform)
     assert grant is not None
     for guard in settings.guards:

@@ -10,7 +10,7 @@ from fencing.kernel.errors import (
     NotAcquired,
     StaleFence,
 )
-from fencing.kernel.fence import MAX_NUMBER, Fence, Mark
+from fencing.kernel.fence import MAX_NUMBER, Fence, Mark, new_token
 from fencing.locks import plans
 from fencing.memory import MemoryCoordinator
 from fencing.testing.base import CoordinatorTests, ScriptedGuard, remint_an_hour_ahead
@@ -33,7 +33,7 @@ class Claims(CoordinatorTests):
         coordinator, name = self._make(guards=[guard]), self._name()
         lease = self.call(coordinator.acquire, name)
         self.call(lease.release)
-        ahead = Mark(lease.fence.number + 10_000_000, plans.new_token())
+        ahead = Mark(lease.fence.number + 10_000_000, new_token())
         guard.marks[name] = ahead
         lease = self.call(coordinator.acquire, name)
         assert lease.fence.number > ahead.number
@@ -47,7 +47,7 @@ class Claims(CoordinatorTests):
     def test_an_equal_number_with_another_token_is_reminted(self) -> None:
         guard = self._guard()
         coordinator, name = self._make(guards=[guard]), self._name()
-        guard.before_claim = lambda fence: guard.marks.setdefault(name, Mark(fence.number, plans.new_token()))
+        guard.before_claim = lambda fence: guard.marks.setdefault(name, Mark(fence.number, new_token()))
         lease = self.call(coordinator.acquire, name)
         assert len({fence.number for fence in guard.claimed}) == 2
         assert guard.marks[name].is_of(lease.fence)
@@ -56,7 +56,7 @@ class Claims(CoordinatorTests):
     def test_a_grant_that_is_superseded_each_time_is_given_back(self) -> None:
         guard = self._guard()
         coordinator, name = self._make(guards=[guard]), self._name()
-        guard.before_claim = lambda fence: guard.marks.update({name: Mark(fence.number + 1, plans.new_token())})
+        guard.before_claim = lambda fence: guard.marks.update({name: Mark(fence.number + 1, new_token())})
         error = self.expect(NotAcquired, coordinator.acquire, name, timeout=20)
         assert error.reason == "superseded"
         assert len(guard.claimed) == plans.CLAIM_ROUNDS
@@ -65,7 +65,7 @@ class Claims(CoordinatorTests):
     def test_a_poisoned_mark_is_an_operators_job_and_poisons_nothing(self) -> None:
         guard = self._guard()
         coordinator, name = self._make(guards=[guard]), self._name()
-        guard.marks[name] = Mark(MAX_NUMBER, plans.new_token())
+        guard.marks[name] = Mark(MAX_NUMBER, new_token())
         error = self.expect(MarkImplausible, coordinator.acquire, name)
         assert error.number == MAX_NUMBER
         assert self.call(coordinator.lock(name).holder) is None
@@ -176,7 +176,7 @@ class Claims(CoordinatorTests):
     def test_a_forged_fence_or_a_lost_lock_cannot_be_adopted(self) -> None:
         coordinator, name = self._make(), self._name()
         lease = self.call(coordinator.acquire, name)
-        forged = Fence(name, lease.fence.number + 1, plans.new_token())
+        forged = Fence(name, lease.fence.number + 1, new_token())
         self.expect(LeaseLost, coordinator.lock(name).adopt, forged)
         self.expect(ValueError, coordinator.lock(self._name()).adopt, lease.fence)
         fence = lease.detach()

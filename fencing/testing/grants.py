@@ -12,7 +12,7 @@ from fencing.kernel.errors import (
     LeaseLost,
     NotAcquired,
 )
-from fencing.kernel.fence import Fence
+from fencing.kernel.fence import Fence, new_token
 from fencing.locks import plans
 from fencing.locks.capabilities import ListsHolders, OneOfManyWins, RenewsGrants
 from fencing.locks.holding import Grant
@@ -152,9 +152,9 @@ class Grants(CoordinatorTests):
             self.expect(TypeError, lease.renew)
             self.call(lease.release)
             return
-        grants = [self._acquire(coordinator, self._name(), plans.new_token()) for _ in range(count)]
+        grants = [self._acquire(coordinator, self._name(), new_token()) for _ in range(count)]
         fences = [grant.fence for grant in grants]
-        forged = Grant(Fence(fences[1].resource, fences[1].number, plans.new_token()), grants[1].deadline)
+        forged = Grant(Fence(fences[1].resource, fences[1].number, new_token()), grants[1].deadline)
         deadline = coordinator.clock() + 5
         asked = [grants[0], forged, *grants[1:]]
         renewed = self._plan(coordinator, coordinator.plan_renew(asked, coordinator.settings, deadline=deadline))

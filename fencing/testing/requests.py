@@ -15,7 +15,7 @@ from fencing.kernel.errors import (
     LeaseLost,
     MarkImplausible,
 )
-from fencing.kernel.fence import MAX_NUMBER
+from fencing.kernel.fence import MAX_NUMBER, new_token
 from fencing.locks import plans
 from fencing.locks.backend import Holder, Taken
 from fencing.locks.capabilities import HoldsWithoutTtl, TtlPerLock, check_capabilities
@@ -33,21 +33,21 @@ class Requests(CoordinatorTests):
     # Repeated plans
 
     def test_acquire_is_idempotent_for_its_token(self) -> None:
-        coordinator, name, token = self._make(), self._name(), plans.new_token()
+        coordinator, name, token = self._make(), self._name(), new_token()
         first = self._acquire(coordinator, name, token)
         again = self._acquire(coordinator, name, token)
         assert isinstance(first, Grant)
         assert isinstance(again, Grant)
         assert first.fence == again.fence
-        assert isinstance(self._acquire(coordinator, name, plans.new_token()), Taken)
+        assert isinstance(self._acquire(coordinator, name, new_token()), Taken)
         self._plan(coordinator, plans.release(coordinator, first.fence, coordinator.settings))
 
     def test_a_repeated_request_gets_the_full_ttl_again(self) -> None:
         pause = 0.75 * self.short_ttl
         ttl = max(10.0, 10 * self.short_ttl)
-        coordinator, name, token = self._make(ttl=ttl), self._name(), plans.new_token()
+        coordinator, name, token = self._make(ttl=ttl), self._name(), new_token()
         first = self._acquire(coordinator, name, token)
-        new = plans.new_token()
+        new = new_token()
         repeats: list[Callable[[], Any]] = [
             lambda: self._acquire(coordinator, name, token),
             lambda: self._remint(coordinator, first.fence, new, 0),
@@ -67,7 +67,7 @@ class Requests(CoordinatorTests):
         lease = self.call(coordinator.acquire, name)
         self.call(lease.release)
         floor = lease.fence.number + 1_000_000
-        grant = self._acquire(coordinator, name, plans.new_token(), floor=floor)
+        grant = self._acquire(coordinator, name, new_token(), floor=floor)
         assert isinstance(grant, Grant)
         assert grant.fence.number > floor
         self._plan(coordinator, plans.release(coordinator, grant.fence, coordinator.settings))
@@ -76,7 +76,7 @@ class Requests(CoordinatorTests):
         coordinator, name = self._make(), self._name()
         before = self.call(coordinator.acquire, name)
         self.call(before.release)
-        error = self.expect(MarkImplausible, self._acquire, coordinator, name, plans.new_token(), floor=MAX_NUMBER - 1)
+        error = self.expect(MarkImplausible, self._acquire, coordinator, name, new_token(), floor=MAX_NUMBER - 1)
         assert error.number == MAX_NUMBER - 1
         assert self.call(coordinator.lock(name).holder) is None
         after = self.call(coordinator.acquire, name)
@@ -85,7 +85,7 @@ class Requests(CoordinatorTests):
 
     def test_a_repeated_request_gets_the_same_number_from_another_client(self) -> None:
         """The first client lost the reply, and was restarted."""
-        first, name, token = self._make(), self._name(), plans.new_token()
+        first, name, token = self._make(), self._name(), new_token()
         grant = self._acquire(first, name, token)
         self.call(first.close)
         second = self._make()
@@ -112,7 +112,7 @@ class Requests(CoordinatorTests):
             self.expect(TypeError, check_capabilities, coordinator, settings, coordinator.settings.ttl)
             return
         deadline = coordinator.clock() + 5
-        plan = coordinator.plan_acquire(name, plans.new_token(), settings, floor=0, deadline=deadline)
+        plan = coordinator.plan_acquire(name, new_token(), settings, floor=0, deadline=deadline)
         grant = self._plan(coordinator, plan)
         assert grant.deadline == float("inf")
         assert self.call(coordinator.lock(name).holder).remaining is None
@@ -120,13 +120,13 @@ class Requests(CoordinatorTests):
 
     def test_remint_replaces_the_fence_and_keeps_the_lock(self) -> None:
         coordinator, name = self._make(), self._name()
-        old = self._acquire(coordinator, name, plans.new_token()).fence
-        token, floor = plans.new_token(), old.number + 1000
+        old = self._acquire(coordinator, name, new_token()).fence
+        token, floor = new_token(), old.number + 1000
         new = self._remint(coordinator, old, token, floor).fence
         assert new.token == token
         assert new.number > floor
         assert self._remint(coordinator, old, token, floor).fence == new, "a repeated request gets the same fence"
-        assert self._remint(coordinator, old, plans.new_token(), floor) is None, "the old fence has lost the lock"
+        assert self._remint(coordinator, old, new_token(), floor) is None, "the old fence has lost the lock"
         assert self.call(coordinator.try_acquire, name) is None
         self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, old, coordinator.settings))
         assert not self._plan(coordinator, plans.release(coordinator, old, coordinator.settings))
@@ -136,18 +136,18 @@ class Requests(CoordinatorTests):
 
     def test_a_late_acquire_does_not_revive_an_ended_grant(self) -> None:
         """The network has kept an earlier attempt, and delivers it after the release."""
-        coordinator, name, token = self._make(), self._name(), plans.new_token()
+        coordinator, name, token = self._make(), self._name(), new_token()
         ended = self._acquire(coordinator, name, token).fence
         assert self._plan(coordinator, plans.release(coordinator, ended, coordinator.settings))
         late = self._acquire(coordinator, name, token)
         assert isinstance(late, Grant)
         assert late.fence.number > ended.number
         self.expect(LeaseLost, self._plan, coordinator, plans.renew(coordinator, ended, coordinator.settings))
-        assert self._remint(coordinator, ended, plans.new_token(), 0) is None, "a fence is adopted once"
+        assert self._remint(coordinator, ended, new_token(), 0) is None, "a fence is adopted once"
         assert self._plan(coordinator, plans.release(coordinator, late.fence, coordinator.settings))
 
     def test_an_expired_token_does_not_come_back_under_its_old_number(self) -> None:
-        coordinator, name, token = self._expiring(), self._name(), plans.new_token()
+        coordinator, name, token = self._expiring(), self._name(), new_token()
         ended = self._acquire(coordinator, name, token).fence
         while self.call(coordinator.lock(name).holder) is not None:
             time.sleep(self.short_ttl / 10)
@@ -174,7 +174,7 @@ class Requests(CoordinatorTests):
 
     def _force(self, coordinator: Any, name: str, holder: Holder) -> Grant | None:
         settings, deadline = coordinator.settings, coordinator.clock() + 5
-        token = plans.new_token()
+        token = new_token()
         plan = coordinator.plan_force(name, token, settings, floor=0, deadline=deadline, holder=holder)
         grant: Grant | None = self._plan(coordinator, plan)
         return grant

@@ -33,7 +33,7 @@ Holder = Fence | HasFence
 
 
 class Do(NamedTuple):
-    """The effect: call a function that uses the disk."""
+    """The effect: call a function that uses the disk. It is no data, because nothing else could perform it."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]

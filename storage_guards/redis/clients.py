@@ -9,8 +9,8 @@ import redis.asyncio
 
 from fencing.redis.client import Connections
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.client_cluster import ClusterConnections
-from fencing.redis.client_cluster_async import AsyncClusterConnections
+from fencing.redis.cluster.client import ClusterConnections
+from fencing.redis.cluster.client_async import AsyncClusterConnections
 
 CLUSTERS = (redis.RedisCluster, redis.asyncio.RedisCluster)
 _PIPELINES = (

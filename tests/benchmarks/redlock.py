@@ -20,7 +20,7 @@ import redis
 from examples.servers import RedisServer
 from fencing import RedlockCoordinator
 from fencing.kernel.effects import run as run_plan
-from fencing.locks.plans import new_token
+from fencing.kernel.fence import new_token
 from fencing.redis.calls import release_call
 from fencing.redis.resp import INCOMPLETE, bulk, new_reader
 from fencing.redlock.calls import Fanout, grant_call, member_words
@@ -131,7 +131,7 @@ def one_round(rounds: int) -> Found:
             servers, first = stack.enter_context(_nodes())
             clients = [server.client() for server in servers]
             second = stack.enter_context(RedlockCoordinator(clients, ttl=TTL))
-            second.wall_clock_us = lambda late=apart * 1000: time.time_ns() // 1000 - late  # type: ignore[misc]
+            second._wall_clock_us = lambda late=apart * 1000: time.time_ns() // 1000 - late  # type: ignore[misc]
             threads = [threading.Thread(target=_compete, args=(each, rounds, seen)) for each in (first, second)]
             for thread in threads:
                 thread.start()

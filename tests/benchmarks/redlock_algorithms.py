@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from examples.servers import RedisServer
-from fencing.locks.plans import new_token
+from fencing.kernel.fence import new_token
 from fencing.redis.resp import INCOMPLETE, bulks, new_reader
 
 TTL_MS = 10_000

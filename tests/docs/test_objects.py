@@ -16,7 +16,7 @@ import pytest
 
 from examples.servers import RedisServer, S3Server
 from fencing import Fence
-from fencing.locks import plans
+from fencing.kernel.fence import new_token
 from storage_guards import ObjectStoreGuard
 from storage_guards.objects.keys import escape
 from storage_guards.objects.pointer import decode
@@ -105,7 +105,7 @@ def test_late_uploaders_are_refused(
     any_redis: RedisServer, s3_server: S3Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names: dict[str, Any] = {"my_store": s3_server.store()}
-    newer = Fence("sales", 2**52, plans.new_token())
+    newer = Fence("sales", 2**52, new_token())
     example = blocks("python")[0].replace(
         "        guard.publish(", "        guard.claim(newer)\n        guard.publish("
     )
@@ -120,7 +120,7 @@ def test_the_pointer_is_as_shown(s3_server: S3Server) -> None:
     assert escape("orders:42") == "orders=3A42"  # as the page says
     store = s3_server.store()
     guard = ObjectStoreGuard(store)
-    guard.publish(Fence("sales", 1, plans.new_token()), {"total": b"100\n", "a/b": b"1"}, claim=True)
+    guard.publish(Fence("sales", 1, new_token()), {"total": b"100\n", "a/b": b"1"}, claim=True)
     real = bytes(store.get(POINTER).bytes())
     assert kinds(json.loads(real)) == kinds({**json.loads(shown), "published": json.loads(shown)["published"]})
 
@@ -148,7 +148,7 @@ def test_the_costs(s3_server: S3Server, http_proxy: Callable[[S3Server], HttpPro
     network = http_proxy(s3_server)
     counts = RequestCounts(network)
     guard = ObjectStoreGuard(s3_server.store(via=network), timeout=120)  # a late reply would be asked for again
-    one, two, three = (Fence("sales", number, plans.new_token()) for number in (1, 2, 3))
+    one, two, three = (Fence("sales", number, new_token()) for number in (1, 2, 3))
 
     def in_place(data: bytes = b"x") -> Any:
         return guard.write(two, "key", data)

@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 
 from examples.servers import RedisServer
 from fencing import Fence, RedisCoordinator, StaleFence
-from fencing.locks import plans
+from fencing.kernel.fence import new_token
 from storage_guards import SQLAlchemyGuard
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def test_the_example_works(any_redis: RedisServer, postgres_url: str) -> None:
     with engine.connect() as connection:
         assert connection.execute(text("SELECT total FROM orders")).scalar_one() == 8
 
-    newer = Fence("orders:42", 2**52, plans.new_token())  # somebody newer claims inside the block
+    newer = Fence("orders:42", 2**52, new_token())  # somebody newer claims inside the block
     begin = "with guard.begin(lease) as connection:"
     with pytest.raises(StaleFence):
         run(code.replace(begin, f"newer()\n    {begin}"), newer=lambda: SQLAlchemyGuard(engine).claim(newer))

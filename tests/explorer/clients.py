@@ -24,12 +24,14 @@ from fencing.locks.lease import Lease
 from fencing.locks.reclaim import plan_reclaim
 from fencing.locks.settings import Settings
 from fencing.locks.several import At, _Part, acquire_all
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.calls import Call, Calls
 from fencing.redis.plans import RedisPlans
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
+from fencing.redis.waiters import Waiter
 from storage_guards import MemoryGuard
 from tests.explorer.simulated_redis import Reply
 from tests.explorer.storage import OTHER, RESOURCE, Refused, Value
+from tests.explorer.tokens import tokens_from
 
 __all__ = [
     "PLANS",
@@ -319,7 +321,7 @@ def _replay(client: int, program: Program, local: Local) -> tuple[Effect | None,
                 send = [_sent_or_thrown(effect.calls[0], answer) for answer in send]
                 send = [error if error is not None else reply for reply, error in send]
             elif isinstance(effect, Enlist):
-                send = effect.waiter or Waiter("ABCDEFGH"[client], effect.resource, effect.token)
+                send = effect.waiter or Waiter(effect.resource, effect.token, _WAKING, "ABCDEFGH"[client])
             elif not isinstance(
                 effect, (Sleep, GiveWay, Leave)
             ):  # a sleeper can only go on; when, the scheduler chooses
@@ -409,13 +411,22 @@ def _sent_or_thrown(effect: Effect, answer: Answer) -> tuple[Any, BaseException 
     return list(answer.reply) if isinstance(answer.reply, tuple) else answer.reply, None
 
 
+class _Unused:
+    """What nothing waits on: the scheduler wakes waiters."""
+
+    def set(self) -> None:
+        raise AssertionError("a waiter was woken outside the scheduler")
+
+
+_WAKING = _Unused()
+
+
 @contextmanager
 def _deterministic(new_token: Any) -> Iterator[None]:
     """Tokens by number, and no chance in the pauses."""
-    before = plans.new_token, random.uniform
-    plans.new_token = new_token
-    random.uniform = lambda low, high: high  # type: ignore[assignment]
+    before, random.uniform = random.uniform, lambda low, high: high  # type: ignore[assignment]
     try:
-        yield
+        with tokens_from(new_token):
+            yield
     finally:
-        plans.new_token, random.uniform = before
+        random.uniform = before

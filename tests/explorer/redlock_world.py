@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -31,6 +31,7 @@ from tests.explorer.redlock_storage import LOST, GuardedStorage, Storage
 from tests.explorer.search import Violation
 from tests.explorer.simulated_redis import EMPTY, Reply, Snapshot
 from tests.explorer.state import REVIVED
+from tests.explorer.tokens import tokens_from
 
 __all__ = ["BOTH_HOLD", "NOT_HIGHER", "REVIVED", "TAKEN", "TWICE", "Faults", "Nodes", "Program", "explore"]
 
@@ -593,7 +594,7 @@ class _World:
         error: BaseException | None = None
         while True:
             try:
-                with _tokens(new_token):
+                with tokens_from(new_token):
                     effect = stack[-1].send(result) if error is None else stack[-1].throw(error)
             except StopIteration as stop:
                 stack.pop()
@@ -718,15 +719,6 @@ def _push(state: State, client: int, node: int, request: Request, *, front: bool
 def _pop(state: State, client: int, node: int) -> State:
     queue = state.queues[client][node][1:]
     return state._replace(queues=_replaced(state.queues, client, _replaced(state.queues[client], node, queue)))
-
-
-@contextmanager
-def _tokens(new_token: Callable[[], str]) -> Iterator[None]:
-    before, lock_plans.new_token = lock_plans.new_token, new_token
-    try:
-        yield
-    finally:
-        lock_plans.new_token = before
 
 
 @contextmanager

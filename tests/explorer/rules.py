@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fencing.kernel import fence as fences
 from fencing.kernel.admission import admit_claim
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import LossReason, StaleFence
 from fencing.kernel.fence import Fence, Mark
-from fencing.locks import plans
 from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
@@ -221,7 +221,7 @@ class OtherTokens(Polls):
     def plan_remint(
         self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | None]:
-        return (yield from super().plan_remint(fence, plans.new_token(), settings, floor=floor, deadline=deadline))
+        return (yield from super().plan_remint(fence, fences.new_token(), settings, floor=floor, deadline=deadline))
 
 
 class NeverGone(Polls):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from fencing.locks.waiting import Wait
 from fencing.redis.calls import Call, decline_call
-from fencing.redis.waiters import Wait
 from tests.explorer import clients
 from tests.explorer.clients import Program, Woken
 from tests.explorer.simulated_redis import ACCEPT_MS, SPREAD_MS
@@ -149,7 +149,7 @@ class Waiting:
         """Return the token with which it waits or asks; None where its listener has no waiter."""
         effect = self._effect(state, client)
         if isinstance(effect, Wait):
-            return effect.waiter.token
+            return str(effect.waiter.token)
         if isinstance(effect, Call) and effect.script.name == "acquire" and _listener_in(effect):
             return str(effect.args[0])
         return None

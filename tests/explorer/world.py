@@ -7,9 +7,9 @@ from functools import partial
 
 from fencing.kernel.effects import Claim
 from fencing.kernel.fence import Fence, Mark
+from fencing.locks.waiting import Wait
 from fencing.redis.calls import Call
 from fencing.redis.connection_factory import must_undo
-from fencing.redis.waiters import Wait
 from tests.explorer import believing, clients, faults
 from tests.explorer.clients import Answered, Claimed, Local, Lost, NotRun
 from tests.explorer.simulated_redis import Entry, Reply, Snapshot, kind_of

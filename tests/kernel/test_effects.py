@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import gc
 import warnings
+from pathlib import Path
 
 import pytest
 
 from fencing.kernel.effects import finish
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_coroutine_that_was_cancelled_before_it_began_is_closed() -> None:
@@ -51,3 +55,15 @@ def test_a_cancellation_is_delivered_after_the_end() -> None:
         assert caught.value.__cause__ is None
 
     asyncio.run(story())
+
+
+def test_an_effect_of_locks_and_backends_is_data() -> None:
+    """No field of it is a function: the exploration compares effects, and performs them in its own way."""
+    effects = 0
+    for path in sorted((ROOT / "fencing").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef) and (ast.get_docstring(node) or "").startswith("The effect"):
+                effects += 1
+                fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
+                assert not [field for field in fields if "Callable" in ast.unparse(field.annotation)], node.name
+    assert effects >= 15

@@ -11,15 +11,17 @@ import pytest
 from fencing import CoordinatorUnavailable, Fence, LeaseLost, Mark, NotAcquired, StaleFence
 from fencing.kernel.effects import Claim, Plan, Shielded, Sleep
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import Wake
 from fencing.locks import backend, plans
 from fencing.locks.backend import Holder, Taken, Undecided
 from fencing.locks.holding import Grant, Holding
 from fencing.locks.settings import Settings
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.calls import Call, release_call
 from fencing.redis.connection_factory import command
 from fencing.redis.plans import RedisPlans
 from fencing.redis.resp import bulks, script_call
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter
+from fencing.redis.waiters import Waiter
 from storage_guards import MemoryGuard
 
 GUARD = MemoryGuard()
@@ -69,7 +71,7 @@ class Stepper:
                 self.now += effect.seconds
                 continue
             if isinstance(effect, Enlist):
-                send = effect.waiter or Waiter("hub", effect.resource, effect.token)
+                send = effect.waiter or Waiter(effect.resource, effect.token, Wake(), "hub")
                 continue
             if isinstance(effect, (Wait, Leave)):
                 self.now += min(effect.seconds, effect.recheck) if isinstance(effect, Wait) else 0

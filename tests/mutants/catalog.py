@@ -480,8 +480,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-undecided-request-is-repeated-with-its-token",
         "fencing/locks/plans.py",
-        "                    token, place = new_token(), None\n",
-        "                    place = None\n",
+        "                    token, known.place = new_token(), None\n",
+        "                    known.place = None\n",
         ("tests/locks/test_plans.py::test_an_undecided_request_is_made_again_with_a_new_token",),
     ),
     Mutant(
@@ -525,6 +525,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "            self.local.asked = self.local.token\n",
         "",
         ("tests/compat/test_redis_py_lock.py::test_a_release_without_an_answer_can_be_repeated",),
+    ),
+    Mutant(
+        "a-redis-py-that-hides-its-sockets-is-accepted",
+        "fencing/redis/connection_factory.py",
+        "        quirks.require_connections(asynchronous=asynchronous)\n",
+        "",
+        ("tests/redis/test_quirks.py::test_a_redis_py_that_keeps_its_sockets_elsewhere_is_refused",),
+    ),
+    Mutant(
+        "a-waiter-is-withdrawn-before-it-leaves",
+        "fencing/locks/waiting.py",
+        "        yield Leave(self.waiter)\n        yield from self.plans.plan_leave_place(self, deadline=deadline)\n",
+        "        yield from self.plans.plan_leave_place(self, deadline=deadline)\n        yield Leave(self.waiter)\n",
+        ("tests/locks/test_waiting.py::test_a_place_waits_and_leaves_before_anything_is_withdrawn",),
     ),
     Mutant(
         "an-offer-for-nobody-is-kept",
@@ -1003,7 +1017,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # Redis Cluster
     Mutant(
         "a-slot-that-has-moved-wakes-nobody",
-        "fencing/redis/subscriptions.py",
+        "fencing/redis/cluster/subscriptions.py",
         """            node.subscriptions.discard(found)
             found.waiters.wake_all()""",
         "            node.subscriptions.discard(found)",
@@ -1011,35 +1025,35 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "asking-is-not-sent",
-        "fencing/redis/topology.py",
+        "fencing/redis/cluster/topology.py",
         "return self.redirect(error, node), type(error) is AskError",
         "return self.redirect(error, node), False",
         ("tests/redis/test_cluster.py::test_waiters_are_told_that_their_slot_has_moved",),
     ),
     Mutant(
         "a-redirection-is-forgotten",
-        "fencing/redis/topology.py",
+        "fencing/redis/cluster/topology.py",
         "            self.owners[error.slot_id] = node",
         "            pass",
         ("tests/redis/test_topology.py::test_moved_is_followed_and_kept",),
     ),
     Mutant(
         "a-node-that-failed-is-not-suspected",
-        "fencing/redis/topology.py",
+        "fencing/redis/cluster/topology.py",
         "        self._suspects[node] = time.monotonic()\n        self.is_stale = True",
         "        pass",
         ("tests/redis/test_topology.py::test_a_node_that_fails_is_suspect",),
     ),
     Mutant(
         "leases-of-several-slots-are-renewed-in-one-call",
-        "fencing/redis/plans_cluster.py",
+        "fencing/redis/cluster/plans.py",
         "found = groups.setdefault(slot, [[]])",
         "found = groups.setdefault(0, [[]])",
         ("tests/redis/test_cluster.py::test_several_locks_lie_in_several_slots",),
     ),
     Mutant(
         "a-cluster-without-a-script-is-never-told-it",
-        "fencing/redis/client_cluster.py",
+        "fencing/redis/cluster/client.py",
         "self._alone(calls[i], deadline) if knows_scripts else result",
         "result",
         ("tests/redis/test_cluster.py::test_several_locks_lie_in_several_slots",),
@@ -1060,7 +1074,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-subscription-at-another-node-waits-for-a-tick",
-        "fencing/redis/listener_cluster.py",
+        "fencing/redis/cluster/listener.py",
         "                for node in registered:\n                    if node.outgoing:",
         "                for node in []:\n                    if node.outgoing:",
         ("tests/redis/test_cluster.py::test_a_subscription_at_another_node_is_sent_at_once",),

@@ -18,8 +18,8 @@ import pytest
 
 from examples.servers import RedisCluster, RedisServer, SentinelServers
 from fencing import CoordinatorUnavailable, Fence, LeaseLost
+from fencing.kernel.fence import new_token
 from fencing.kernel.process import now
-from fencing.locks.plans import new_token
 from fencing.redis.keys import keys_of
 from fencing.redis.resp import bulk
 from fencing.redis.scripts import ACQUIRE, FORCE_RELEASE, RELEASE, REMINT, Script

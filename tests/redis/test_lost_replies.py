@@ -10,7 +10,7 @@ import redis.asyncio
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, LeaseLost
 from fencing.kernel.effects import run, run_async
-from fencing.locks import plans
+from fencing.kernel.fence import new_token
 from fencing.redis import client as redis_connections
 from fencing.redis import client_async
 from fencing.redis.scripts import ACQUIRE, RELEASE, REMINT, RENEW
@@ -112,7 +112,7 @@ def test_a_repeated_remint_gets_the_same_fence(side: Side, any_redis: RedisServe
     lease = side.call(coordinator.acquire, "r")
     loss = through.drop_reply_when(lambda request: asks_for(REMINT, request))
     deadline = coordinator.clock() + 5
-    plan = coordinator.plan_remint(lease.fence, plans.new_token(), coordinator.settings, floor=100, deadline=deadline)
+    plan = coordinator.plan_remint(lease.fence, new_token(), coordinator.settings, floor=100, deadline=deadline)
     grant = side.call(run_async if side.asynchronous else run, plan, coordinator.perform)
     assert loss.fired == 1
     assert grant.fence.number == 101

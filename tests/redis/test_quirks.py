@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,12 @@ import redis.sentinel
 from redis.cluster import LoadBalancingStrategy
 
 from examples.servers import RedisCluster, RedisServer
+from fencing import AsyncRedisCoordinator, AsyncRedlockCoordinator, RedisCoordinator, RedlockCoordinator
 from fencing.redis import quirks
+from fencing.redis.cluster.client import ClusterConnections
+from fencing.redis.cluster.client_async import AsyncClusterConnections
 from fencing.redis.connection_factory import ConnectionFactory
+from storage_guards import AsyncRedisGuard, RedisGuard
 
 Connection: Any = redis.Connection  # untyped
 AsyncConnection: Any = redis.asyncio.Connection
@@ -44,6 +49,45 @@ def test_each_quirk_has_a_test() -> None:
     found = inspect.getmembers(quirks, inspect.isfunction)
     for name, _ in found:
         assert f"quirks.{name}(" in Path(__file__).read_text("utf-8"), name
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_redis_py_that_keeps_its_sockets_elsewhere_is_refused(
+    monkeypatch: pytest.MonkeyPatch, asynchronous: bool
+) -> None:
+    """At once, when a coordinator or a guard is made: its client has no connection yet."""
+    quirks.require_connections(asynchronous=asynchronous)
+    package: Any = redis.asyncio if asynchronous else redis
+    place = "_writer" if asynchronous else "_sock"
+    clients = [package.Redis(port=port) for port in (1, 2, 3)]
+
+    class Elsewhere(package.Connection):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            delattr(self, place)
+
+        def __del__(self) -> None:
+            pass
+
+    monkeypatch.setattr(package, "Connection", Elsewhere)
+    makes: list[Callable[[], Any]] = (
+        [
+            lambda: AsyncRedisCoordinator(clients[0]),
+            lambda: AsyncRedlockCoordinator(clients),
+            lambda: AsyncRedisGuard(clients[0]),
+            lambda: AsyncClusterConnections(None),
+        ]
+        if asynchronous
+        else [
+            lambda: RedisCoordinator(clients[0]),
+            lambda: RedlockCoordinator(clients),
+            lambda: RedisGuard(clients[0]),
+            lambda: ClusterConnections(None),
+        ]
+    )
+    for make in makes:
+        with pytest.raises(TypeError, match=f"{redis.__version__} have no {place}.*install redis-py {quirks.SEEN[-1]}"):
+            make()
 
 
 def test_socket_of_finds_the_socket(connection: Any) -> None:

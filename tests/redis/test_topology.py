@@ -9,9 +9,9 @@ from redis.exceptions import AskError, ClusterDownError, MovedError, RedisError,
 
 from fencing import CoordinatorUnavailable
 from fencing.kernel.retry import NoReply
-from fencing.redis import topology as module
+from fencing.redis.cluster import topology as module
+from fencing.redis.cluster.topology import MOST_REDIRECTS, Topology
 from fencing.redis.keys import SLOTS
-from fencing.redis.topology import MOST_REDIRECTS, Topology
 
 A, B, C = ("10.0.0.1", 7000), ("10.0.0.2", 7000), ("10.0.0.3", 7000)
 Redirected: Any = MovedError  # untyped

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from fencing.kernel.waking import Wake
 from fencing.redis.waiters import LONGEST_RECHECK_SECONDS, SLACK_SECONDS, Waiter, Waiters
 
 
@@ -29,7 +30,7 @@ class Book:
         self.waiters = Waiters(lambda: self.now, lambda when, call, wanted: self.calls.append((when, call)))
 
     def add(self, token: str, resource: str = "r", *, recheck: float | None = None) -> Woken:
-        waiter = Woken("hub", resource, token)
+        waiter = Woken(resource, token, Wake(), "hub")
         self.waiters.add(waiter)
         if recheck is not None:
             self.waiters.schedule_recheck(waiter, recheck)

@@ -13,6 +13,7 @@ import redis.asyncio
 
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, RedisCoordinator
+from fencing.kernel.waking import Wake
 from fencing.redis import listener, listener_async
 from fencing.redis.calls import decline_call
 from fencing.redis.listener import Heartbeat
@@ -258,10 +259,11 @@ def test_an_interrupted_thread_leaves_the_queue(any_redis: RedisServer, monkeypa
     with RedisCoordinator(any_redis.client(), ttl=60) as coordinator:
         holder = coordinator.acquire("r")
 
-        def interrupt(self: Any, seconds: float) -> None:
-            raise KeyboardInterrupt
+        class Interrupted(Wake):
+            def wait(self, seconds: float) -> None:
+                raise KeyboardInterrupt
 
-        monkeypatch.setattr(listener.ThreadWaiter, "wait", interrupt)
+        monkeypatch.setattr(listener, "Wake", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             coordinator.acquire("r")
         assert len(queue) == 0

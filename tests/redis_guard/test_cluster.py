@@ -13,7 +13,7 @@ import redis.asyncio
 
 from examples.servers import RedisCluster, RedisServer
 from fencing import Fence, GuardNotEnforceable, GuardUnavailable, StaleFence
-from fencing.redis import topology
+from fencing.redis.cluster import topology
 from fencing.redis.keys import slot_of, tag_of
 from storage_guards import AsyncRedisGuard, RedisGuard
 from storage_guards.testing import GuardContract

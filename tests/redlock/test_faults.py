@@ -166,8 +166,8 @@ def test_clocks_that_jump_end_leases_early_and_numbers_grow_all_the_same(side: S
 @pytest.mark.parametrize("ahead", [-60, 60])
 def test_a_client_whose_clock_is_wrong_by_a_minute(side: Side, five: Cut, ahead: int) -> None:
     right, wrong = five.nodes.coordinator(side), five.nodes.coordinator(side)
-    clock = wrong.wall_clock_us
-    wrong.wall_clock_us = lambda: clock() + ahead * 1_000_000
+    clock = wrong._wall_clock_us
+    wrong._wall_clock_us = lambda: clock() + ahead * 1_000_000
     numbers = []
     for _ in range(4):
         numbers += numbers_of(side, right, 1) + numbers_of(side, wrong, 1)

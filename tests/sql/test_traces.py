@@ -12,7 +12,7 @@ import pytest
 
 from examples.servers import RedisServer
 from fencing import Fence, StaleFence, UnclaimedFence
-from fencing.locks import plans
+from fencing.kernel.fence import new_token
 from tests.support.sides import Account, Side
 from tests.support.sql_ways import SIDES_AND_DATABASES
 
@@ -83,7 +83,7 @@ def test_a_holder_that_forgets_to_claim_is_refused(side: Side, any_redis: RedisS
     error = side.expect(UnclaimedFence, account.write, lease, 5)
     assert "pass guards=[guard]" in str(error)
     assert error.mark is None
-    side.call(account.guard.claim, Fence("r", lease.fence.number - 1, plans.new_token()))
+    side.call(account.guard.claim, Fence("r", lease.fence.number - 1, new_token()))
     error = side.expect(UnclaimedFence, account.write, lease, 5)
     assert error.mark is not None
     assert account.balance == 0

@@ -13,6 +13,7 @@ import pytest
 
 from fencing import Fence, LeaseLost
 from fencing.kernel.effects import run, run_async
+from fencing.kernel.fence import new_token
 from fencing.locks import plans
 from fencing.locks.holding import Grant
 from tests.support.sql_locks import OVER_A_NETWORK, LockDatabase, through
@@ -85,7 +86,7 @@ def test_a_force_that_arrives_late_takes_the_lock_from_nobody_else(locks: LockDa
 def test_a_remint_that_is_repeated_after_its_grant_has_ended(locks: LockDatabase) -> None:
     """Its lock is as free as any other, so nobody is told to hold it."""
     side, coordinator = locks.side, locks.coordinator(ttl=30)
-    lease, token = side.call(coordinator.acquire, "r"), plans.new_token()
+    lease, token = side.call(coordinator.acquire, "r"), new_token()
 
     def remint() -> Any:
         options: dict[str, Any] = {"floor": 0, "deadline": coordinator.clock() + 5}

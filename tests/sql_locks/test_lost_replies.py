@@ -9,9 +9,9 @@ import pytest
 
 from fencing import Fence
 from fencing.kernel.effects import run, run_async
+from fencing.kernel.fence import new_token
 from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
-from fencing.locks.plans import new_token
 from tests.support import wait_until
 from tests.support.sql_locks import OVER_A_NETWORK, LockDatabase, through
 

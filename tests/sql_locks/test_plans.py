@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fencing import CoordinatorUnavailable, Fence, MarkImplausible
-from fencing.kernel.fence import MAX_NUMBER
+from fencing.kernel.fence import MAX_NUMBER, new_token
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import Wake
 from fencing.locks.backend import Holder, Taken
-from fencing.locks.plans import new_token
 from fencing.locks.settings import Settings
 from fencing.sql.plans import SQLPlans
 from fencing.sql.table import LockRow
@@ -111,7 +111,7 @@ class Noted(Waiter):
 
 
 def waiters(count: int) -> tuple[Waiters, list[Noted]]:
-    all_, made = Waiters(lambda: 100.0), [Noted("r") for _ in range(count)]
+    all_, made = Waiters(lambda: 100.0), [Noted("r", f"token {number}", Wake()) for number in range(count)]
     for each in made:
         all_.add(each)
         all_.schedule(each, recheck=1.0)

@@ -11,9 +11,9 @@ from sqlalchemy import create_engine, text
 
 from fencing import SQLCoordinator
 from fencing.kernel.effects import run, run_async
+from fencing.kernel.fence import new_token
 from fencing.locks.backend import Taken
 from fencing.locks.holding import Grant
-from fencing.locks.plans import new_token
 from fencing.sql.own_engine import MAX_CONNECTIONS
 from fencing.sql.table import Request
 from fencing.testing.contract import Contract

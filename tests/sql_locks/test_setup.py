@@ -26,8 +26,7 @@ from fencing import (
     MarkImplausible,
     SQLCoordinator,
 )
-from fencing.kernel.fence import MAX_NUMBER
-from fencing.locks.plans import new_token
+from fencing.kernel.fence import MAX_NUMBER, new_token
 from fencing.sql.table import Request
 from fencing.testing.contract import Contract
 from tests.support.sql_locks import LockDatabase, through

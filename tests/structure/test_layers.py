@@ -40,13 +40,16 @@ REDIS_CLIENT = (
 )
 SHARED = tuple(f"storage_guards.{name}" for name in ("bounds", "continuity", "nesting", "sending"))  # by all guards
 REDIS_CONNECTIONS = tuple(
-    f"fencing.redis.{name}" for name in ("client", "client_async", "client_cluster", "client_cluster_async")
+    f"fencing.redis.{name}" for name in ("client", "client_async", "cluster.client", "cluster.client_async")
 )
 REDIS_THREADS = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.client")
 REDIS_ASYNCIO = (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.client_async")
-REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters")
+REDIS_LISTENER = (
+    *REDIS_CLIENT,
+    *("fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.waiting"),
+)
 CLUSTER_LISTENER = tuple(
-    f"fencing.redis.{name}" for name in ("topology", "client_cluster", "subscriptions", "listener")
+    f"fencing.redis.{name}" for name in ("cluster.topology", "cluster.client", "cluster.subscriptions", "listener")
 )
 REDLOCK = ("fencing.redlock.scripts", "fencing.redlock.calls", "fencing.redlock.decisions")
 HTTP_CLIENT = tuple(f"storage_guards.http.{name}" for name in ("base", "guard", "guard_async", "fenced"))
@@ -66,36 +69,40 @@ ROOMS = {
     "fencing.redis.quirks": Room((), ("redis",)),
     "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)),
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.connection": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.connection": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
     "fencing.redis.client": Room((*REDIS_CLIENT, "fencing.redis.connection"), ("redis",)),
     "fencing.redis.lone_connections": Room((KERNEL,)),
-    "fencing.redis.reply_protocol": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.reply_protocol"), ("redis",)),
+    "fencing.redis.foreign_connections": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.asyncio_protocol": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
+    "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.asyncio_protocol"), ("redis",)),
     "fencing.redis.client_async": Room(
         (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.lone_connections"), ("redis",)
     ),
-    "fencing.redis.waiters": Room(),
+    "fencing.redis.waiters": Room(("fencing.locks.waiting",)),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(
-        (*REDIS_LISTENER, "fencing.redis.reply_protocol", "fencing.redis.listener"), ("redis",)
+        (*REDIS_LISTENER, "fencing.redis.asyncio_protocol", "fencing.redis.listener"), ("redis",)
     ),
-    "fencing.redis.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
-    "fencing.redis.client_cluster": Room((*REDIS_THREADS, "fencing.redis.topology"), ("redis",)),
-    "fencing.redis.client_cluster_async": Room((*REDIS_ASYNCIO, "fencing.redis.topology"), ("redis",)),
-    "fencing.redis.subscriptions": Room((*REDIS_CLIENT, "fencing.redis.topology", "fencing.redis.waiters"), ("redis",)),
-    "fencing.redis.listener_cluster": Room((*REDIS_LISTENER, *CLUSTER_LISTENER), ("redis",)),
-    "fencing.redis.listener_cluster_async": Room(
+    "fencing.redis.cluster": Room(),
+    "fencing.redis.cluster.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
+    "fencing.redis.cluster.client": Room((*REDIS_THREADS, "fencing.redis.cluster.topology"), ("redis",)),
+    "fencing.redis.cluster.client_async": Room((*REDIS_ASYNCIO, "fencing.redis.cluster.topology"), ("redis",)),
+    "fencing.redis.cluster.subscriptions": Room(
+        (*REDIS_CLIENT, "fencing.redis.cluster.topology", "fencing.redis.waiters"), ("redis",)
+    ),
+    "fencing.redis.cluster.listener": Room((*REDIS_LISTENER, *CLUSTER_LISTENER), ("redis",)),
+    "fencing.redis.cluster.listener_async": Room(
         (
             *REDIS_LISTENER,
             *CLUSTER_LISTENER,
-            "fencing.redis.client_cluster_async",
-            "fencing.redis.reply_protocol",
+            "fencing.redis.cluster.client_async",
+            "fencing.redis.asyncio_protocol",
             "fencing.redis.listener_async",
         ),
         ("redis",),
     ),
-    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters", "fencing.redis.plans_cluster")),
-    "fencing.redis.plans_cluster": Room((KERNEL, LOCKS, *REDIS_CALLS)),
+    "fencing.redis.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, "fencing.redis.waiters", "fencing.redis.cluster.plans")),
+    "fencing.redis.cluster.plans": Room((KERNEL, LOCKS, *REDIS_CALLS)),
     "fencing.redlock": Room((*BACKEND, *REDIS_CLIENT), ("redis",)),
     "fencing.redlock.scripts": Room(REDIS_CALLS),
     "fencing.redlock.calls": Room((KERNEL, *REDIS_CALLS, "fencing.redlock.scripts")),
@@ -123,7 +130,9 @@ ROOMS = {
     "fencing.sql.plans": Room((KERNEL, LOCKS, "fencing.sql.table", "fencing.sql.waiters"), ()),
     "fencing.sql.coordinator": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.coordinator_async": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
-    "fencing.sql.waiters": Room((KERNEL,)),
+    "fencing.sql.listener": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
+    "fencing.sql.listener_async": Room((KERNEL, "fencing.sql", "fencing.locks.waiting"), ("sqlalchemy",)),
+    "fencing.sql.waiters": Room((KERNEL, "fencing.locks.waiting")),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),
     "fencing.testing": Room((*BACKEND, "fencing.memory")),

@@ -26,7 +26,7 @@ from fencing.kernel.fence import Fence
 from fencing.kernel.timer import timer
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.clients import coordinator_of
-from fencing.redis.waiters import Enlist
+from fencing.locks.waiting import Enlist
 from storage_guards import MemoryGuard, ObjectStoreGuard
 
 HANGS_AFTER = 90.0

@@ -14,7 +14,7 @@ from redis.lock import Lock
 from sqlalchemy import text
 
 from fencing import FencingError
-from fencing.locks.plans import new_token
+from fencing.kernel.fence import new_token
 from tests.torture.connections import Connections
 from tests.torture.services.base import Kit
 from tests.torture.steps import Steps

@@ -14,16 +14,15 @@ from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.workers import PerLoop
-from fencing.redis import quirks
+from fencing.locks.waiting import Enlist, Leave, TaskWake, Wait
+from fencing.redis.asyncio_protocol import receive_replies
 from fencing.redis.calls import decline_call
-from fencing.redis.client_cluster_async import AsyncClusterConnections
-from fencing.redis.connection_factory import REPLIED, map_connect_error
+from fencing.redis.cluster.client_async import AsyncClusterConnections
+from fencing.redis.cluster.subscriptions import Node, Request, Subscription, Subscriptions
+from fencing.redis.cluster.topology import Address
+from fencing.redis.connection_factory import map_connect_error
 from fencing.redis.listener import DECLINE_SECONDS, Heartbeat
-from fencing.redis.listener_async import TaskWaiter
-from fencing.redis.reply_protocol import ReplyProtocol
-from fencing.redis.subscriptions import Node, Request, Subscription, Subscriptions
-from fencing.redis.topology import Address
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
+from fencing.redis.waiters import Waiter, Waiters
 
 
 class AsyncClusterListener:
@@ -60,8 +59,7 @@ class AsyncClusterListener:
             found.waiters.remove(waiter, effect.free_at)
             return None
         found.waiters.schedule_recheck(waiter, effect.recheck)
-        assert isinstance(waiter, TaskWaiter)
-        await waiter.wait(effect.seconds)
+        await waiter.waking.wait(effect.seconds)
         return None
 
     async def close(self) -> None:
@@ -111,7 +109,7 @@ class _LoopListener:
             raise NoReply(TimeoutError(f"no reply within {effect.timeout:.3g} s"), may_have_run=False) from error
         if found.node is None or found not in self.subscriptions:
             raise NoReply(ConnectionError("the connection for waiting broke"), may_have_run=False)
-        waiter = effect.waiter or TaskWaiter(found.waiters.name, effect.resource, effect.token)
+        waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, TaskWake(), found.waiters.name)
         found.waiters.add(waiter)
         return waiter
 
@@ -163,7 +161,7 @@ class _LoopListener:
 
     async def _listen(self, node: _Node) -> None:
         connection = node.connection
-        reading = self._start_reading(node)
+        _, reading = receive_replies(connection, self._loop, partial(self._on_reply, node))
         try:
             while node.heartbeat.must_listen(bool(node.subscriptions or node.requests)) and not reading.done():
                 await asyncio.wait([reading], timeout=Heartbeat.TICK_SECONDS)
@@ -182,26 +180,6 @@ class _LoopListener:
                 reading.cancel()
                 await connection.disconnect(nowait=True)
                 await asyncio.wait([reading])
-
-    def _start_reading(self, node: _Node) -> asyncio.Future[None]:
-        """Handle messages from now on. The result is done when the connection has ended."""
-        transport = quirks.transport_of(node.connection)
-        if transport is None:
-            return background(self._loop, self._read(node), "fencing-listener-read")
-        replies = ReplyProtocol(self._loop, partial(self._on_reply, node))
-        transport.set_protocol(replies)
-        return replies.end
-
-    async def _read(self, node: _Node) -> None:
-        try:
-            while True:
-                try:
-                    reply = await node.connection.read_response(disconnect_on_error=False)
-                except REPLIED as error:
-                    reply = error
-                self._on_reply(node, reply)
-        except (RedisError, OSError):
-            pass
 
     def _on_reply(self, node: _Node, reply: Any) -> None:
         node.heartbeat.received()

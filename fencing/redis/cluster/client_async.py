@@ -15,8 +15,7 @@ from fencing.kernel.workers import PerLoop
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client_async import AsyncConnections
-from fencing.redis.connection_factory import ConnectionFactory
-from fencing.redis.topology import (
+from fencing.redis.cluster.topology import (
     QUESTION_SECONDS,
     Address,
     Failure,
@@ -25,6 +24,7 @@ from fencing.redis.topology import (
     explain_question,
     time_left,
 )
+from fencing.redis.connection_factory import ConnectionFactory
 
 CALLS_AT_ONCE = 100
 """How many of several calls are under way at one node. The node's other calls come in between."""
@@ -37,6 +37,7 @@ class AsyncClusterConnections:
     """
 
     def __init__(self, client: Any) -> None:
+        quirks.require_connections(asynchronous=True)
         self._client = client
         known = quirks.known_nodes(client)
         self.address = self.location = "the Cluster of {}:{}".format(*known[0])

@@ -16,10 +16,10 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import NoReply
+from fencing.redis.cluster.topology import Address
 from fencing.redis.connection_factory import map_connect_error
 from fencing.redis.keys import slot_of, tag_of
 from fencing.redis.resp import bulks
-from fencing.redis.topology import Address
 from fencing.redis.waiters import Waiters
 
 LINGER_SECONDS = 3.0

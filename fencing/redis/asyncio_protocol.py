@@ -1,4 +1,4 @@
-"""A connection of asyncio that passes on each reply of Redis as it arrives."""
+"""The asyncio ``Protocol`` of a connection to Redis, which passes on each reply as it arrives."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import redis.asyncio
 from redis.exceptions import RedisError
 
 from fencing.kernel.interruptions import interruption_in
+from fencing.redis import quirks
+from fencing.redis.foreign_connections import ForeignTransport, ReceivedReplies
 from fencing.redis.resp import INCOMPLETE, new_reader
 
 
@@ -20,9 +22,9 @@ class ReplyProtocol(asyncio.Protocol):
     ``end`` gets the exception that ended the connection.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_reply: Callable[[Any], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_reply: Callable[[Any], None], reader: Any) -> None:
         self._on_reply = on_reply
-        self._reader = new_reader()
+        self._reader = reader
         self.end: asyncio.Future[None] = loop.create_future()
 
     def data_received(self, data: bytes) -> None:
@@ -45,3 +47,20 @@ class ReplyProtocol(asyncio.Protocol):
         if not self.end.done():
             self.end.set_exception(error)
             self.end.exception()  # marked as retrieved: the task that waits for it may have been cancelled
+
+
+def receive_replies(
+    connection: Any, loop: asyncio.AbstractEventLoop, on_reply: Callable[[Any], None]
+) -> tuple[asyncio.Transport, asyncio.Future[None]]:
+    """Pass each reply that an open connection receives to a function, from now on.
+
+    Returns:
+        What to write to; and a future that gets the exception with which the connection ends.
+    """
+    transport: Any = quirks.transport_of(connection)
+    reader = new_reader()
+    if transport is None:  # of a user's class
+        transport, reader = ForeignTransport(loop, connection), ReceivedReplies()
+    replies = ReplyProtocol(loop, on_reply, reader)
+    transport.set_protocol(replies)
+    return transport, replies.end

@@ -15,26 +15,24 @@ import redis
 from redis.exceptions import AskError, RedisError
 
 from fencing.kernel import process
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
 from fencing.kernel.timer import timer
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from fencing.kernel.workers import DaemonThread
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis import quirks
 from fencing.redis.calls import decline_call
-from fencing.redis.client_cluster import ClusterConnections
+from fencing.redis.cluster.client import ClusterConnections
+from fencing.redis.cluster.subscriptions import Node, Request, Subscription, Subscriptions
+from fencing.redis.cluster.topology import Address
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import map_connect_error
-from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, ThreadWaiter
-from fencing.redis.subscriptions import Node, Request, Subscription, Subscriptions
-from fencing.redis.topology import Address
-from fencing.redis.waiters import Enlist, Leave, Wait, Waiter, Waiters
+from fencing.redis.listener import DECLINE_SECONDS, Heartbeat
+from fencing.redis.waiters import Waiter, Waiters
 
 PING = b"*1\r\n$4\r\nPING\r\n"
-
-POLL_SECONDS = 0.02
-"""How often connections are read whose sockets are not known."""
 
 
 class _Node(Node):
@@ -102,8 +100,7 @@ class ClusterListener:
             elif found is not None and isinstance(effect, Wait):
                 found.waiters.schedule_recheck(waiter, effect.recheck)
         if found is not None and isinstance(effect, Wait):
-            assert isinstance(waiter, ThreadWaiter)
-            waiter.wait(effect.seconds)
+            waiter.waking.wait(effect.seconds)
         return None
 
     def close(self) -> None:
@@ -125,7 +122,7 @@ class ClusterListener:
         with self._lock:
             if found.node is None or found not in self._subscriptions:
                 raise NoReply(ConnectionError("the connection for waiting broke"), may_have_run=False)
-            waiter = effect.waiter or ThreadWaiter(found.waiters.name, effect.resource, effect.token)
+            waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, Wake(), found.waiters.name)
             found.waiters.add(waiter)
         return waiter
 
@@ -167,6 +164,12 @@ class ClusterListener:
         connection, factory = LazyConnection(), self._cluster.factory(address)
         try:
             connection.open(factory.make(), factory.limit_seconds(deadline - time.monotonic()))
+            if connection.waits_on is None:
+                raise CoordinatorUnavailable(
+                    f"the connection to Redis at {factory.address} has no socket to wait for; "
+                    f"for locks that are waited for, pass a client with a connection class of redis-py",
+                    address=factory.address,
+                )
             node = _Node(address, connection)
             with self._lock:
                 self._nodes[address] = node
@@ -216,15 +219,11 @@ class ClusterListener:
                 for node in registered:
                     if node.outgoing:
                         self._guard(node, _Node.send_outgoing)
-                is_polled = None in registered.values()
-                for key, _ in selector.select(POLL_SECONDS if is_polled else Heartbeat.TICK_SECONDS):
+                for key, _ in selector.select(Heartbeat.TICK_SECONDS):
                     if key.data is not None:
                         self._guard(key.data, self._read)
                     else:
                         poked.recv(4096)
-                for node, sock in registered.items():
-                    if sock is None:
-                        self._guard(node, self._read)
                 if time.monotonic() - checked_at >= Heartbeat.TICK_SECONDS:
                     checked_at = time.monotonic()
                     for node in registered:

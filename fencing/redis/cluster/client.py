@@ -17,9 +17,7 @@ from fencing.kernel.waking import Turns, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
 from fencing.redis.client import IDLE_SECONDS, Connections
-from fencing.redis.connection import LazyConnection
-from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
-from fencing.redis.topology import (
+from fencing.redis.cluster.topology import (
     QUESTION_SECONDS,
     Address,
     Failure,
@@ -28,6 +26,8 @@ from fencing.redis.topology import (
     explain_question,
     time_left,
 )
+from fencing.redis.connection import LazyConnection
+from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
 
 
 class NodeConnections(Connections):
@@ -82,7 +82,9 @@ class Batch:
         used, connection.used = connection.used, 0.0
         try:
             is_open = used > node._broken_at and not (now - used > IDLE_SECONDS and connection.is_stale())
-            if not is_open or not connection.set_timeout(seconds):
+            if is_open:
+                connection.set_timeout(seconds)
+            else:
                 node._connect(connection, seconds)
             connection.send(b"".join([call.packed for call in self._calls]))
         except (RedisError, OSError) as error:
@@ -127,6 +129,7 @@ class ClusterConnections:
     """
 
     def __init__(self, client: Any) -> None:
+        quirks.require_connections(asynchronous=False)
         self._client = client
         known = quirks.known_nodes(client)
         self.address = self.location = "the Cluster of {}:{}".format(*known[0])

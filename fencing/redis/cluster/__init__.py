@@ -1,0 +1,1 @@
+"""Locks on a Redis Cluster: where its nodes differ from one Redis."""
