@@ -196,7 +196,8 @@ class Pool(_Lending[C]):
             finally:
                 self._leave(seeker)
         except BaseException:
-            lent = None
+            lent = seeker.lent = None
+            seeker.is_late = False  # if it is still in the queue, it is handed nothing
             raise
 
     def give_back(self, lent: C) -> None:
@@ -280,7 +281,8 @@ class AsyncPool(_Lending[T]):
             finally:
                 self._leave(seeker)
         except BaseException:
-            lent = None
+            lent = seeker.lent = None
+            seeker.is_late = False  # if it is still in the queue, it is handed nothing
             raise
 
     def give_back(self, lent: T, *, last: bool = False) -> None:
