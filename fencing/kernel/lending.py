@@ -6,7 +6,8 @@ checked by a call as its service demands. So a pool needs no more than a functio
 A call gives its object back. If an interruption prevents that, the object is collected, and another one may take its
 place. So nothing but the call may refer to an object that is lent. A waiter whose wake was lost looks again.
 
-A thread that was woken in vain is late. It is handed the next object, before all that came after it.
+Threads compete for what becomes free, since that is faster. One that was woken in vain, or has waited for a moment, is
+late: it is handed the next object, before all that came after it. Tasks are served in order.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from fencing.kernel import process
+from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 
@@ -37,6 +39,24 @@ class Closable(Protocol):
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
+
+
+class _TaskWake:
+    """A :class:`~fencing.kernel.waking.Wake` for a task."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future = asyncio.get_running_loop().create_future()
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.wait([self._future], timeout=seconds)  # wait_for() can lose a cancellation
+        if self._future.done():
+            self._future = self._future.get_loop().create_future()
 
 
 class _Seeker(Generic[T]):
@@ -75,8 +95,36 @@ class _Lending(Generic[T]):
         if self._seekers:
             self._pass_on(self._free_or_new())
 
-    # The traceback of an exception refers to its frames while it is handled. So an object is taken from these frames,
-    # or else it would be collected only afterwards.
+    # The traceback of an exception refers to its frames while it is handled. So they give up their objects, which would
+    # be collected only afterwards.
+
+    def _plan_take(self, seeker: _Seeker[T], seconds: float) -> Plan[T]:
+        """Take an object; yield for how many seconds to wait at most until the seeker is woken."""
+        deadline = time.monotonic() + seconds
+        lent: T | None = None
+        try:
+            try:
+                self._seekers.append(seeker)  # before it looks: what is freed in between wakes it
+                while True:
+                    lent = self._free_or_new()
+                    if lent is None:
+                        left = deadline - time.monotonic()
+                        if left <= 0:
+                            busy = TimeoutError(f"all {self._limit} connections were busy for {seconds:.3g} s")
+                            raise NoReply(busy, may_have_run=False)
+                        yield left
+                        lent, seeker.lent = seeker.lent, None
+                    if lent is not None:
+                        return lent
+                    seeker.is_late = True
+                    if seeker not in self._seekers:
+                        self._seekers.appendleft(seeker)
+            finally:
+                self._leave(seeker)
+        except BaseException:
+            lent = seeker.lent = None
+            seeker.is_late = False  # if it is still in the queue, it is handed nothing
+            raise
 
     def _free_or_new(self) -> T | None:
         try:
@@ -94,12 +142,6 @@ class _Lending(Generic[T]):
         except BaseException:
             lent = None
             raise
-
-    def _recheck(self, seeker: _Seeker[T]) -> T | None:
-        """Enter the queue, or stay in it, and then look for an object: what is freed in between wakes the seeker."""
-        if seeker not in self._seekers:
-            (self._seekers.appendleft if seeker.is_late else self._seekers.append)(seeker)
-        return self._free_or_new()
 
     def _pass_on(self, lent: T | None) -> None:
         """Wake the first seeker. If it is late, hand it the object; otherwise free that. None: one was freed."""
@@ -126,10 +168,6 @@ class _Lending(Generic[T]):
             pass  # it was woken
         if seeker.lent is not None or (self.free and self._seekers):  # it needs no object, or has found another one
             self._pass_on(seeker.lent)
-
-    def _busy(self, seconds: float) -> NoReply:
-        error = TimeoutError(f"all {self._limit} connections were busy for {seconds:.3g} s")
-        return NoReply(error, may_have_run=False)
 
 
 class Pool(_Lending[C]):
@@ -177,28 +215,9 @@ class Pool(_Lending[C]):
             return self.free.pop()
         except IndexError:
             pass
-        deadline, wake = time.monotonic() + seconds, Wake()
-        seeker: _Seeker[C] = _Seeker(wake, is_late=False)
-        lent: C | None = None
-        try:
-            try:
-                while True:
-                    lent = self._recheck(seeker)
-                    if lent is None:
-                        left = deadline - time.monotonic()
-                        if left <= 0:
-                            raise self._busy(seconds)
-                        wake.wait(min(left, LOST_WAKE_SECONDS))
-                        lent, seeker.lent = seeker.lent, None
-                    if lent is not None:
-                        return lent
-                    seeker.is_late = True
-            finally:
-                self._leave(seeker)
-        except BaseException:
-            lent = seeker.lent = None
-            seeker.is_late = False  # if it is still in the queue, it is handed nothing
-            raise
+        wake = Wake()
+        plan = self._plan_take(_Seeker(wake, is_late=False), seconds)
+        return run(plan, lambda left: wake.wait(min(left, LOST_WAKE_SECONDS)))
 
     def give_back(self, lent: C) -> None:
         """Lend the object to the next call. After the closing, close it first."""
@@ -224,30 +243,8 @@ class Pool(_Lending[C]):
             free.close()
 
 
-class _TaskWake:
-    """A :class:`~fencing.kernel.waking.Wake` for a task."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self) -> None:
-        self._future = asyncio.get_running_loop().create_future()
-
-    def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        await asyncio.wait([self._future], timeout=seconds)  # wait_for() can lose a cancellation
-        if self._future.done():
-            self._future = self._future.get_loop().create_future()
-
-
 class AsyncPool(_Lending[T]):
-    """A pool for the tasks of one event loop: first come, first served. It is used as a :class:`Pool`.
-
-    Args:
-        make: makes an object, which can be referenced weakly. It must not wait.
-        limit: how many objects there are at most.
+    """A pool for the tasks of one event loop. It is used as a :class:`Pool`, and its arguments are the same.
 
     Attributes:
         free: the objects that are not lent, used as a stack.
@@ -261,35 +258,17 @@ class AsyncPool(_Lending[T]):
         """
         if self.free and not self._seekers:
             return self.free.pop()
-        deadline, wake = time.monotonic() + seconds, _TaskWake()
-        seeker: _Seeker[T] = _Seeker(wake, is_late=True)  # tasks need not compete: the one that is woken runs next
-        lent: T | None = None
-        try:
-            try:
-                self._seekers.append(seeker)
-                while True:
-                    lent = self._recheck(seeker)
-                    if lent is None:
-                        left = deadline - time.monotonic()
-                        if left <= 0:
-                            raise self._busy(seconds)
-                        recheck = LOST_WAKE_SECONDS * max(1.0, len(self._seekers) / self._limit)
-                        await wake.wait(min(left, recheck, MOST_RECHECK_SECONDS))
-                        lent, seeker.lent = seeker.lent, None
-                    if lent is not None:
-                        return lent
-            finally:
-                self._leave(seeker)
-        except BaseException:
-            lent = seeker.lent = None
-            seeker.is_late = False  # if it is still in the queue, it is handed nothing
-            raise
+        wake = _TaskWake()
+
+        async def wait(left: float) -> None:
+            recheck = LOST_WAKE_SECONDS * max(1.0, len(self._seekers) / self._limit)
+            await wake.wait(min(left, recheck, MOST_RECHECK_SECONDS))
+
+        return await run_async(self._plan_take(_Seeker(wake, is_late=True), seconds), wait)
 
     def give_back(self, lent: T, *, last: bool = False) -> None:
         """Lend the object to the next task; ``last``: if no task waits, to one for which no other object is free."""
         if self._seekers:
             self._pass_on(lent)
-        elif last:
-            self.free.appendleft(lent)
         else:
-            self.free.append(lent)
+            (self.free.appendleft if last else self.free.append)(lent)

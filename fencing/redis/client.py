@@ -57,11 +57,6 @@ class Connections:
         self._pool = Pool(LazyConnection, MAX_CONNECTIONS)
         self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._pool.closed
-
     def when_moved(self, callback: Callable[[Address], None]) -> None:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
         self._factory.on_move = weakref.WeakMethod(callback)

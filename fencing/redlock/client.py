@@ -48,11 +48,6 @@ class FanoutConnections:
         self._reset()
         process.after_fork(self._reset)
 
-    @property
-    def closed(self) -> bool:
-        """Whether it was closed."""
-        return self._pool.closed
-
     def _reset(self) -> None:
         self._owing: dict[str, weakref.ref[Bundle]] = {}  # token: the bundle that owes replies to its requests
 

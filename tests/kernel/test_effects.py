@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import warnings
+import weakref
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from fencing.kernel.effects import finish
+from fencing.kernel.effects import Plan, finish, run, run_async
 
 
 def test_a_coroutine_that_was_cancelled_before_it_began_is_closed() -> None:
@@ -51,3 +54,46 @@ def test_a_cancellation_is_delivered_after_the_end() -> None:
         assert caught.value.__cause__ is None
 
     asyncio.run(story())
+
+
+class Connection:
+    """What a caller has in a variable."""
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_of_a_plan_leaves_no_circle_behind(*, asynchronous: bool) -> None:
+    """What the frames of its caller refer to is collected at once: such as a connection."""
+    made: list[weakref.ref[Connection]] = []
+
+    def plan() -> Plan[None]:
+        yield "effect"
+
+    def fail(_: Any) -> None:
+        raise ZeroDivisionError
+
+    async def fail_async(_: Any) -> None:
+        raise ZeroDivisionError
+
+    def call() -> None:
+        connection = Connection()
+        made.append(weakref.ref(connection))
+        run(plan(), fail)
+
+    async def call_async() -> None:
+        connection = Connection()
+        made.append(weakref.ref(connection))
+        await run_async(plan(), fail_async)
+
+    async def story() -> None:
+        with suppress(ZeroDivisionError):
+            if asynchronous:
+                await call_async()
+            else:
+                call()
+        assert made[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()

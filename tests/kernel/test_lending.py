@@ -22,7 +22,8 @@ from tests.support.every_step import Exit, at_every_step
 from tests.support.forks import in_child
 from tests.support.interrupted_lines import raise_at_line
 
-LONG = 60.0
+LONG = 30.0
+"""Seconds: what is waited for comes at once."""
 
 
 class Connection:
@@ -327,7 +328,7 @@ def hand_over(pool: Pool[Connection]) -> None:
     lent = pool.take(0)
     seeker: Any = lending._Seeker(Wake(), is_late=True)
     try:
-        pool._recheck(seeker)
+        pool._seekers.append(seeker)
     finally:
         try:
             pool.give_back(lent)
@@ -431,10 +432,11 @@ def test_what_is_discarded_again_is_free_while_the_interruption_is_handled() -> 
     assert line > 10
 
 
-def test_an_interruption_while_a_thread_waits_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> None:
-        raise Exit
+def interrupt(*_: object) -> None:
+    raise Exit
 
+
+def test_an_interruption_while_a_thread_waits_leaves_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     pool = pool_of(1)
     lent = pool.take(0)
     with monkeypatch.context() as patch:
@@ -444,6 +446,22 @@ def test_an_interruption_while_a_thread_waits_leaves_the_queue(monkeypatch: pyte
     assert not pool._seekers
     pool.give_back(lent)
     lends_again(pool)
+
+
+def test_a_late_thread_that_was_interrupted_as_it_left_is_handed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is still in the queue, and the traceback of its exception refers to it."""
+    pool = pool_of(1)
+    lent = pool.take(0)
+    waits = iter([lambda: None, interrupt])
+    with monkeypatch.context() as patch:
+        patch.setattr(Wake, "wait", lambda *_: next(waits)())
+        patch.setattr(pool, "_leave", interrupt)
+        with pytest.raises(Exit) as handled:
+            pool.take(LONG)
+    assert len(pool._seekers) == 1
+    pool.give_back(lent)
+    assert pool.take(0) is lent
+    assert handled.value.__traceback__ is not None
 
 
 def test_a_signal_handler_may_use_the_pool_while_one_is_made() -> None:
@@ -546,6 +564,24 @@ def test_a_task_that_is_cancelled_as_it_is_handed_one_passes_it_on(count: int) -
         for task in others:
             assert await asyncio.wait_for(task, LONG) is lent
         assert len(pool.free) == 2 - count
+
+    asyncio.run(story())
+
+
+def test_a_task_that_was_interrupted_as_it_left_is_handed_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        pool = AsyncPool(Connection, 1)
+        lent = await pool.take(0)
+        [task] = await waiting_tasks(pool, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(pool, "_leave", interrupt)
+            task.cancel()
+            with pytest.raises(Exit):
+                await task
+        assert len(pool._seekers) == 1
+        pool.give_back(lent)
+        assert await pool.take(0) is lent
+        assert task.done()
 
     asyncio.run(story())
 
