@@ -316,11 +316,22 @@ class _Turn:
         """Do nothing: the connection is the user's."""
 
 
-class _SingleConnection(Lent):
-    """The guard's only connection, for one operation after the other."""
+class _HasTurn:
+    """The use of a guard's only connection, for one operation after the other."""
 
+    _turns: Any
     _turn: _Turn | None = None
 
+    def _return(self, _: Any) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._turn is not None:
+            self._turns.discard(self._turn)  # so that it can be repeated after an interruption
+            self._turn = None
+
+
+class _SingleConnection(_HasTurn, Lent):
     def __init__(self, connection: Connection[Any], turns: lending.Pool[_Turn], seconds: float) -> None:
         super().__init__(seconds)
         self._only, self._turns = connection, turns
@@ -333,20 +344,8 @@ class _SingleConnection(Lent):
         _require_alive(self._only)
         return self._only
 
-    def _return(self, connection: Connection[Any]) -> None:
-        self._give_up()
 
-    def _give_up(self) -> None:
-        if self._turn is not None:
-            self._turns.discard(self._turn)  # so that it can be repeated after an interruption
-            self._turn = None
-
-
-class _AsyncSingleConnection(AsyncLent):
-    """The guard's only connection, for one operation after the other."""
-
-    _turn: _Turn | None = None
-
+class _AsyncSingleConnection(_HasTurn, AsyncLent):
     def __init__(self, connection: AsyncConnection[Any], turns: lending.AsyncPool[_Turn], seconds: float) -> None:
         super().__init__(seconds)
         self._only, self._turns = connection, turns
@@ -358,14 +357,6 @@ class _AsyncSingleConnection(AsyncLent):
             raise _busy(self._seconds) from None
         _require_alive(self._only)
         return self._only
-
-    def _return(self, connection: AsyncConnection[Any]) -> None:
-        self._give_up()
-
-    def _give_up(self) -> None:
-        if self._turn is not None:
-            self._turns.discard(self._turn)  # so that it can be repeated after an interruption
-            self._turn = None
 
 
 def _require_alive(connection: Any) -> None:
