@@ -186,7 +186,7 @@ class Pool(_Lending[C]):
     Args:
         make: makes an object, which can be referenced weakly. It must not block.
         limit: how many objects there are at most.
-        stores_inherited: whether a forked child never collects the objects of its parent, since that would end their
+        keeps_inherited: whether a forked child never collects the objects of its parent, since that would end their
             sessions.
 
     Attributes:
@@ -194,10 +194,10 @@ class Pool(_Lending[C]):
         closed: whether the pool was closed. It lends all the same: a block may end after the closing.
     """
 
-    def __init__(self, make: Callable[[], C], limit: int, *, stores_inherited: bool = False) -> None:
+    def __init__(self, make: Callable[[], C], limit: int, *, keeps_inherited: bool = False) -> None:
         super().__init__(make, limit)
         self.closed = False
-        self._inherited: list[C] | None = [] if stores_inherited else None
+        self._inherited: list[C] | None = [] if keeps_inherited else None
         process.after_fork(self._reset_in_child)
 
     def _reset_in_child(self) -> None:

@@ -73,7 +73,7 @@ class Connections:
 
     def __init__(self, engine: OwnEngine) -> None:
         self._engine = engine
-        self._pool = Pool(_Slot, MAX_CONNECTIONS, stores_inherited=True)
+        self._pool = Pool(_Slot, MAX_CONNECTIONS, keeps_inherited=True)
         self._broken_at = 0.0  # a connection that was opened before this moment is opened again
 
     def perform(self, request: Request) -> Any:

@@ -284,9 +284,9 @@ def test_a_child_has_its_own_while_all_of_its_parent_are_lent() -> None:
 
 
 @no_warning
-@pytest.mark.parametrize("stores_inherited", [True, False])
-def test_a_child_collects_what_it_inherited_unless_that_would_end_sessions(*, stores_inherited: bool) -> None:
-    pool = pool_of(1, stores_inherited=stores_inherited)
+@pytest.mark.parametrize("keeps_inherited", [True, False])
+def test_a_child_collects_what_it_inherited_unless_that_would_end_sessions(*, keeps_inherited: bool) -> None:
+    pool = pool_of(1, keeps_inherited=keeps_inherited)
     lent = pool.take(0)
     lent.open()
     pool.give_back(lent)
@@ -294,7 +294,7 @@ def test_a_child_collects_what_it_inherited_unless_that_would_end_sessions(*, st
 
     def check() -> None:
         gc.collect()
-        assert Connection.open_ones == (1 if stores_inherited else 0)
+        assert Connection.open_ones == (1 if keeps_inherited else 0)
         pool.take(0)
 
     in_child(check)
