@@ -79,6 +79,7 @@ def run(plan: Plan[T], perform: Callable[[Any], Any]) -> T:
                     error = raised
         except BaseException as raised:
             if getattr(plan, "gi_frame", None) is None:  # the plan has ended with it
+                error = None  # it refers to this frame, and would be collected late, with all that was interrupted
                 raise
             result, error = None, raised  # raised between two effects
 
@@ -106,6 +107,9 @@ async def run_async(plan: Plan[T], perform: Callable[[Any], Awaitable[Any]]) -> 
             effect = plan.send(result) if error is None else plan.throw(error)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        except BaseException:
+            error = None  # see run
+            raise
         result = error = None
         try:
             if type(effect) not in _SHARED:

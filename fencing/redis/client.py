@@ -7,26 +7,25 @@ bounded. The call's own timeout bounds every wait.
 from __future__ import annotations
 
 import math
-import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import redis
 from redis.exceptions import NoScriptError, RedisError
 
-from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
+from fencing.kernel.lending import Pool
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import (
     ASK_INFO,
+    IDLE_SECONDS,
+    MAX_CONNECTIONS,
     MAY_BE_ANOTHER,
     ConnectionFactory,
     command,
@@ -41,28 +40,11 @@ from fencing.redis.connection_factory import (
 from fencing.redis.scripts import RELEASE
 from fencing.redis.sentinel import Address
 
-MAX_CONNECTIONS = 16
-"""Per coordinator. A call uses one for a round trip, so a few serve hundreds of threads; the others wait for one."""
-
-IDLE_SECONDS = 1.0
-"""A connection that was idle for longer is checked before it is used: the server may have closed it."""
-
 BROKEN = (RedisError, OSError, NoReply, CoordinatorUnavailable)
 """The errors of a connection, unless a signal handler raised them. Any other exception has interrupted a call."""
 
 UNDO_SECONDS = 0.01
 """The time limit of sending a compensation. If it fails, the lock expires after its ttl."""
-
-
-class _Seeker:
-    """A thread that waits for a connection. After its first vain wait it is late, and gets the next one."""
-
-    __slots__ = ("connection", "is_late", "wake")
-
-    def __init__(self) -> None:
-        self.connection: LazyConnection | None = None
-        self.is_late = False
-        self.wake = Wake()
 
 
 class Connections:
@@ -71,22 +53,13 @@ class Connections:
     def __init__(self, client: redis.Redis) -> None:
         self._factory = ConnectionFactory(client)
         self.address, self.location = self._factory.address, self._factory.location
-        self.closed = False
         self._user_timeout = self._factory.limit_seconds(math.inf)
-        self._reset()
-        process.after_fork(self._reset)
+        self._pool = Pool(LazyConnection, MAX_CONNECTIONS)
+        self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
     def when_moved(self, callback: Callable[[Address], None]) -> None:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
         self._factory.on_move = weakref.WeakMethod(callback)
-
-    def _reset(self) -> None:
-        self._free: deque[LazyConnection] = deque()  # used as a stack
-        self._lock = threading.RLock()
-        # Weak: a connection that an interruption took from its call is collected, and another one may take its place.
-        self._made: list[weakref.ref[LazyConnection]] = []
-        self._waiting: deque[_Seeker] = deque()
-        self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
     def perform(self, call: Call, replicas: int = 0) -> Any:
         """Run the call's script and return its reply; ``replicas``: as in ``Replicated``.
@@ -97,13 +70,14 @@ class Connections:
             CoordinatorUnavailable: the server refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        if self.closed and call.script is not RELEASE:  # a block may end after the closing
+        pool = self._pool
+        if pool.closed and call.script is not RELEASE:  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
         started = time.monotonic()
         try:
-            connection = self._free.pop()
+            connection = pool.free.pop()  # take() does the same, but a call of Python takes its time
         except IndexError:
-            connection = self._wait_for_connection(call.timeout)
+            connection = pool.take(call.timeout)
         try:
             if replicas:
                 return self._exchange_replicated(connection, call, replicas, started)
@@ -112,75 +86,7 @@ class Connections:
             raise_interruption(error)
             raise map_error(error, self.address) from error
         finally:
-            self._take_back(connection)
-
-    def _take_back(self, connection: LazyConnection) -> None:
-        """Lend a connection to the next call."""
-        if self.closed:
-            connection.close()
-        if self._waiting:
-            self._pass_on(connection)
-        else:
-            self._free.append(connection)
-            if self._waiting:  # a thread first says that it waits, and then looks for a free connection
-                self._pass_on(None)
-
-    def _pass_on(self, connection: LazyConnection | None) -> None:
-        """Wake the first thread that waits. One that has waited for long gets the connection, the others compete."""
-        try:
-            seeker = self._waiting.popleft()
-        except IndexError:
-            seeker = None
-        if connection is not None:
-            if seeker is not None and seeker.is_late:
-                seeker.connection = connection
-            else:
-                self._free.append(connection)
-        if seeker is not None:
-            seeker.wake.set()
-
-    def _new_connection(self) -> LazyConnection | None:
-        with self._lock:
-            self._made = [made for made in self._made if made() is not None]
-            if len(self._made) >= MAX_CONNECTIONS:
-                return None
-            connection = LazyConnection()
-            self._made.append(weakref.ref(connection))
-            return connection
-
-    def _wait_for_connection(self, seconds: float) -> LazyConnection:
-        deadline = time.monotonic() + seconds
-        seeker = _Seeker()
-        try:
-            while True:
-                connection = self._new_connection()
-                if connection is not None:
-                    return connection
-                (self._waiting.appendleft if seeker.is_late else self._waiting.append)(seeker)
-                try:
-                    return self._free.pop()
-                except IndexError:
-                    pass
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    error = TimeoutError(f"all {MAX_CONNECTIONS} connections were busy for {seconds:.3g} s")
-                    raise NoReply(error, may_have_run=False)
-                seeker.wake.wait(min(left, LOST_WAKE_SECONDS))
-                self._stop_waiting(seeker)
-                connection, seeker.connection = seeker.connection, None
-                if connection is not None:
-                    return connection
-                seeker.is_late = True
-        finally:
-            self._stop_waiting(seeker)
-            if seeker.connection is not None:
-                self._pass_on(seeker.connection)
-
-    def _stop_waiting(self, seeker: _Seeker) -> None:
-        try:
-            self._waiting.remove(seeker)
-        except ValueError:
-            pass  # it was woken
+            pool.give_back(connection)
 
     def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
         seconds = call.timeout
@@ -269,6 +175,4 @@ class Connections:
 
     def close(self) -> None:
         """Close all connections. Later calls raise RuntimeError, except releases."""
-        self.closed = True
-        while self._free:
-            self._free.pop().close()
+        self._pool.close()

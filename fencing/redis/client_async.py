@@ -13,20 +13,40 @@ from typing import Any
 import redis
 import redis.asyncio
 
+from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.lending import AsyncPool
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.workers import PerLoop
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
-from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
+from fencing.redis.connection_async import LoopConnection, Request
 from fencing.redis.connection_factory import (
+    IDLE_SECONDS,
+    MAX_CONNECTIONS,
     ConnectionFactory,
     must_undo,
     not_confirmed,
     unreplicated,
 )
-from fencing.redis.lone_connections import LoneConnections
 from fencing.redis.scripts import RELEASE
 from fencing.redis.sentinel import Address
+
+
+class LoneConnection:
+    """A connection that serves one caller at a time, for commands that block it. It is closed when this is collected.
+
+    The connection itself is not collected: the task that reads from it refers to it.
+    """
+
+    __slots__ = ("__weakref__", "_loop", "_pid", "connection")
+
+    def __init__(self, factory: ConnectionFactory, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._pid = loop, process.pid()
+        self.connection = LoopConnection(factory, loop)
+
+    def __del__(self) -> None:
+        if self._pid == process.pid() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.connection.stop)
 
 
 class AsyncConnections:
@@ -37,9 +57,9 @@ class AsyncConnections:
         self.address, self.location = self._factory.address, self._factory.location
         self.closed = False
         self._user_timeout = self._factory.limit_seconds(math.inf)
-        make = partial(LoopConnection, self._factory)
-        self._loops = PerLoop(make, stop=LoopConnection.stop)
-        self._lone = PerLoop(lambda loop: LoneConnections(partial(make, loop)), stop=LoneConnections.stop)
+        factory = self._factory
+        self._loops = PerLoop(partial(LoopConnection, factory), stop=LoopConnection.stop)
+        self._lone = PerLoop(lambda loop: AsyncPool(partial(LoneConnection, factory, loop), MAX_CONNECTIONS))
 
     def when_moved(self, callback: Callable[[Address], None]) -> None:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
@@ -91,21 +111,31 @@ class AsyncConnections:
             NotAcquired: fewer replicas have the grant.
         """
         loop, started = asyncio.get_running_loop(), time.monotonic()
-        async with self._lone[loop].borrowed(call.timeout) as connection:
-            online = online_replicas(await self.perform(count_call(call.timeout), connection))
-            if online < replicas:
-                raise unreplicated(call, online, time.monotonic() - started)
-            reply = await self.perform(call, connection)
-            if type(reply) is not bytes:  # nothing was granted
-                return reply
-            raw = connection.raw
-            left = max(started + call.timeout - time.monotonic(), LEAST_SECONDS)
-            confirmed = await self.perform(wait_call(replicas, left), connection)
-            if connection.raw is not raw:
-                raise not_confirmed()
-            if confirmed < replicas:
-                raise unreplicated(call, confirmed, time.monotonic() - started)
+        pool = self._lone[loop]
+        lone = await pool.take(call.timeout)
+        is_quiet = False
+        try:
+            reply = await self._perform_replicated(lone.connection, call, replicas, started)
+            is_quiet = True
             return reply
+        finally:
+            pool.give_back(lone, last=not is_quiet)  # replies may be under way: the others are taken first
+
+    async def _perform_replicated(self, connection: LoopConnection, call: Call, replicas: int, started: float) -> Any:
+        online = online_replicas(await self.perform(count_call(call.timeout), connection))
+        if online < replicas:
+            raise unreplicated(call, online, time.monotonic() - started)
+        reply = await self.perform(call, connection)
+        if type(reply) is not bytes:  # nothing was granted
+            return reply
+        raw = connection.raw
+        left = max(started + call.timeout - time.monotonic(), LEAST_SECONDS)
+        confirmed = await self.perform(wait_call(replicas, left), connection)
+        if connection.raw is not raw:
+            raise not_confirmed()
+        if confirmed < replicas:
+            raise unreplicated(call, confirmed, time.monotonic() - started)
+        return reply
 
     async def perform_all(self, calls: Sequence[Call], seconds: float) -> list[Any]:
         """Run calls, sent one directly after another. Return the reply to each, or the failure it alone would raise."""
@@ -147,6 +177,6 @@ class AsyncConnections:
         connection = self._loops.remove(asyncio.get_running_loop())
         if connection is not None:
             await connection.close()
-        lone = self._lone.remove(asyncio.get_running_loop())
-        if lone is not None:
-            await lone.close()
+        pool = self._lone.remove(asyncio.get_running_loop())
+        for lone in pool.made() if pool is not None else ():
+            await lone.connection.close()

@@ -36,9 +36,6 @@ from fencing.redis.connection_factory import (
     not_of_a_script,
 )
 
-IDLE_SECONDS = 1.0
-"""Before a call, a connection that was idle for longer gets a moment to notice that the server has closed it."""
-
 STALL_SECONDS = 0.1
 """A connection is closed when the oldest call's time-out has passed, and the call was sent at least this long ago. A
 shorter wait proves nothing: the call may have had very little time."""

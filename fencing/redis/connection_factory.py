@@ -53,6 +53,13 @@ PATIENCE_SECONDS = 1.0
 
 IS_REPLICA = "the server is a replica, which takes no locks"
 
+MAX_CONNECTIONS = 16
+"""Per coordinator for threads; with asyncio, those of each event loop that serve one call at a time. A call uses one
+for a round trip, so a few serve hundreds of threads; the others wait for one."""
+
+IDLE_SECONDS = 1.0
+"""A connection that was idle for longer is checked before it is used: the server may have closed it."""
+
 CONNECT_SECONDS = 10.0
 FAILOVER_CONNECT_SECONDS = 3.0
 

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
+from functools import partial
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from fencing.kernel import process
 from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.lending import Pool
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis.calls import Call, release_call
-from fencing.redis.client import MAX_CONNECTIONS, Connections
-from fencing.redis.connection import LazyConnection
-from fencing.redis.connection_factory import map_error
+from fencing.redis.connection_factory import MAX_CONNECTIONS, map_error
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
 from fencing.redlock.bundle import Bundle
 from fencing.redlock.calls import Fanout
@@ -39,21 +38,20 @@ MOST_TOKENS = 4096
 """For how many tokens it is known which bundle owes replies. For older ones a release may overtake its acquire."""
 
 
-class FanoutConnections(Connections):
+class FanoutConnections:
     """The connections of a Redlock coordinator for threads. A forked child opens its own."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
         self.address = self.location = nodes.address
-        self.closed = False
+        self._pool = Pool(partial(Bundle, nodes.count), MAX_CONNECTIONS)
         self._reset()
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
-        super()._reset()
         self._owing: dict[str, weakref.ref[Bundle]] = {}  # token: the bundle that owes replies to its requests
 
-    def perform(self, fanout: Fanout) -> list[Any]:  # type: ignore[override]
+    def perform(self, fanout: Fanout) -> list[Any]:
         """Send the call to nodes, and return their replies.
 
         Raises:
@@ -61,20 +59,20 @@ class FanoutConnections(Connections):
             CoordinatorUnavailable: nodes refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        call = fanout.call
-        if self.closed and call.form.script is not RELEASE:  # a block may end after the closing
+        call, pool = fanout.call, self._pool
+        if pool.closed and call.form.script is not RELEASE:  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
         found = self._owing.get(_first_token(call)) if self._owing else None
         wanted = found() if found is not None else None
-        bundle: Any = None
+        bundle: Bundle | None = None
         try:
             if wanted is not None:
                 bundle = self._wait_for_bundle(wanted, fanout)
             if bundle is None:
                 try:
-                    bundle = self._free.pop()
+                    bundle = pool.free.pop()  # take() does the same, but a call of Python takes its time
                 except IndexError:
-                    bundle = self._wait_for_connection(fanout.timeout)
+                    bundle = pool.take(max(fanout.timeout, LEAST_WAIT_SECONDS))
             exchange = Exchange(self.nodes, bundle, fanout)
             try:
                 exchange.run()
@@ -92,7 +90,7 @@ class FanoutConnections(Connections):
             raise map_error(error, self.address) from error
         finally:
             if bundle is not None:
-                self._take_back(bundle)
+                self._give_back(bundle)
         if call.form.script is RELEASE_SEVERAL:
             self._release_behind(fanout, bundle)
         if not exchange.decided or fanout.quorum < fanout.least:
@@ -119,34 +117,21 @@ class FanoutConnections(Connections):
             if found is not None and found() not in (None, bundle):
                 self.perform(Fanout(release_call(lock, str(token)), fanout.nodes, 0, 0, fanout.timeout))
 
-    def _take_back(self, connection: LazyConnection) -> None:
-        bundle: Any = connection
-        if not bundle.wanted or self.closed:
-            super()._take_back(connection)
+    def _give_back(self, bundle: Bundle) -> None:
+        if not bundle.wanted or self._pool.closed:
+            self._pool.give_back(bundle)
         else:
-            self._free.appendleft(connection)  # the last one that a call without a wish takes
+            self._pool.free.appendleft(bundle)  # the last one that a call without a wish takes
         if bundle.wanted:  # a thread first says that it waits, and then looks for its bundle
             for wake in list(bundle.wanted)[:1]:
                 wake.set()
-
-    def _new_connection(self) -> Any:
-        with self._lock:
-            self._made = [made for made in self._made if made() is not None]
-            if len(self._made) >= MAX_CONNECTIONS:
-                return None
-            bundle: Any = Bundle(self.nodes.count)
-            self._made.append(bundle.reference)
-            return bundle
-
-    def _wait_for_connection(self, seconds: float) -> LazyConnection:
-        return super()._wait_for_connection(max(seconds, LEAST_WAIT_SECONDS))
 
     def _wait_for_bundle(self, bundle: Bundle, fanout: Fanout) -> Bundle | None:
         """Wait for this very bundle; None: it does not come, and another one will do.
 
         That is so for a release: an interruption may have taken the bundle from its call, and its traceback keeps it.
         """
-        free: deque[Any] = self._free
+        free = self._pool.free
         try:
             free.remove(bundle)
             return bundle
@@ -169,6 +154,10 @@ class FanoutConnections(Connections):
         finally:
             if wake in bundle.wanted:
                 bundle.wanted.remove(wake)
+
+    def close(self) -> None:
+        """Close all connections. Later calls raise RuntimeError, except releases."""
+        self._pool.close()
 
 
 def _first_token(call: Call) -> str:

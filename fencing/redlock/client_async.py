@@ -16,7 +16,8 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.workers import PerLoop
 from fencing.redis.calls import Call
-from fencing.redis.connection_async import IDLE_SECONDS, LoopConnection, Request
+from fencing.redis.connection_async import LoopConnection, Request
+from fencing.redis.connection_factory import IDLE_SECONDS
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
 from fencing.redlock.calls import Fanout, bytes_for
 from fencing.redlock.decisions import check_answered, vote

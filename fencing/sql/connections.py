@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import traceback
-import weakref
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.interruptions import interruption_in
-from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.lending import Pool
+from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.timer import timer
-from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request
@@ -76,21 +73,7 @@ class Connections:
 
     def __init__(self, engine: OwnEngine) -> None:
         self._engine = engine
-        self.closed = False
-        self._inherited: list[Any] = []  # of the parent process: to collect them might end its sessions
-        self._reset()
-        process.after_fork(self._reset_in_child)
-
-    def _reset_in_child(self) -> None:
-        self._inherited.append([slot for made in self._made if (slot := made()) is not None])
-        self._reset()
-
-    def _reset(self) -> None:
-        self._free: deque[_Slot] = deque()  # used as a stack
-        # Weak: a slot that an interruption took from its request is collected, and another one may take its place.
-        self._made: list[weakref.ref[_Slot]] = []
-        self._lock = threading.RLock()
-        self._turns = Turns()
+        self._pool = Pool(_Slot, MAX_CONNECTIONS, keeps_inherited=True)
         self._broken_at = 0.0  # a connection that was opened before this moment is opened again
 
     def perform(self, request: Request) -> Any:
@@ -101,17 +84,15 @@ class Connections:
             CoordinatorUnavailable: the database refused; another attempt would not help.
             RuntimeError: the coordinator is closed. Make a new one.
         """
-        if self.closed and request.operation != "release":  # a block may end after the closing
+        pool = self._pool
+        if pool.closed and request.operation != "release":  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
         until = process.now() + request.timeout
-        slot = self._take(request.timeout)
+        slot = pool.take(request.timeout)
         try:
             return self._perform(slot, request, until)
         finally:
-            if self.closed:
-                slot.close()
-            self._free.append(slot)
-            self._turns.wake_first()
+            pool.give_back(slot)
 
     def _perform(self, slot: _Slot, request: Request, until: float) -> Any:
         sent = False
@@ -141,41 +122,6 @@ class Connections:
         finally:
             slot.unwatch()
 
-    def _take(self, seconds: float) -> _Slot:
-        try:
-            return self._free.pop()
-        except IndexError:
-            pass
-        turn, deadline = Wake(), time.monotonic() + seconds
-        try:
-            in_time = self._turns.take(turn, seconds)
-            while in_time:
-                slot = self._free_or_new()
-                if slot is not None:
-                    return slot
-                turn.wait(min(max(deadline - time.monotonic(), 0.0), LOST_WAKE_SECONDS))
-                in_time = time.monotonic() < deadline
-        finally:
-            self._turns.queue.pop(turn, None)
-            self._turns.wake_first()
-        busy = TimeoutError(f"all {MAX_CONNECTIONS} connections of the coordinator were busy for {seconds:.3g} s")
-        raise NoReply(busy, may_have_run=False)
-
-    def _free_or_new(self) -> _Slot | None:
-        try:
-            return self._free.pop()
-        except IndexError:
-            pass
-        with self._lock:
-            self._made = [made for made in self._made if made() is not None]
-            if len(self._made) >= MAX_CONNECTIONS:
-                return None
-            slot = _Slot()
-            self._made.append(weakref.ref(slot))
-            return slot
-
     def close(self) -> None:
         """Close all connections. Later requests raise RuntimeError, except releases."""
-        self.closed = True
-        while self._free:
-            self._free.pop().close()
+        self._pool.close()

@@ -11,7 +11,8 @@ from sqlalchemy.util import greenlet_spawn
 
 from fencing.kernel import process
 from fencing.kernel.effects import finish
-from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.lending import AsyncPool
+from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.workers import PerLoop
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
@@ -27,13 +28,22 @@ CANCELLATIONS = 4
 https://github.com/python/cpython/issues/86296)."""
 
 
+class _Slot:
+    """The place of a connection, which is opened when it is needed."""
+
+    __slots__ = ("__weakref__", "connection", "opened_at")
+
+    def __init__(self) -> None:
+        self.connection: OwnConnection | None = None
+        self.opened_at = 0.0
+
+
 class _OfLoop:
     """The connections of one event loop."""
 
     def __init__(self) -> None:
-        self.free: list[tuple[OwnConnection, float]] = []  # used as a stack, with the moment of opening
-        self.slots = asyncio.Semaphore(MAX_CONNECTIONS)
-        self.broken_at = 0.0
+        self.pool = AsyncPool(_Slot, MAX_CONNECTIONS)
+        self.broken_at = 0.0  # a connection that was opened before this moment is opened again
 
 
 class AsyncConnections:
@@ -60,55 +70,47 @@ class AsyncConnections:
     async def _perform(self, request: Request) -> Any:
         mine = self._of_loops[asyncio.get_running_loop()]
         until = process.now() + request.timeout
+        slot = await mine.pool.take(request.timeout)
         try:
-            await asyncio.wait_for(mine.slots.acquire(), request.timeout)
-        except TimeoutError:
-            busy = TimeoutError(f"all {MAX_CONNECTIONS} connections of the coordinator were busy")
-            raise NoReply(busy, may_have_run=False) from None
-        try:
-            return await self._perform_on(mine, request, until)
+            return await self._perform_on(slot, mine, request, until)
         finally:
-            mine.slots.release()
+            mine.pool.give_back(slot)
 
-    async def _perform_on(self, mine: _OfLoop, request: Request, until: float) -> Any:
-        connection: OwnConnection | None = None
-        opened_at = time.monotonic()
-        is_good = False
+    async def _perform_on(self, slot: _Slot, mine: _OfLoop, request: Request, until: float) -> Any:
+        sent = is_good = False
         try:
-            while mine.free and connection is None:
-                connection, opened_at = mine.free.pop()
-                if opened_at < mine.broken_at:
-                    await self._close(connection)
-                    connection, opened_at = None, time.monotonic()
-            if connection is None:
-                left = max(until - process.now(), LEAST_SECONDS)
-                connection = await _within(greenlet_spawn(self._engine.open, left), left, None)
+            if slot.opened_at < mine.broken_at:
+                await self._close(slot)
+            if slot.connection is None:
+                opened_at, left = time.monotonic(), max(until - process.now(), LEAST_SECONDS)
+                slot.connection = await _within(greenlet_spawn(self._engine.open, left), left, None)
+                slot.opened_at = opened_at
+            sent = True
             left = max(until + GRACE_SECONDS - process.now(), LEAST_SECONDS)
-            reply = await _within(greenlet_spawn(connection.perform, request), left, connection)
+            reply = await _within(greenlet_spawn(slot.connection.perform, request), left, slot.connection)
             is_good = True
             return reply
         except FAILURES as error:
             is_good = leaves_good_connection(error)
             if not is_good:
                 mine.broken_at = time.monotonic()
-            raise explain(error, sent=connection is not None, address=self._engine.address) from error
+            raise explain(error, sent=sent, address=self._engine.address) from error
         finally:
-            if connection is not None:
-                if is_good and not self.closed:  # nothing closes it after the closing
-                    mine.free.append((connection, opened_at))
-                else:
-                    connection.hang_up()
-                    await self._close(connection)
+            if (not is_good or self.closed) and slot.connection is not None:  # nothing closes it after the closing
+                slot.connection.hang_up()
+                await self._close(slot)
 
-    async def _close(self, connection: OwnConnection) -> None:
-        await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
+    async def _close(self, slot: _Slot) -> None:
+        connection, slot.connection = slot.connection, None
+        if connection is not None:
+            await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
 
     async def close(self) -> None:
         """Close the running loop's connections. Later requests raise RuntimeError, except releases."""
         self.closed = True
         mine = self._of_loops[asyncio.get_running_loop()]
-        while mine.free:
-            await self._close(mine.free.pop()[0])
+        while mine.pool.free:
+            await self._close(mine.pool.free.pop())
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:

@@ -6,11 +6,14 @@ import ast
 import asyncio
 import gc
 import warnings
+import weakref
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fencing.kernel.effects import finish
+from fencing.kernel.effects import Plan, finish, run, run_async
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,3 +70,46 @@ def test_an_effect_of_locks_and_backends_is_data() -> None:
                 fields = [field for field in node.body if isinstance(field, ast.AnnAssign)]
                 assert not [field for field in fields if "Callable" in ast.unparse(field.annotation)], node.name
     assert effects >= 15
+
+
+class Connection:
+    """What a caller has in a variable."""
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_of_a_plan_leaves_no_circle_behind(*, asynchronous: bool) -> None:
+    """What the frames of its caller refer to is collected at once: such as a connection."""
+    made: list[weakref.ref[Connection]] = []
+
+    def plan() -> Plan[None]:
+        yield "effect"
+
+    def fail(_: Any) -> None:
+        raise ZeroDivisionError
+
+    async def fail_async(_: Any) -> None:
+        raise ZeroDivisionError
+
+    def call() -> None:
+        connection = Connection()
+        made.append(weakref.ref(connection))
+        run(plan(), fail)
+
+    async def call_async() -> None:
+        connection = Connection()
+        made.append(weakref.ref(connection))
+        await run_async(plan(), fail_async)
+
+    async def story() -> None:
+        with suppress(ZeroDivisionError):
+            if asynchronous:
+                await call_async()
+            else:
+                call()
+        assert made[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()

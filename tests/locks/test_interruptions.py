@@ -94,7 +94,7 @@ def test_steps_at_redis(any_redis: RedisServer, stride: int) -> None:
 
         work()
         assert at_every_step(work, check, stride) > 100
-        assert len(coordinator._connections._made) <= 16
+        assert len(coordinator._connections._pool.made()) <= 16
 
 
 def test_a_lease_that_could_not_be_made_is_not_renewed(monkeypatch: pytest.MonkeyPatch) -> None:

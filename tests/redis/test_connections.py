@@ -21,9 +21,10 @@ from redis.credentials import CredentialProvider
 from examples.servers import RedisServer
 from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
 from fencing.redis.calls import release_call
-from fencing.redis.client import MAX_CONNECTIONS, Connections
+from fencing.redis.client import Connections
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_async import Request
+from fencing.redis.connection_factory import MAX_CONNECTIONS
 from tests.support import wait_until
 from tests.support.fixtures import RedisFactory
 from tests.support.sides import Side
@@ -171,8 +172,8 @@ def test_credentials_that_change(side: Side, fresh_redis: RedisFactory) -> None:
 def _log_out(coordinator: Any) -> Any:
     """Log the connection out, as a server does when the credentials have expired."""
     connections = coordinator._connections
-    if hasattr(connections, "_free"):
-        connection = connections._free[-1].raw
+    if hasattr(connections, "_pool"):
+        connection = connections._pool.free[-1].raw
         connection.send_command("RESET")
         return connection.read_response()
     [line] = connections._loops.values()

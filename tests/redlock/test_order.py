@@ -49,9 +49,9 @@ class SlowThird:
         if self.side.asynchronous:  # all calls share one connection
             yield
             return
-        pool = self.coordinator._connections
-        bundle = pool._free.pop()
-        timer = threading.Timer(0.1, pool._take_back, [bundle])
+        connections = self.coordinator._connections
+        bundle = connections._pool.free.pop()
+        timer = threading.Timer(0.1, connections._give_back, [bundle])
         try:
             timer.start()
             yield
@@ -170,14 +170,14 @@ def test_an_interruption_closes_what_owes_replies_behind_a_release(
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
     coordinator.acquire("before", timeout=10).release()
-    pool = coordinator._connections
-    [bundle] = pool._free
+    connections = coordinator._connections
+    [bundle] = connections._pool.free
 
     def interrupt(*_: object) -> None:
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pool, "_note_owing", interrupt)
+    monkeypatch.setattr(connections, "_note_owing", interrupt)
     nodes.servers[2].freeze()
     with pytest.raises(KeyboardInterrupt):
         coordinator.acquire("r", timeout=10)
@@ -205,7 +205,7 @@ def test_an_interruption_that_loses_a_reply_closes_its_connection(fresh_nodes: F
     nodes = fresh_nodes(longest_ttl=60.0)
     coordinator = nodes.coordinator(Side(False), node_timeout=0.2)
     coordinator.acquire("before", timeout=10).release()
-    [bundle] = coordinator._connections._free
+    [bundle] = coordinator._connections._pool.free
     nodes.servers[2].freeze()
     lease = coordinator.acquire("r", timeout=10)
     third = bundle.nodes[2]
@@ -230,7 +230,7 @@ def test_a_release_does_without_connections_that_an_interruption_took(fresh_node
     coordinator.acquire("before", timeout=10).release()
     nodes.servers[2].freeze()
     lease = coordinator.acquire("r", timeout=10)
-    lost = coordinator._connections._free.pop()
+    lost = coordinator._connections._pool.free.pop()
     assert lost.owes()
     assert lease.release() is True
     nodes.servers[2].thaw()
@@ -249,15 +249,15 @@ def test_a_round_that_needs_no_reply_does_without_connections(
     monkeypatch.setattr(client, "MAX_CONNECTIONS", 1)
     coordinator = redlock_nodes.coordinator(Side(False), node_timeout=0.01)
     lease = coordinator.acquire("busy", timeout=10)
-    pool = coordinator._connections
+    pool = coordinator._connections._pool
     release = release_call("busy", lease.fence.token)
-    bundle = pool._free.pop()
+    bundle = pool.free.pop()
     try:
         replies = coordinator.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 0, 0.01))
         assert [type(reply) for reply in replies] == [NoReply] * 5
         with pytest.raises(NoReply):
             coordinator.perform(Fanout(release, (0, 1, 2, 3, 4), 3, 3, 0.01))
     finally:
-        pool._take_back(bundle)
+        pool.give_back(bundle)
     lease.release()
     coordinator.close()

@@ -71,13 +71,10 @@ ROOMS = {
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
     "fencing.redis.connection": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
     "fencing.redis.client": Room((*REDIS_CLIENT, "fencing.redis.connection"), ("redis",)),
-    "fencing.redis.lone_connections": Room((KERNEL,)),
     "fencing.redis.foreign_connections": Room(REDIS_CLIENT, ("redis",)),
     "fencing.redis.asyncio_protocol": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
     "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.asyncio_protocol"), ("redis",)),
-    "fencing.redis.client_async": Room(
-        (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.lone_connections"), ("redis",)
-    ),
+    "fencing.redis.client_async": Room((*REDIS_CLIENT, "fencing.redis.connection_async"), ("redis",)),
     "fencing.redis.waiters": Room(("fencing.locks.waiting",)),
     "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
     "fencing.redis.listener_async": Room(
@@ -116,11 +113,7 @@ ROOMS = {
         ("redis",),
     ),
     "fencing.redlock.client": Room(
-        (
-            *REDIS_THREADS,
-            *REDLOCK,
-            *("fencing.redlock.nodes", "fencing.redlock.bundle", "fencing.redlock.exchange"),
-        ),
+        (*REDIS_CLIENT, *REDLOCK, "fencing.redlock.nodes", "fencing.redlock.bundle", "fencing.redlock.exchange"),
         ("redis",),
     ),
     "fencing.redlock.client_async": Room((*REDIS_ASYNCIO, *REDLOCK, "fencing.redlock.nodes"), ("redis",)),

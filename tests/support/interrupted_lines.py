@@ -13,11 +13,12 @@ def _is_uninterrupted(frame: FrameType) -> bool:
     """Return whether no signal is delivered before the line.
 
     A tracer sees a with statement again when its block ends, before the lock is released. A try is no instruction, and
-    the tracer's exception there is in no block. And nothing comes between a finally and the call of C that it begins
-    with.
+    the tracer's exception there is in no block. A pass is none either, and in an except, the tracer's exception there
+    would leave the exception that is handled in place for ever. And nothing comes between a finally and the call of C
+    that it begins with.
     """
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    return "with " in line or line.strip() == "try:" or "# one call of C" in line
+    return "with " in line or line.partition("#")[0].strip() in ("try:", "pass") or "# one call of C" in line
 
 
 def raise_at_line(
@@ -32,13 +33,15 @@ def raise_at_line(
         What it returned, and whether the error was raised. The call's own errors propagate.
     """
     left = number
+    errors = [error]
+    del error  # with its traceback, it would refer to this frame, and so to all that was interrupted
 
     def trace_lines(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal left
         if event == "line" and not _is_uninterrupted(frame):
             left -= 1
             if left == 0:
-                raise error
+                raise errors.pop()
         return trace_lines
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:

@@ -23,6 +23,7 @@ from obstore.store import MemoryStore
 from fencing import FencedLock, MemoryCoordinator, RedisCoordinator
 from fencing.kernel import process
 from fencing.kernel.fence import Fence
+from fencing.kernel.lending import Pool
 from fencing.kernel.timer import timer
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.clients import coordinator_of
@@ -146,6 +147,31 @@ def _redis_more_than_its_connections(url: str) -> Operation:
     return partial(coordinator.holder, "r")
 
 
+class _Lent:
+    def close(self) -> None:
+        pass
+
+
+def _pool() -> Operation:
+    """Two objects for five threads, which mostly wait for one."""
+    pool = Pool(_Lent, 2)
+
+    def operation() -> None:
+        lent = pool.take(5)
+        try:
+            _nothing()
+        finally:
+            pool.give_back(lent)
+
+    def work() -> None:
+        while True:
+            operation()
+
+    for _ in range(4):
+        threading.Thread(target=work, daemon=True).start()
+    return operation
+
+
 def _enlist(url: str) -> Operation:
     coordinator = RedisCoordinator(redis.Redis.from_url(url), ttl=60)
 
@@ -177,6 +203,7 @@ OPERATIONS: dict[str, Callable[..., Operation]] = {
     "object guard": _object_guard,
     "probe": _probe,
     "redis": _redis_hold,
+    "pool": _pool,
     "connections": _redis_more_than_its_connections,
     "listener": _enlist,
     "clients": _clients,

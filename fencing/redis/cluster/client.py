@@ -16,7 +16,7 @@ from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import Turns, Wake
 from fencing.redis import quirks
 from fencing.redis.calls import ASKING, CLUSTER_SLOTS, Call, Calls, NodeCall, by_text
-from fencing.redis.client import IDLE_SECONDS, Connections
+from fencing.redis.client import Connections
 from fencing.redis.cluster.topology import (
     QUESTION_SECONDS,
     Address,
@@ -27,22 +27,16 @@ from fencing.redis.cluster.topology import (
     time_left,
 )
 from fencing.redis.connection import LazyConnection
-from fencing.redis.connection_factory import ConnectionFactory, map_error, not_of_a_script
+from fencing.redis.connection_factory import IDLE_SECONDS, ConnectionFactory, map_error, not_of_a_script
 
 
 class NodeConnections(Connections):
     """The connections to one node of a Cluster."""
 
-    def _lend(self, seconds: float) -> LazyConnection:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return self._wait_for_connection(seconds)
-
     def perform_asking(self, call: Call) -> Any:
         """Run a call whose slot is just moving to this node: ASKING comes before it, on the same connection."""
         started = time.monotonic()
-        connection = self._lend(call.timeout)
+        connection = self._pool.take(call.timeout)
         try:
             self._exchange(connection, ASKING._replace(timeout=call.timeout), started)
             return self._exchange(connection, by_text(call), started)  # ASKING is for one command only
@@ -50,11 +44,11 @@ class NodeConnections(Connections):
             raise_interruption(error)
             raise map_error(error, self.address) from error
         finally:
-            self._take_back(connection)
+            self._pool.give_back(connection)
 
     def send_all(self, calls: Sequence[Call], seconds: float) -> Batch:
         """Send calls, all in one write. Their replies must be read, and the batch must be closed."""
-        batch = Batch(self, self._lend(seconds), calls)
+        batch = Batch(self, self._pool.take(seconds), calls)
         try:
             batch.send(seconds)
         except BaseException:
@@ -119,7 +113,7 @@ class Batch:
             self._connection.used = time.monotonic()
         else:
             self._connection.close()
-        self._node._take_back(self._connection)
+        self._node._pool.give_back(self._connection)
 
 
 class ClusterConnections:
@@ -149,7 +143,8 @@ class ClusterConnections:
         if found is None:
             with self._lock:
                 made = NodeConnections(quirks.node_client(self._client, *address))
-                made.closed = self.closed
+                if self.closed:
+                    made.close()
                 found = self._nodes.setdefault(address, made)
         return found
 

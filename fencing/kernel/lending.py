@@ -1,0 +1,274 @@
+"""Lending of a few objects, such as connections, to many calls: each call has one of them for itself.
+
+The objects are cheap to make: a connection is opened by the first call that has it, within that call's own time, and is
+checked by a call as its service demands. So a pool needs no more than a function that makes an object.
+
+A call gives its object back. If an interruption prevents that, the object is collected, and another one may take its
+place. So nothing but the call may refer to an object that is lent. A waiter whose wake was lost looks again.
+
+Threads compete for what becomes free, since that is faster. One that was woken in vain, or has waited for a moment, is
+late: it is handed the next object, before all that came after it. Tasks are served in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from fencing.kernel import process
+from fencing.kernel.effects import Plan, run, run_async
+from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
+
+MOST_RECHECK_SECONDS = 1.0
+"""How long a task waits at most before it looks again, however many others wait."""
+
+
+class Closable(Protocol):
+    """What a pool for threads lends. It can be used again after it was closed: that opens it."""
+
+    def close(self) -> object:
+        """Close it, if it is open."""
+        ...
+
+
+T = TypeVar("T")
+C = TypeVar("C", bound=Closable)
+
+
+class _TaskWake:
+    """A :class:`~fencing.kernel.waking.Wake` for a task."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self) -> None:
+        self._future = asyncio.get_running_loop().create_future()
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.wait([self._future], timeout=seconds)  # wait_for() can lose a cancellation
+        if self._future.done():
+            self._future = self._future.get_loop().create_future()
+
+
+class _Seeker(Generic[T]):
+    """A thread or task that waits for an object. One that is late is handed its object; the others compete for it."""
+
+    __slots__ = ("is_late", "lent", "wake")
+
+    def __init__(self, wake: Wake | _TaskWake, *, is_late: bool) -> None:
+        self.lent: T | None = None
+        self.wake = wake
+        self.is_late = is_late
+
+
+class _Lending(Generic[T]):
+    """The objects, and the queue of calls that wait for one."""
+
+    def __init__(self, make: Callable[[], T], limit: int) -> None:
+        self._make = make
+        self._limit = limit
+        self._reset()
+
+    def _reset(self) -> None:
+        self.free: deque[T] = deque()
+        self._seekers: deque[_Seeker[T]] = deque()
+        self._made: list[weakref.ref[T]] = []  # weak: what an interruption took from its call is collected
+        self._lock = threading.RLock()
+
+    def made(self) -> list[T]:
+        """Return all objects that exist, free ones and lent ones."""
+        return [found for made in self._made if (found := made()) is not None]
+
+    def discard(self, lent: T) -> None:
+        """Lend the object no more: another one may take its place. This may be repeated after an interruption."""
+        with self._lock:
+            self._made = [made for made in self._made if made() not in (None, lent)]
+        if self._seekers:
+            self._pass_on(self._free_or_new())
+
+    # The traceback of an exception refers to its frames while it is handled. So they give up their objects, which would
+    # be collected only afterwards.
+
+    def _plan_take(self, seeker: _Seeker[T], seconds: float) -> Plan[T]:
+        """Take an object; yield for how many seconds to wait at most until the seeker is woken."""
+        deadline = time.monotonic() + seconds
+        lent: T | None = None
+        try:
+            try:
+                self._seekers.append(seeker)  # before it looks: what is freed in between wakes it
+                while True:
+                    lent = self._free_or_new()
+                    if lent is None:
+                        left = deadline - time.monotonic()
+                        if left <= 0:
+                            busy = TimeoutError(f"all {self._limit} connections were busy for {seconds:.3g} s")
+                            raise NoReply(busy, may_have_run=False)
+                        yield left
+                        lent, seeker.lent = seeker.lent, None
+                    if lent is not None:
+                        return lent
+                    seeker.is_late = True
+                    if seeker not in self._seekers:
+                        self._seekers.appendleft(seeker)
+            finally:
+                self._leave(seeker)
+        except BaseException:
+            lent = seeker.lent = None
+            seeker.is_late = False  # if it is still in the queue, it is handed nothing
+            raise
+
+    def _free_or_new(self) -> T | None:
+        try:
+            return self.free.pop()
+        except IndexError:
+            pass
+        lent: T | None = None
+        try:
+            with self._lock:
+                self._made = [made for made in self._made if made() is not None]
+                if len(self._made) < self._limit:
+                    lent = self._make()
+                    self._made.append(weakref.ref(lent))
+            return lent
+        except BaseException:
+            lent = None
+            raise
+
+    def _pass_on(self, lent: T | None) -> None:
+        """Wake the first seeker. If it is late, hand it the object; otherwise free that. None: one was freed."""
+        try:
+            try:
+                seeker = self._seekers.popleft()
+            except IndexError:
+                seeker = None
+            if lent is not None:
+                if seeker is not None and seeker.is_late:
+                    seeker.lent = lent
+                else:
+                    self.free.append(lent)
+            if seeker is not None:
+                seeker.wake.set()
+        except BaseException:
+            lent = None
+            raise
+
+    def _leave(self, seeker: _Seeker[T]) -> None:
+        try:
+            self._seekers.remove(seeker)
+        except ValueError:
+            pass  # it was woken
+        if seeker.lent is not None or (self.free and self._seekers):  # it needs no object, or has found another one
+            self._pass_on(seeker.lent)
+
+
+class Pool(_Lending[C]):
+    """A pool for threads. A forked child has objects of its own.
+
+    A call takes an object and gives it back::
+
+        lent = pool.take(seconds)
+        try:
+            ...
+        finally:
+            pool.give_back(lent)
+
+    ``pool.free.pop()`` does the same as ``take`` where an object is free, without a call of Python.
+
+    Args:
+        make: makes an object, which can be referenced weakly. It must not block.
+        limit: how many objects there are at most.
+        keeps_inherited: whether a forked child never collects the objects of its parent, since that would end their
+            sessions.
+
+    Attributes:
+        free: the objects that are not lent, used as a stack.
+        closed: whether the pool was closed. It lends all the same: a block may end after the closing.
+    """
+
+    def __init__(self, make: Callable[[], C], limit: int, *, keeps_inherited: bool = False) -> None:
+        super().__init__(make, limit)
+        self.closed = False
+        self._inherited: list[C] | None = [] if keeps_inherited else None
+        process.after_fork(self._reset_in_child)
+
+    def _reset_in_child(self) -> None:
+        if self._inherited is not None:
+            self._inherited += self.made()
+        self._reset()
+
+    def take(self, seconds: float) -> C:
+        """Return an object, after at most ``seconds``.
+
+        Raises:
+            NoReply: all were lent.
+        """
+        try:
+            return self.free.pop()
+        except IndexError:
+            pass
+        wake = Wake()
+        plan = self._plan_take(_Seeker(wake, is_late=False), seconds)
+        return run(plan, lambda left: wake.wait(min(left, LOST_WAKE_SECONDS)))
+
+    def give_back(self, lent: C) -> None:
+        """Lend the object to the next call. After the closing, close it first."""
+        if self._seekers or self.closed:
+            if self.closed:
+                lent.close()
+            self._pass_on(lent)
+            return
+        self.free.append(lent)
+        if self._seekers:  # a seeker first enters the queue, and then looks for a free object
+            self._pass_on(None)
+        if self.closed:  # close() first says so, and then closes the free ones
+            self.close()
+
+    def close(self) -> None:
+        """Close the free objects, and each other one when it is given back."""
+        self.closed = True
+        while True:
+            try:
+                free = self.free.pop()
+            except IndexError:
+                return
+            free.close()
+
+
+class AsyncPool(_Lending[T]):
+    """A pool for the tasks of one event loop. It is used as a :class:`Pool`, and its arguments are the same.
+
+    Attributes:
+        free: the objects that are not lent, used as a stack.
+    """
+
+    async def take(self, seconds: float) -> T:
+        """Return an object, after at most ``seconds``.
+
+        Raises:
+            NoReply: all were lent.
+        """
+        if self.free and not self._seekers:
+            return self.free.pop()
+        wake = _TaskWake()
+
+        async def wait(left: float) -> None:
+            recheck = LOST_WAKE_SECONDS * max(1.0, len(self._seekers) / self._limit)
+            await wake.wait(min(left, recheck, MOST_RECHECK_SECONDS))
+
+        return await run_async(self._plan_take(_Seeker(wake, is_late=True), seconds), wait)
+
+    def give_back(self, lent: T, *, last: bool = False) -> None:
+        """Lend the object to the next task; ``last``: if no task waits, to one for which no other object is free."""
+        if self._seekers:
+            self._pass_on(lent)
+        else:
+            (self.free.appendleft if last else self.free.append)(lent)
