@@ -17,7 +17,7 @@ class Mutant:
 
     Args:
         name: says what goes wrong.
-        file: of the product, from the project's root.
+        file: of the product, from the project's root. Of two faces it is the async one, from which the other is made.
         before: what is replaced; it occurs in the file exactly once.
         after: what it is replaced by.
         killed_by: the fewest and fastest tests that find it, as pytest takes them.
@@ -953,14 +953,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-claim-follows-redirects",
-        "storage_guards/http/guard.py",
+        "storage_guards/http/guard_async.py",
         "follow_redirects=False",
         "follow_redirects=True",
         ("tests/http/test_guard.py::test_redirects_are_refused",),
     ),
     Mutant(
         "a-reply-that-trickles-in-has-no-bound",
-        "storage_guards/http/guard.py",
+        "storage_guards/http/guard_async.py",
         "if time.monotonic() > deadline:",
         "if not deadline:",
         ("tests/http/test_guard.py::test_a_reply_that_trickles_in",),
@@ -968,8 +968,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-reply-of-an-async-guard-has-no-bound",
         "storage_guards/http/guard_async.py",
-        "asyncio.timeout(call.timeout),",
-        "asyncio.timeout(None),",
+        "asyncio.timeout(call.timeout), stream",
+        "asyncio.timeout(None), stream",
         ("tests/http/test_guard.py::test_a_reply_that_trickles_in",),
     ),
     Mutant(
