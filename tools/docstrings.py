@@ -55,20 +55,23 @@ def changes_in(comments: Sequence[str]) -> list[Change]:
 def sync_docstring(literal: str, indent: int, changes: Sequence[Change] = ()) -> str:
     """Return the docstring of the sync side, as it stands in the source behind ``indent`` spaces."""
     before = {item.lines for item in _items(literal, indent)}
-    text = sync_text(literal)
-    for change in changes:
-        text = _changed(text, change, indent)
+    text = literal
+    for number, change in enumerate(changes):
+        text = _changed(text, change, f"\0{number}\0")
+    text = sync_text(text)
+    for number, change in enumerate(changes):
+        text = text if change.new else re.sub(f"\n *\0{number}\0(?=\n)", "", text)
+        text = text.replace(f"\0{number}\0", re.sub(r"\n+", "\n\n" + " " * indent, change.new))
     lines: list[str] = []
     for item in _items(text, indent):
         lines += item.lines if item.lines in before else _filled(item)
     return _tidy(lines)
 
 
-def _changed(text: str, change: Change, indent: int) -> str:
+def _changed(text: str, change: Change, new: str) -> str:
     words = [r"\s+".join(map(re.escape, part.split())) for part in change.old.split("...")]
     # An ellipsis at an end reaches to the paragraph's.
     pattern = ".*?".join(words) + (r"(?:(?!\n\s*\n).)*?(?=\n\s*\n|\"\"\"$)" if change.old.endswith("...") else "")
-    new = re.sub(r"\n+", "\n\n" + " " * indent, change.new)
     changed, count = re.subn(pattern, lambda _: new, text, flags=re.DOTALL)
     if count != 1:
         raise ValueError(f"the words {change.old!r} occur {count} times in the docstring {text[:60]!r}")

@@ -30,7 +30,13 @@ PAIRS = tuple(
     for name in (
         "storage_guards/files/guard",
         "storage_guards/http/guard",
+        "storage_guards/memory/guard",
+        "storage_guards/objects/guard",
+        "storage_guards/objects/publication",
+        "storage_guards/psycopg/guard",
         "storage_guards/redis/guard",
+        "storage_guards/sql/operations",
+        "storage_guards/sqlalchemy/guard",
     )
 )
 

@@ -43,10 +43,14 @@ PHRASES: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"\s+for\s+asyncio\b", ""),
     (r"\s+\(async\s+ones\)", ""),
     (r"\b(?P<a>[Aa])n\s+async\s+(?P<marks>`*)(?P<word>\w+)", _with_article),
-    (r"\b(?P<a>[Aa])n\s+(?P<marks>`*)Async(?P<word>[A-Z]\w+)", _with_article),
+    (r"\bsqlalchemy\.ext\.asyncio\.Async(?=Session\b)", "sqlalchemy.orm."),
+    (r"\bsqlalchemy\.ext\.asyncio\.Async", "sqlalchemy."),
+    (r"\bcreate_async_engine\b", "create_engine"),
+    (r"\b(?P<a>[Aa])n\s+(?P<marks>(?::class:)?`*)(?:Async|async_)(?P<word>[A-Za-z]\w+)", _with_article),
     (r"\bthe\s+running\s+loop's\b", "the"),
     (r"\basync\b", "sync"),
     (r"(?<![A-Za-z])(_?)Async(?=[A-Z])", r"\1"),
+    (r"\basync_(?=[a-z])", ""),
 )
 """What changes in texts: strings, docstrings and comments."""
 

@@ -14,6 +14,7 @@ The output depends on no version of Python, and on no formatter: lines that are 
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import tokenize
 from collections.abc import Iterator, Set
@@ -103,7 +104,8 @@ def statements_of(tokens: list[Token]) -> list[Statement]:
 
 def sync_side(source: str) -> str:
     """Return the source of the sync side."""
-    return joined(sorted_imports(_translated(_without_async_only(source)))).rstrip() + "\n"
+    translated = _translated(_without_async_only(source))
+    return joined(sorted_imports(combined(translated))).rstrip() + "\n"
 
 
 def _without_async_only(source: str) -> str:
@@ -232,12 +234,14 @@ def _docstrings(tokens: list[Token]) -> dict[int, list[int]]:
 
 
 def _dropped(tokens: list[Token]) -> set[int]:
-    """Return the indices of ``async`` and ``await``, and of brackets that only ``await`` needed."""
+    """Return the indices of ``async``, ``await`` and ``Awaitable[...]``, and of brackets that only ``await`` needed."""
     dropped: set[int] = set()
     for index, token in enumerate(tokens):
         following = tokens[index + 1].text if index + 1 < len(tokens) else ""
         if token.kind != tokenize.NAME:
             continue
+        if token.text == "Awaitable" and following == "[":
+            dropped.update((index, index + 1, _closing(tokens, index + 1)))
         if token.text == "await" or (token.text == "async" and following in ("def", "with", "for")):
             dropped.add(index)
         if token.text == "await" and tokens[index - 1].text == "(":
@@ -260,6 +264,45 @@ def _closing(tokens: list[Token], opening: int) -> int:
     raise ValueError(f"the bracket in line {tokens[opening].start[0] + 1} is not closed")
 
 
+def combined(source: str) -> str:
+    """Write one ``with`` where two stand one in the other, because only the inner one was asynchronous."""
+    while True:
+        statements = statements_of(tokens_of(source))
+        lines = source.split("\n")
+        for index, (outer, inner) in enumerate(itertools.pairwise(statements)):
+            is_inside = outer.opens_block and inner.depth == outer.depth + 1 and inner.first == outer.last + 1
+            if not is_inside or {outer.tokens[0].text, inner.tokens[0].text} != {"with"}:
+                continue
+            last = _end_of(statements, index + 1)
+            if _end_of(statements, index) != last:
+                continue
+            indent = " " * outer.tokens[0].start[1]
+            items = [*_items(outer, lines), *_items(inner, lines)]
+            heading = [f"{indent}with {', '.join(items)}:"]
+            if len(heading[0]) > WIDTH:
+                heading = [f"{indent}with (", *(f"{indent}    {item}," for item in items), f"{indent}):"]
+            block = [line.removeprefix("    ") for line in lines[inner.last + 1 : last + 1]]
+            source = "\n".join([*lines[: outer.first], *heading, *block, *lines[last + 1 :]])
+            break
+        else:
+            return source
+
+
+def _items(statement: Statement, lines: list[str]) -> Iterator[str]:
+    """Yield the items of a ``with``, each on one line."""
+    tokens = [token for token in statement.tokens[1:-1] if token.kind != tokenize.NL]
+    if tokens[0].text == "(" and _closing(tokens, 0) == len(tokens) - 1:
+        tokens = tokens[1:-1]
+    depth, start = 0, 0
+    for index, token in enumerate([*tokens, Token(tokenize.OP, ",", (0, 0), (0, 0))]):
+        depth += (token.text in OPENING) - (token.text in CLOSING) if token.kind == tokenize.OP else 0
+        if token.text == "," and not depth:
+            if item := tokens[start:index]:
+                text = _between([f"{line}\n" for line in lines], item[0].start, item[-1].end)
+                yield re.sub(r"(?<=[(\[{])\s*\n\s*|\s*\n\s*(?=[)\]}])", "", text).replace("\n", " ")
+            start = index + 1
+
+
 def sorted_imports(source: str) -> str:
     """Sort the imports of each group, and their names, as the linter wants them. What is not used here goes."""
     lines = source.split("\n")
@@ -267,7 +310,7 @@ def sorted_imports(source: str) -> str:
     used: set[str] = set()
     for statement in statements_of(tokens_of(source)):
         if statement.depth or statement.tokens[0].text not in ("import", "from"):
-            used.update(token.text for token in statement.tokens if token.kind == tokenize.NAME)
+            used.update(itertools.chain.from_iterable(map(_words_of, statement.tokens)))
             continue
         if runs and runs[-1][-1].last + 1 == statement.first:
             runs[-1].append(statement)
@@ -277,6 +320,14 @@ def sorted_imports(source: str) -> str:
         found = list(_imports(run, used))
         lines[run[0].first : run[-1].last + (1 if found else 2)] = found
     return "\n".join(lines)
+
+
+def _words_of(token: Token) -> list[str]:
+    """Return the names in a token: one, those of an f-string, or none."""
+    is_f_string = token.kind == tokenize.STRING and "f" in re.split("['\"]", token.text, maxsplit=1)[0].lower()
+    if is_f_string:
+        return re.findall(r"\w+", " ".join(re.findall(r"{([^{}]*)", token.text)))
+    return [token.text] if token.kind == tokenize.NAME else []
 
 
 def _imports(run: list[Statement], used: Set[str]) -> Iterator[str]:

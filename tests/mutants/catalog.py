@@ -839,7 +839,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # What all guards share
     Mutant(
         "memory-is-changed-before-its-block-ends",
-        "storage_guards/memory.py",
+        "storage_guards/memory/base.py",
         "marks, data = dict(self._marks), dict(self._data)",
         "marks, data = dict(self._marks), self._data",
         ("tests/memory/test_guard.py::test_the_data_are_a_snapshot",),

@@ -108,6 +108,50 @@ def f(self, x):
     )
 
 
+def test_one_with_stands_for_two() -> None:
+    long = "x" * 60
+    made = sync_side(
+        f"""
+with a:
+    async with (
+        b(
+            {long},
+        ) as c,
+        d,
+    ):
+        pass
+with a, {long}:
+    async with {long}:
+        pass
+with a:
+    async with b:
+        pass
+    c()
+"""
+    )
+    assert (
+        made
+        == f"""
+with a, b({long},) as c, d:
+    pass
+with (
+    a,
+    {long},
+    {long},
+):
+    pass
+with a:
+    with b:
+        pass
+    c()
+"""
+    )
+
+
+def test_what_is_awaited_is_there_at_once() -> None:
+    assert sync_side("f: Callable[[AsyncA], Awaitable[list[B]]]\n") == "f: Callable[[A], list[B]]\n"
+
+
 def test_the_marks() -> None:
     made = sync_side(
         '''
