@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from fencing.locks.hold_all import hold_all as hold_all
     from fencing.locks.lease import Lease as Lease
     from fencing.locks.lease_async import AsyncLease as AsyncLease
-    from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.lock import FencedLock as FencedLock
+    from fencing.locks.lock_async import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
     from fencing.locks.settings import LockOptions as LockOptions
     from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
@@ -66,7 +66,8 @@ _HOME = {
     "locks.backend": ("ForcedRelease", "Holder"),
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
-    "locks.lock": ("AsyncFencedLock", "FencedLock"),
+    "locks.lock": ("FencedLock",),
+    "locks.lock_async": ("AsyncFencedLock",),
     "locks.hold_all": ("hold_all",),
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),

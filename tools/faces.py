@@ -28,6 +28,9 @@ class Pair(NamedTuple):
 PAIRS = tuple(
     Pair(f"{name}_async.py", f"{name}.py")
     for name in (
+        "fencing/coordinator",
+        "fencing/locks/hold_several",
+        "fencing/locks/lock",
         "storage_guards/files/guard",
         "storage_guards/http/guard",
         "storage_guards/memory/guard",

@@ -381,7 +381,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-lock-that-an-inner-block-uses-is-freed",
-        "fencing/locks/hold_all.py",
+        "fencing/locks/several.py",
         " if block.is_last and block._lease",
         " if block._lease",
         ("tests/redis/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
