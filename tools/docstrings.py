@@ -4,8 +4,10 @@ A mark is a comment right behind the docstring that it changes::
 
     # SYNC "After a cancellation, the": After Ctrl-C, the
 
-It puts the text behind the colon, which may go on in indented comment lines, in place of the words in quotes. ``...``
-between those stands for all words in between. Without a text the words go, and so does a paragraph without words.
+It puts the text behind the colon, which may go on in indented comment lines, in place of the words in quotes. A text
+that begins in the line below keeps its lines, so it may be paragraphs, or items of a list. ``...`` between the words
+stands for all in between; at their end, for the rest of the paragraph. Without a text the words go, and so does a
+paragraph that has no others.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ def changes_in(comments: Sequence[str]) -> list[Change]:
         else:
             text = comment.removeprefix("#").removeprefix("     ").rstrip()
             new = changes[-1].new
-            separator = "" if not new or new.endswith("\n") else " " if text else "\n"
+            separator = " " if new and not new.startswith("\n") else "\n"
             changes[-1] = changes[-1]._replace(new=f"{new}{separator}{text}")
     return changes
 
@@ -61,7 +63,7 @@ def sync_docstring(literal: str, indent: int, changes: Sequence[Change] = ()) ->
     text = sync_text(text)
     for number, change in enumerate(changes):
         text = text if change.new else re.sub(f"\n *\0{number}\0(?=\n)", "", text)
-        text = text.replace(f"\0{number}\0", re.sub(r"\n+", "\n\n" + " " * indent, change.new))
+        text = _inserted(text, f"\0{number}\0", change.new.removeprefix("\n"), indent)
     lines: list[str] = []
     for item in _items(text, indent):
         lines += item.lines if item.lines in before else _filled(item)
@@ -76,6 +78,14 @@ def _changed(text: str, change: Change, new: str) -> str:
     if count != 1:
         raise ValueError(f"the words {change.old!r} occur {count} times in the docstring {text[:60]!r}")
     return changed
+
+
+def _inserted(text: str, place: str, new: str, indent: int) -> str:
+    """Put the new words at their place. Lines below the first get the indent of the line there."""
+    before, found, after = text.partition(place)
+    line = before.rpartition("\n")[2] if "\n" in before else " " * indent
+    gap = "\n" + " " * (len(line) - len(line.lstrip()))
+    return before + re.sub(r" +(?=\n)", "", new.replace("\n", gap)) + after if found else text
 
 
 def _items(text: str, indent: int) -> Iterator[Item]:

@@ -28,9 +28,11 @@ class Pair(NamedTuple):
 PAIRS = tuple(
     Pair(f"{name}_async.py", f"{name}.py")
     for name in (
+        "fencing/compat/redis_py",
         "fencing/coordinator",
         "fencing/locks/hold_several",
         "fencing/locks/lock",
+        "fencing/sql/coordinator",
         "storage_guards/files/guard",
         "storage_guards/http/guard",
         "storage_guards/memory/guard",

@@ -333,7 +333,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         """
         if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
             kind = type(connection_or_session).__name__
-            raise TypeError(f"advance takes an AsyncConnection or an AsyncSession, not {kind}")
+            # SYNC instead: raise TypeError(f"advance takes a Connection or a Session, not {kind}")
+            raise TypeError(f"advance takes an AsyncConnection or AsyncSession, not {kind}")
         thread = StatementThread()  # ASYNC
         # SYNC instead: self._advance(connection_or_session, holders)
         await in_greenlet(

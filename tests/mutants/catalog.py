@@ -868,7 +868,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The interfaces of other libraries
     Mutant(
         "a-token-of-the-callers-own-is-granted-twice",
-        "fencing/compat/redis_py.py",
+        "fencing/compat/redis_py_async.py",
         "if isinstance(token, FromLease):",
         "if token is not None:",
         ("tests/compat/test_redis_py_fence.py::test_a_token_of_the_callers_own_is_never_shared",),
