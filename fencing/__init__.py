@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
     from fencing.memory import LockTable as LockTable
     from fencing.memory import MemoryCoordinator as MemoryCoordinator
-    from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
-    from fencing.redlock.coordinator import AsyncRedlockCoordinator as AsyncRedlockCoordinator
+    from fencing.redis.coordinator_async import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redlock.coordinator import RedlockCoordinator as RedlockCoordinator
+    from fencing.redlock.coordinator_async import AsyncRedlockCoordinator as AsyncRedlockCoordinator
     from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
     from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
 
@@ -71,8 +71,10 @@ _HOME = {
     "locks.hold_all": ("hold_all",),
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
     "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
-    "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
-    "redlock.coordinator": ("AsyncRedlockCoordinator", "RedlockCoordinator"),
+    "redis.coordinator": ("RedisCoordinator",),
+    "redis.coordinator_async": ("AsyncRedisCoordinator",),
+    "redlock.coordinator": ("RedlockCoordinator",),
+    "redlock.coordinator_async": ("AsyncRedlockCoordinator",),
     "sql.coordinator": ("SQLCoordinator",),
     "sql.coordinator_async": ("AsyncSQLCoordinator",),
 }

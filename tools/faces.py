@@ -32,6 +32,8 @@ PAIRS = tuple(
         "fencing/coordinator",
         "fencing/locks/hold_several",
         "fencing/locks/lock",
+        "fencing/redis/coordinator",
+        "fencing/redlock/coordinator",
         "fencing/sql/coordinator",
         "storage_guards/files/guard",
         "storage_guards/http/guard",
