@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from fencing.locks.lock_async import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
     from fencing.locks.settings import LockOptions as LockOptions
-    from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
-    from fencing.memory import LockTable as LockTable
-    from fencing.memory import MemoryCoordinator as MemoryCoordinator
+    from fencing.memory.coordinator import MemoryCoordinator as MemoryCoordinator
+    from fencing.memory.coordinator_async import AsyncMemoryCoordinator as AsyncMemoryCoordinator
+    from fencing.memory.table import LockTable as LockTable
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
     from fencing.redis.coordinator_async import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redlock.coordinator import RedlockCoordinator as RedlockCoordinator
@@ -70,7 +70,9 @@ _HOME = {
     "locks.lock_async": ("AsyncFencedLock",),
     "locks.hold_all": ("hold_all",),
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
-    "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
+    "memory.coordinator": ("MemoryCoordinator",),
+    "memory.coordinator_async": ("AsyncMemoryCoordinator",),
+    "memory.table": ("LockTable",),
     "redis.coordinator": ("RedisCoordinator",),
     "redis.coordinator_async": ("AsyncRedisCoordinator",),
     "redlock.coordinator": ("RedlockCoordinator",),

@@ -32,6 +32,7 @@ PAIRS = tuple(
         "fencing/coordinator",
         "fencing/locks/hold_several",
         "fencing/locks/lock",
+        "fencing/memory/coordinator",
         "fencing/redis/coordinator",
         "fencing/redlock/coordinator",
         "fencing/sql/coordinator",

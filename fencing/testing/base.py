@@ -13,7 +13,7 @@ from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence, HasFence, Mark
 from fencing.locks import plans
 from fencing.locks.backend import Undecided
-from fencing.memory import MemoryCoordinator
+from fencing.memory.coordinator import MemoryCoordinator
 from fencing.testing.contract import Contract
 
 

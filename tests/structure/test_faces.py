@@ -226,6 +226,45 @@ class C(B):
     )
 
 
+def test_a_mark_may_bring_paragraphs_and_items() -> None:
+    made = sync_side(
+        '''
+class A:
+    """Do it.
+
+    Args:
+        one: of several words, which go.
+        two: stays.
+    """
+
+    # SYNC "Args:":
+    #     More of it,
+    #     in two lines.
+    #
+    #     Args:
+    # SYNC "one: ... go.":
+    #     first: of several lines, the second
+    #         of which is indented.
+    #     second: this.
+'''
+    )
+    assert (
+        made
+        == '''
+class A:
+    """Do it.
+
+    More of it, in two lines.
+
+    Args:
+        first: of several lines, the second of which is indented.
+        second: this.
+        two: stays.
+    """
+'''
+    )
+
+
 def test_a_mark_whose_words_are_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'other' occur 0 times"):
         sync_side('"""Words."""\n# SYNC "other": more\n')
