@@ -30,6 +30,7 @@ PAIRS = tuple(
     for name in (
         "fencing/compat/redis_py",
         "fencing/coordinator",
+        "fencing/locks/hold",
         "fencing/locks/hold_several",
         "fencing/locks/lock",
         "fencing/memory/coordinator",

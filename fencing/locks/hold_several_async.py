@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fencing.kernel.effects import run_async
-from fencing.locks.hold import AsyncHold
+from fencing.locks.hold_async import AsyncHold
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.settings import check_timeout

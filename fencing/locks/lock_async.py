@@ -13,7 +13,7 @@ from fencing.locks import plans
 from fencing.locks.arguments import NOT_PICKLED, check_forced, check_resource_of, settings_of
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.clients import Client, coordinator_of
-from fencing.locks.hold import AsyncHold
+from fencing.locks.hold_async import AsyncHold
 from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.settings import AsyncLockOptions, check_flag, check_timeout
