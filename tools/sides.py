@@ -109,39 +109,37 @@ def sync_side(source: str) -> str:
 
 
 def _without_async_only(source: str) -> str:
-    """Take out what is marked as being on the async side only."""
-    tokens = tokens_of(source)
-    statements = statements_of(tokens)
+    """Take out what is on the async side only. Of blank lines above and below it the longer run stays."""
     lines = source.split("\n")
-    gone: set[int] = set()
-    for index, statement in enumerate(statements):
-        for token in statement.tokens:
-            if token.kind == tokenize.COMMENT and token.text.endswith(ASYNC_MARK):
-                row = token.start[0]
-                if row in (statement.first, statement.last):
-                    gone.update(range(statement.first, _end_of(statements, index) + 1))
-                else:
-                    gone.add(row)
-        above = lines[statement.first - 1].lstrip() if statement.first else ""
-        if above.startswith(INSTEAD_MARK):
-            gone.update(range(statement.first, statement.last + 1))
-    lines = [line.replace(INSTEAD_MARK, CODE_MARK, 1) for line in lines]
-    gone.update(row for row, line in enumerate(lines) if re.fullmatch(r"\s*#.*\S\s+# ASYNC", line))
+    gone = _async_only(statements_of(tokens_of(source)), lines)
     kept: list[str] = []
-    spare = 0  # of the blank lines behind what went: how many are above it already
-
+    spare = 0  # of the blank lines below what went: how many are above it already
     for row, line in enumerate(lines):
         if row in gone:
-            opens = bool(kept) and kept[-1].endswith(":")
-            spare = len(lines) if opens else len(kept) - len("\n".join(kept).rstrip().split("\n"))
+            opens_block = bool(kept) and kept[-1].endswith(":")
+            spare = len(lines) if opens_block else len(kept) - len("\n".join(kept).rstrip().split("\n"))
         elif line.strip():
             spare = 0
-            kept.append(line)
+            kept.append(line.replace(INSTEAD_MARK, CODE_MARK, 1))
         elif spare:
             spare -= 1
         else:
             kept.append(line)
     return "\n".join(kept)
+
+
+def _async_only(statements: list[Statement], lines: list[str]) -> set[int]:
+    """Return the lines that are on the async side only."""
+    rows = {row for row, line in enumerate(lines) if re.fullmatch(r"\s*#.*\S\s+# ASYNC", line)}
+    for index, statement in enumerate(statements):
+        for token in statement.tokens:
+            if token.kind == tokenize.COMMENT and token.text.endswith(ASYNC_MARK):
+                row = token.start[0]
+                is_whole = row in (statement.first, statement.last)
+                rows.update(range(statement.first, _end_of(statements, index) + 1) if is_whole else (row,))
+        if statement.first and lines[statement.first - 1].lstrip().startswith(INSTEAD_MARK):
+            rows.update(range(statement.first, statement.last + 1))
+    return rows
 
 
 def _end_of(statements: list[Statement], index: int) -> int:

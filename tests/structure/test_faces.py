@@ -13,6 +13,7 @@ import pytest
 
 from tools.docstrings import WIDTH, sync_docstring
 from tools.faces import PAIRS, Pair, differing, main, make
+from tools.names import DOTTED, NAMES, PHRASES
 from tools.sides import sync_side
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,6 +77,17 @@ def test_the_check_names_a_changed_source(tmp_path: Path) -> None:
     assert differing(tmp_path) == [PAIRS[0].face]
     assert make(tmp_path) == [PAIRS[0].face]
     assert not differing(tmp_path)
+
+
+def test_every_entry_of_the_table_is_used() -> None:
+    sources = "\n".join((ROOT / pair.source).read_text("utf-8") for pair in PAIRS)
+    assert not [name for name in NAMES if not re.search(rf"\b{name}\b", sources)]
+    assert not [parts for parts in DOTTED if ".".join(parts) not in sources]
+    unused = []
+    for pattern, replacement in PHRASES:  # in their order: one makes what another takes
+        sources, count = re.subn(pattern, replacement, sources)
+        unused += [pattern] * (not count)
+    assert not unused
 
 
 def test_the_command() -> None:
