@@ -15,6 +15,7 @@
 #                             folder, for half a minute               ARGS="--seconds 120"
 #   make thorough             the same with more drivers, isolation levels and kinds of connections
 #   make check                linter, formatter, type checkers, and the tests of the code's structure
+#   make faces                make the sync guards, locks and coordinators from the async ones
 #   make stress               many waiters, with kills and freezes        ARGS="--seconds 60 --seed 1"
 #   make torture              every guard under faults, five minutes      ARGS="--seconds 60 --seed 1 --on redis,sqlite"
 #   make redlock              seeded faults on five real Redis, 15 minutes   ARGS="--runs 20 --seed 1"
@@ -31,7 +32,7 @@
 .POSIX:
 .PHONY: demo demos demo-object-upload demo-failover demo-http-service \
 	demo-wrong-locks demo-network-delay demo-slow-work demo-hot-standby demo-clock-jump demo-redlock \
-	test near thorough thorough-mysql stress torture redlock explore mutants bench check wheel node clean help
+	test near thorough thorough-mysql stress torture redlock explore mutants bench check faces wheel node clean help
 
 BIN = .venv/bin
 # Progress on a terminal, silence in a log.
@@ -111,9 +112,13 @@ mutants: .venv/.dev
 bench: .venv/.bench
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
+faces: .venv/.python
+	@$(BIN)/python -m tools.faces $(ARGS)
+
 check: .venv/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python -m tools.faces --check
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python tests/typing/user_program.py
 	$(BIN)/python -m pytest -q tests/structure

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
     from fencing.locks.hold_all import hold_all as hold_all
     from fencing.locks.lease import Lease as Lease
     from fencing.locks.lease_async import AsyncLease as AsyncLease
-    from fencing.locks.lock import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.lock import FencedLock as FencedLock
+    from fencing.locks.lock_async import AsyncFencedLock as AsyncFencedLock
     from fencing.locks.settings import AsyncLockOptions as AsyncLockOptions
     from fencing.locks.settings import LockOptions as LockOptions
-    from fencing.memory import AsyncMemoryCoordinator as AsyncMemoryCoordinator
-    from fencing.memory import LockTable as LockTable
-    from fencing.memory import MemoryCoordinator as MemoryCoordinator
-    from fencing.redis.coordinator import AsyncRedisCoordinator as AsyncRedisCoordinator
+    from fencing.memory.coordinator import MemoryCoordinator as MemoryCoordinator
+    from fencing.memory.coordinator_async import AsyncMemoryCoordinator as AsyncMemoryCoordinator
+    from fencing.memory.table import LockTable as LockTable
     from fencing.redis.coordinator import RedisCoordinator as RedisCoordinator
-    from fencing.redlock.coordinator import AsyncRedlockCoordinator as AsyncRedlockCoordinator
+    from fencing.redis.coordinator_async import AsyncRedisCoordinator as AsyncRedisCoordinator
     from fencing.redlock.coordinator import RedlockCoordinator as RedlockCoordinator
+    from fencing.redlock.coordinator_async import AsyncRedlockCoordinator as AsyncRedlockCoordinator
     from fencing.sql.coordinator import SQLCoordinator as SQLCoordinator
     from fencing.sql.coordinator_async import AsyncSQLCoordinator as AsyncSQLCoordinator
 
@@ -66,12 +66,17 @@ _HOME = {
     "locks.backend": ("ForcedRelease", "Holder"),
     "locks.lease": ("Lease",),
     "locks.lease_async": ("AsyncLease",),
-    "locks.lock": ("AsyncFencedLock", "FencedLock"),
+    "locks.lock": ("FencedLock",),
+    "locks.lock_async": ("AsyncFencedLock",),
     "locks.hold_all": ("hold_all",),
     "locks.settings": ("AsyncLockOptions", "LockOptions"),
-    "memory": ("AsyncMemoryCoordinator", "LockTable", "MemoryCoordinator"),
-    "redis.coordinator": ("AsyncRedisCoordinator", "RedisCoordinator"),
-    "redlock.coordinator": ("AsyncRedlockCoordinator", "RedlockCoordinator"),
+    "memory.coordinator": ("MemoryCoordinator",),
+    "memory.coordinator_async": ("AsyncMemoryCoordinator",),
+    "memory.table": ("LockTable",),
+    "redis.coordinator": ("RedisCoordinator",),
+    "redis.coordinator_async": ("AsyncRedisCoordinator",),
+    "redlock.coordinator": ("RedlockCoordinator",),
+    "redlock.coordinator_async": ("AsyncRedlockCoordinator",),
     "sql.coordinator": ("SQLCoordinator",),
     "sql.coordinator_async": ("AsyncSQLCoordinator",),
 }

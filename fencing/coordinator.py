@@ -1,3 +1,4 @@
+# Made from coordinator_async.py by `make faces`: change that file, not this one.
 """The base class of sync coordinators, which mint fences.
 
 A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
@@ -15,18 +16,19 @@ from typing import Any, Self, Unpack, overload
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.locks.arguments import check_adoptable
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import GiveBack, log_unreleased
-from fencing.locks.hold_all import HoldAll, hold_all
+from fencing.locks.hold_several import HoldAll
 from fencing.locks.holding import Holding
 from fencing.locks.lease import Lease
 from fencing.locks.listing import Pattern, check_listing, plan_page
-from fencing.locks.lock import FencedLock, check_adoptable
+from fencing.locks.lock import FencedLock
 from fencing.locks.locked import MOST_NAMES, Decorator, check_template, locked
 from fencing.locks.renewal import Renewal
 from fencing.locks.settings import LockOptions, Settings, check_timeout
-from fencing.locks.several import check_names
+from fencing.locks.several import check_locks, check_names
 
 
 class Coordinator(Backend):
@@ -73,82 +75,49 @@ class Coordinator(Backend):
         return FencedLock(self, resource, reentrant=reentrant, **options)
 
     def acquire(self, resource: str, timeout: float | None = None, **options: Unpack[LockOptions]) -> Lease:
-        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+        """Wait for the lock, take it, and claim its fence at every guard: :meth:`fencing.FencedLock.acquire`.
 
-        Only data that is read after this returns is protected.
-
-        Args:
-            resource: the name of what is protected.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
-            options: as of :meth:`lock`.
-
-        Raises:
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
-            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        ``options`` are those of :meth:`lock`.
         """
         return self.lock(resource, **options).acquire(timeout)
 
     def try_acquire(self, resource: str, **options: Unpack[LockOptions]) -> Lease | None:
-        """Try once to take the lock, and claim its fence at every guard.
+        """Try once to take the lock, and claim its fence: :meth:`fencing.FencedLock.try_acquire`.
 
-        Args:
-            resource: the name of what is protected.
-            options: as of :meth:`lock`.
-
-        Returns:
-            The lease; None: the lock was not acquired.
-
-        Raises:
-            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        ``options`` are those of :meth:`lock`.
         """
         return self.lock(resource, **options).try_acquire()
 
     def hold(
-        self, resource: str, timeout: float | None = None, *, reentrant: bool = False, **options: Unpack[LockOptions]
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
     ) -> AbstractContextManager[Lease]:
-        """Hold the lock for a ``with`` block: acquire it, and release it when the block ends.
+        """Hold the lock for a ``with`` block: :meth:`fencing.FencedLock.hold`.
 
-        An error of the block is raised unchanged.
-
-        Args:
-            resource: the name of what is protected.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
-            reentrant: as of :meth:`lock`.
-            options: as of :meth:`lock`.
-
-        Raises:
-            LeaseLost: the block raised nothing, but the lock was lost; ``completed`` is True. Writes that guards
-                acknowledged count, so do not simply repeat the block.
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
-            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        ``reentrant`` and ``options`` are those of :meth:`lock`.
         """
         return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
 
     def hold_all(
         self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[LockOptions]
     ) -> HoldAll:
-        """Hold several locks for a block: all of them or none. See :func:`fencing.hold_all`.
+        """Hold several locks for a block, all of them or none: :func:`fencing.hold_all`.
 
-        Args:
-            resources: the names of 1 to 100 locks, in any order; each once.
-            timeout: seconds to wait for all of them together, claims included; None waits for ever, 0 tries each once.
-            options: as of :meth:`lock`, for each of them.
-
-        Returns:
-            A context manager. Its value is a tuple of the leases, in the order of ``resources``.
-
-        Raises:
-            LeaseLost, NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as
-                :func:`fencing.hold_all`.
-            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        ``options`` are those of :meth:`lock`, for each of them.
         """
-        return hold_all([self.lock(each, **options) for each in check_names(resources)], timeout)
+        return HoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
     def locked(
-        self, resource: str, timeout: float | None = None, *, reentrant: bool = False, **options: Unpack[LockOptions]
+        self,
+        resource: str,
+        timeout: float | None = None,
+        *,
+        reentrant: bool = False,
+        **options: Unpack[LockOptions],
     ) -> Decorator:
         """Decorate a function: each call holds the lock that its arguments name, as :meth:`hold` does.
 
@@ -179,13 +148,7 @@ class Coordinator(Backend):
         return partial(locked, hold, resource)
 
     def holder(self, resource: str) -> Holder | None:
-        """Describe the holder of the lock, for people; None: the lock is free.
-
-        It may change at once, so it is no basis for a decision.
-
-        Raises:
-            CoordinatorUnavailable: no answer. Retry.
-        """
+        """Describe the holder of the lock, for people; None if it is free: :meth:`fencing.FencedLock.holder`."""
         return self.lock(resource).holder()
 
     def holders(self, pattern: str = "*") -> Iterator[tuple[str, Holder]]:
@@ -211,21 +174,7 @@ class Coordinator(Backend):
             yield from found
 
     def adopt(self, fence: Fence) -> Lease:
-        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
-
-        The new lease has a fence of its own, claimed at every guard. Read again: data that was read under the old
-        fence is not protected.
-
-        Args:
-            fence: the fence that ``detach()`` returned.
-
-        Raises:
-            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable, GuardUnavailable: no answer, and the lock is kept. Repeat it with this coordinator,
-                within the ttl.
-            NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
-            TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
-        """
+        """Take over the lock of a detached lease, within its ttl: :meth:`fencing.FencedLock.adopt`."""
         return self.lock(check_adoptable(fence).resource).adopt(fence)
 
     @overload
@@ -233,26 +182,7 @@ class Coordinator(Backend):
     @overload
     def force_release(self, resource: str, number: int | None) -> ForcedRelease | None: ...
     def force_release(self, resource: str, number: int | None = None) -> ForcedRelease | None:
-        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
-
-        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder can still write
-        until a newer one claims.
-
-        A late request takes the lock from nobody else: it names the grant that was read just before.
-
-        Args:
-            number: the number of a grant, as ``holder()`` or ``holders()`` named it: only it is forced out. None:
-                whoever holds the lock.
-
-        Returns:
-            What was done; None: the grant with this number does not hold the lock, and nothing was done.
-
-        Raises:
-            CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.
-            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
-                free, but the holder may not be shut out. Repeat it.
-            TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
-        """
+        """Take the lock from its holder, and free it: :meth:`fencing.FencedLock.force_release`."""
         return self.lock(resource).force_release(number)
 
     def track(self, holding: Holding) -> None:

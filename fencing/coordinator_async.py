@@ -1,4 +1,7 @@
-"""The base class of async coordinators, which mint fences. The twin of ``fencing/coordinator.py``."""
+"""The base class of async coordinators, which mint fences.
+
+A backend adds its plans and ``perform``: see ``fencing/locks/backend.py`` and docs/coordinators/your-own.md.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,19 @@ from typing import Any, Self, Unpack, overload
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
+from fencing.locks.arguments import check_adoptable
 from fencing.locks.backend import Backend, ForcedRelease, Holder
 from fencing.locks.capabilities import check_capabilities
 from fencing.locks.give_back import AsyncGiveBack, log_unreleased
-from fencing.locks.hold_all import AsyncHoldAll, hold_all
+from fencing.locks.hold_several_async import AsyncHoldAll
 from fencing.locks.holding import Holding
 from fencing.locks.lease_async import AsyncLease
 from fencing.locks.listing import Pattern, check_listing, plan_page
-from fencing.locks.lock import AsyncFencedLock, check_adoptable
+from fencing.locks.lock_async import AsyncFencedLock
 from fencing.locks.locked import MOST_NAMES, AsyncDecorator, check_template, locked_async
 from fencing.locks.renewal import AsyncRenewal
 from fencing.locks.settings import AsyncLockOptions, Settings, check_timeout
-from fencing.locks.several import check_names
+from fencing.locks.several import check_locks, check_names
 
 
 class AsyncCoordinator(Backend):
@@ -35,12 +39,18 @@ class AsyncCoordinator(Backend):
     the service loses data. The guards make data safe: they refuse every holder but the newest.
 
     Args:
-        options: the options of its locks: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``
-            as in :class:`Coordinator`.
+        options: the options of its locks. ``ttl``: seconds after which a lock frees itself unless it is renewed, 10 by
+            default. ``guards``: the guards (async ones) at which every fence is claimed before its holder continues.
+            ``renew``: whether leases are renewed automatically, every third of the ttl, from the grant until they are
+            released, lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that
+            a block that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()``
+            shows, up to 200 characters; None: host name and process id.
 
     Raises:
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
+
+    # SYNC "Make one": It is thread-safe; make one
 
     def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
         settings = Settings().changed(options, asynchronous=True, coordinator=type(self))
@@ -68,38 +78,16 @@ class AsyncCoordinator(Backend):
     async def acquire(
         self, resource: str, timeout: float | None = None, **options: Unpack[AsyncLockOptions]
     ) -> AsyncLease:
-        """Wait for the lock, take it, and claim its fence at every guard. Prefer :meth:`hold`, which also releases it.
+        """Wait for the lock, take it, and claim its fence at every guard: :meth:`fencing.AsyncFencedLock.acquire`.
 
-        Only data that is read after this was awaited is protected. If the task is cancelled, the lock is given back
-        first.
-
-        Args:
-            resource: the name of what is protected.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
-            options: as of :meth:`lock`.
-
-        Raises:
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
-            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        ``options`` are those of :meth:`lock`.
         """
         return await self.lock(resource, **options).acquire(timeout)
 
     async def try_acquire(self, resource: str, **options: Unpack[AsyncLockOptions]) -> AsyncLease | None:
-        """Try once to take the lock, and claim its fence at every guard.
+        """Try once to take the lock, and claim its fence: :meth:`fencing.AsyncFencedLock.try_acquire`.
 
-        If the task is cancelled, the lock is given back first.
-
-        Args:
-            resource: the name of what is protected.
-            options: as of :meth:`lock`.
-
-        Returns:
-            The lease; None: the lock was not acquired.
-
-        Raises:
-            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        ``options`` are those of :meth:`lock`.
         """
         return await self.lock(resource, **options).try_acquire()
 
@@ -108,56 +96,32 @@ class AsyncCoordinator(Backend):
         resource: str,
         timeout: float | None = None,
         *,
-        cancel_on_loss: bool = False,
+        cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> AbstractAsyncContextManager[AsyncLease]:
-        """Hold the lock for an ``async with`` block: acquire it, and release it when the block ends.
+        """Hold the lock for an ``async with`` block: :meth:`fencing.AsyncFencedLock.hold`.
 
-        An error of the block is raised unchanged. Cancelling the task, even twice, does not prevent the release.
-
-        Args:
-            resource: the name of what is protected.
-            timeout: seconds to wait, claims included; None waits for ever, 0 tries once.
-            cancel_on_loss: cancel the block as soon as the lease is known to be lost, and raise LeaseLost.
-            reentrant: as of :meth:`lock`.
-            options: as of :meth:`lock`.
-
-        Raises:
-            LeaseLost: the lock was lost. If ``completed`` is True, the block had run to its end. Writes that guards
-                acknowledged count, so do not simply repeat the block.
-            NotAcquired: the lock was not free in time, or newer fences superseded each grant. Try later.
-            CoordinatorUnavailable, GuardUnavailable: no answer in time; the lock was given back. Retry.
-            MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
+        ``reentrant`` and ``options`` are those of :meth:`lock`.
         """
+        # SYNC instead: return self.lock(resource, reentrant=reentrant, **options).hold(timeout)
         return self.lock(resource, reentrant=reentrant, **options).hold(timeout, cancel_on_loss=cancel_on_loss)
 
     def hold_all(
         self, resources: Iterable[str], timeout: float | None = None, **options: Unpack[AsyncLockOptions]
     ) -> AsyncHoldAll:
-        """Hold several locks for a block: all of them or none. See :func:`fencing.hold_all`.
+        """Hold several locks for a block, all of them or none: :func:`fencing.hold_all`.
 
-        Args:
-            resources: the names of 1 to 100 locks, in any order; each once.
-            timeout: seconds to wait for all of them together, claims included; None waits for ever, 0 tries each once.
-            options: as of :meth:`lock`, for each of them.
-
-        Returns:
-            A context manager. Its value is a tuple of the leases, in the order of ``resources``.
-
-        Raises:
-            LeaseLost, NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as
-                :func:`fencing.hold_all`.
-            TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+        ``options`` are those of :meth:`lock`, for each of them.
         """
-        return hold_all([self.lock(each, **options) for each in check_names(resources)], timeout)
+        return AsyncHoldAll(check_locks([self.lock(each, **options) for each in check_names(resources)]), timeout)
 
     def locked(
         self,
         resource: str,
         timeout: float | None = None,
         *,
-        cancel_on_loss: bool = False,
+        cancel_on_loss: bool = False,  # ASYNC
         reentrant: bool = False,
         **options: Unpack[AsyncLockOptions],
     ) -> AsyncDecorator:
@@ -180,24 +144,22 @@ class AsyncCoordinator(Backend):
             TypeError: the function is sync, a generator or no function, or has no such parameter. Change it as the
                 message says. Each call raises what ``hold`` and the function raise.
         """
+        # SYNC "a coroutine function": a function
+        # SYNC "cancel_on_loss: ... raise LeaseLost.":
+        # SYNC "the function is sync": the function is async
         check_template(resource)
         self.lock("checked now", reentrant=reentrant, **options)
         check_timeout(timeout)
         lock_of = lru_cache(MOST_NAMES)(lambda name: self.lock(name, reentrant=reentrant, **options))
 
         def hold(name: str) -> AbstractAsyncContextManager[AsyncLease]:
+            # SYNC instead: return lock_of(name).hold(timeout)
             return lock_of(name).hold(timeout, cancel_on_loss=cancel_on_loss)
 
         return partial(locked_async, hold, resource)
 
     async def holder(self, resource: str) -> Holder | None:
-        """Describe the holder of the lock, for people; None: the lock is free.
-
-        It may change at once, so it is no basis for a decision.
-
-        Raises:
-            CoordinatorUnavailable: no answer. Retry.
-        """
+        """Describe the holder of the lock, for people; None if it is free: :meth:`fencing.AsyncFencedLock.holder`."""
         return await self.lock(resource).holder()
 
     def holders(self, pattern: str = "*") -> AsyncIterator[tuple[str, Holder]]:
@@ -220,25 +182,12 @@ class AsyncCoordinator(Backend):
         page: str | None = None
         while page != "":
             found, page = await run_async(plan_page(self, pattern, page or ""), self.perform)
-            for each in found:
+            # SYNC: yield from found
+            for each in found:  # ASYNC
                 yield each
 
     async def adopt(self, fence: Fence) -> AsyncLease:
-        """Take over the lock of a detached lease, within its ttl. The lock is never free in between.
-
-        The new lease has a fence of its own, claimed at every guard. Read again: data that was read under the old
-        fence is not protected.
-
-        Args:
-            fence: the fence that ``detach()`` returned.
-
-        Raises:
-            LeaseLost: the lock is no longer the fence's: its ttl is over, or another process adopted it. Acquire it.
-            CoordinatorUnavailable, GuardUnavailable: no answer, and the lock is kept. Repeat it with this coordinator,
-                within the ttl.
-            NotAcquired: the lock was given back, and the fence is used up. Acquire the lock.
-            TypeError: ``fence`` is not a Fence. Convert its text with Fence.parse.
-        """
+        """Take over the lock of a detached lease, within its ttl: :meth:`fencing.AsyncFencedLock.adopt`."""
         return await self.lock(check_adoptable(fence).resource).adopt(fence)
 
     @overload
@@ -246,26 +195,7 @@ class AsyncCoordinator(Backend):
     @overload
     async def force_release(self, resource: str, number: int | None) -> ForcedRelease | None: ...
     async def force_release(self, resource: str, number: int | None = None) -> ForcedRelease | None:
-        """Take the lock from its holder, shut that holder out at every guard, and free the lock.
-
-        Without guards the holder is not shut out: ``fenced`` in the result is False, and the holder can still write
-        until a newer one claims.
-
-        A late request takes the lock from nobody else: it names the grant that was read just before.
-
-        Args:
-            number: the number of a grant, as ``holder()`` or ``holders()`` named it: only it is forced out. None:
-                whoever holds the lock.
-
-        Returns:
-            What was done; None: the grant with this number does not hold the lock, and nothing was done.
-
-        Raises:
-            CoordinatorUnavailable: no answer, or the lock keeps changing hands. Repeat it.
-            GuardUnavailable, NotAcquired, LeaseLost: a guard did not answer, or another process interfered. The lock is
-                free, but the holder may not be shut out. Repeat it.
-            TypeError, ValueError: ``number`` is no fencing number. Pass the holder's ``number``.
-        """
+        """Take the lock from its holder, and free it: :meth:`fencing.AsyncFencedLock.force_release`."""
         return await self.lock(resource).force_release(number)
 
     def track(self, holding: Holding) -> None:

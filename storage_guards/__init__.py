@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from storage_guards.http.guard import HTTPGuard as HTTPGuard
     from storage_guards.http.guard_async import AsyncHTTPGuard as AsyncHTTPGuard
     from storage_guards.http.wsgi import WSGIFencingMiddleware as WSGIFencingMiddleware
-    from storage_guards.memory import AsyncMemoryGuard as AsyncMemoryGuard
-    from storage_guards.memory import MemoryGuard as MemoryGuard
+    from storage_guards.memory.guard import MemoryGuard as MemoryGuard
+    from storage_guards.memory.guard_async import AsyncMemoryGuard as AsyncMemoryGuard
     from storage_guards.objects.collect import UploadFound as UploadFound
     from storage_guards.objects.guard import ObjectStoreGuard as ObjectStoreGuard
     from storage_guards.objects.guard_async import AsyncObjectStoreGuard as AsyncObjectStoreGuard
     from storage_guards.objects.in_place import StoredObject as StoredObject
     from storage_guards.objects.pointer import Entry as Entry
     from storage_guards.objects.probe import ProbeReport as ProbeReport
-    from storage_guards.objects.publication import AsyncPublication as AsyncPublication
-    from storage_guards.objects.publication import AsyncStream as AsyncStream
     from storage_guards.objects.publication import Publication as Publication
     from storage_guards.objects.publication import Stream as Stream
+    from storage_guards.objects.publication_async import AsyncPublication as AsyncPublication
+    from storage_guards.objects.publication_async import AsyncStream as AsyncStream
     from storage_guards.psycopg.guard import PsycopgGuard as PsycopgGuard
     from storage_guards.psycopg.guard_async import AsyncPsycopgGuard as AsyncPsycopgGuard
     from storage_guards.redis.guard import RedisGuard as RedisGuard
@@ -52,14 +52,16 @@ _HOME = {
     "http.guard": ("HTTPGuard",),
     "http.guard_async": ("AsyncHTTPGuard",),
     "http.wsgi": ("WSGIFencingMiddleware",),
-    "memory": ("AsyncMemoryGuard", "MemoryGuard"),
+    "memory.guard": ("MemoryGuard",),
+    "memory.guard_async": ("AsyncMemoryGuard",),
     "objects.collect": ("UploadFound",),
     "objects.guard": ("ObjectStoreGuard",),
     "objects.guard_async": ("AsyncObjectStoreGuard",),
     "objects.in_place": ("StoredObject",),
     "objects.pointer": ("Entry",),
     "objects.probe": ("ProbeReport",),
-    "objects.publication": ("AsyncPublication", "AsyncStream", "Publication", "Stream"),
+    "objects.publication": ("Publication", "Stream"),
+    "objects.publication_async": ("AsyncPublication", "AsyncStream"),
     "psycopg.guard": ("PsycopgGuard",),
     "psycopg.guard_async": ("AsyncPsycopgGuard",),
     "redis.guard": ("RedisGuard", "RedisTransaction"),

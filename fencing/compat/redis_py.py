@@ -1,4 +1,5 @@
-"""The lock of redis-py with a fence: the same class, methods and errors, over the locks of this library."""
+# Made from redis_py_async.py by `make faces`: change that file, not this one.
+"""The sync lock of redis-py with a fence: the same class, methods and errors, over the locks of this library."""
 
 from __future__ import annotations
 
@@ -26,9 +27,9 @@ from fencing.locks.lease import Lease
 class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
     """redis-py's ``Lock`` with a fence: ``client.lock("orders:42", timeout=10, lock_class=RedisPyLock)``.
 
-    It has the methods, attributes and errors of ``redis.lock.Lock``, and is one. The lock is the same key with the
-    same kind of value, so both exclude each other. Waiters stand in a queue; with a ``sleep`` other than 0.1 they poll,
-    as redis-py's do.
+    It has the methods, attributes and errors of ``redis.lock.Lock``, and is one. The lock is the same key with the same
+    kind of value, so both exclude each other. Waiters stand in a queue; with a ``sleep`` other than 0.1 they poll, as
+    redis-py's do.
 
     The lock does not make data safe: two clients can hold it at the same time. A guard does: pass ``guards``, and write
     with ``guard.begin(lock.lease)``. For new code prefer :class:`fencing.FencedLock`.
@@ -110,7 +111,7 @@ class RedisPyLock(RedisPyLockBase, redis.lock.Lock):
             return bool(super().acquire(sleep, blocking, blocking_timeout, token))
         if (self.sleep if sleep is None else sleep) == QUEUE_SLEEP:
             return self._acquire(self._wait_seconds(blocking, blocking_timeout))
-        acquired = bool(super().acquire(sleep, blocking, blocking_timeout, FROM_LEASE))  # type: ignore[arg-type]
+        acquired = bool(super().acquire(sleep, blocking, blocking_timeout, FROM_LEASE))
         if acquired:
             self.local.token = self.local.lease.fence.token.encode()
         return acquired

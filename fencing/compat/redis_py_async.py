@@ -1,4 +1,4 @@
-"""The asyncio lock of redis-py with a fence: the same class, methods and errors, over the locks of this library."""
+"""The async lock of redis-py with a fence: the same class, methods and errors, over the locks of this library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import redis.asyncio.lock
 from fencing.compat.redis_py_base import (
     FROM_LEASE,
     QUEUE_SLEEP,
-    DroppableAsyncLease,
+    AsyncDroppableLease,
     FromLease,
     RedisPyLockBase,
     raise_unavailable,
@@ -24,13 +24,19 @@ from fencing.locks.lease_async import AsyncLease
 
 
 class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
-    """redis-py's ``Lock`` for asyncio with a fence: ``client.lock("orders:42", lock_class=AsyncRedisPyLock)``.
+    """redis-py's ``Lock`` with a fence: ``client.lock("orders:42", timeout=10, lock_class=AsyncRedisPyLock)``.
 
-    The same as :class:`RedisPyLock`, for a ``redis.asyncio.Redis`` and async guards. As in redis-py, all tasks of a
-    thread share what one lock object holds: make an object for each task.
+    It has the methods, attributes and errors of ``redis.asyncio.lock.Lock``, and is one. The lock is the same key with
+    the same kind of value, so both exclude each other. Waiters stand in a queue; with a ``sleep`` other than 0.1 they
+    poll, as redis-py's do. As in redis-py, all tasks of a thread share what one lock object holds: make an object for
+    each task.
+
+    The lock does not make data safe: two clients can hold it at the same time. A guard does: pass ``guards``, and write
+    with ``guard.begin(lock.lease)``. For new code prefer :class:`fencing.AsyncFencedLock`.
 
     Args:
-        redis: a ``redis.asyncio.Redis``.
+        redis: a ``redis.asyncio.Redis``. The locks of one client share a few connections of their own, with its
+            settings.
         name: the name of what is protected, and the key.
         timeout: seconds after which the lock frees itself, 0.01 or more; None: never, as in redis-py.
         sleep: seconds between two tries. With 0.1, the default, the lock does not poll.
@@ -45,7 +51,9 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
-    _lease_class = DroppableAsyncLease
+    # SYNC "As in redis-py, all tasks ... each task.":
+
+    _lease_class = AsyncDroppableLease
 
     def __init__(
         self,
@@ -77,7 +85,11 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         return lease
 
     async def acquire(
-        self, blocking: bool | None = None, blocking_timeout: float | None = None, token: Any = None
+        self,
+        # SYNC: sleep: float | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: Any = None,
     ) -> bool:
         """Take the lock, and claim its fence at every guard. Only data that is read after this is protected.
 
@@ -98,11 +110,18 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
             MarkImplausible, GuardNotEnforceable: the set-up is broken. Change it as the message says.
             ValueError: the arguments exclude each other. Change them as the message says.
         """
+        # SYNC "If the task is cancelled ...":
+        # SYNC "blocking: whether":
+        #     sleep: seconds between two tries, as for the class.
+        #     blocking: whether
         if token is not None:
             self._check_token(token)
+            # SYNC instead: return bool(super().acquire(sleep, blocking, blocking_timeout, token))
             return bool(await super().acquire(blocking, blocking_timeout, token))
+        # SYNC instead: if (self.sleep if sleep is None else sleep) == QUEUE_SLEEP:
         if self.sleep == QUEUE_SLEEP:
             return await self._acquire(self._wait_seconds(blocking, blocking_timeout))
+        # SYNC instead: acquired = bool(super().acquire(sleep, blocking, blocking_timeout, FROM_LEASE))
         acquired = bool(await super().acquire(blocking, blocking_timeout, FROM_LEASE))
         if acquired:
             self.local.token = self.local.lease.fence.token.encode()
@@ -131,6 +150,8 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
             LockError: this lock object does not hold the lock.
             CoordinatorUnavailable: no answer. It is a ``redis.ConnectionError``. Call it again.
         """
+        # SYNC "is cancelled or": is interrupted or
+        # SYNC "this lock object does not hold": this thread does not hold
         held = token, lease = self._take_out()
         try:
             if lease is not None:
@@ -153,6 +174,7 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         lease = self._held()[1]
         if lease is None:
             self._check_not_asked()
+            # SYNC instead: super().register_scripts()
             super().register_scripts()  # type: ignore[no-untyped-call]
             return await super().do_extend(additional_time, replace_ttl)
         try:
@@ -164,11 +186,13 @@ class AsyncRedisPyLock(RedisPyLockBase, redis.asyncio.lock.Lock):
         """Give the lock its full timeout again."""
         if self._held()[1] is None:
             self._check_not_asked()
+            # SYNC instead: super().register_scripts()
             super().register_scripts()  # type: ignore[no-untyped-call]
             return await super().do_reacquire()
         return await self.do_extend(self.timeout, True)
 
     async def __aenter__(self) -> AsyncRedisPyLock:
+        # SYNC instead: super().__enter__()
         await super().__aenter__()  # type: ignore[no-untyped-call]
         return self
 

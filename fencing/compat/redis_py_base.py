@@ -51,7 +51,7 @@ class FromLease(bytes):
     """The token that redis-py's polling passes on, in the place of the lease's own. See ``do_acquire``."""
 
 
-FROM_LEASE = FromLease(b"of the lease")
+FROM_LEASE: Any = FromLease(b"of the lease")
 
 
 class _Local(threading.local):
@@ -82,7 +82,7 @@ class DroppableLease(_Droppable, Lease):
     pass
 
 
-class DroppableAsyncLease(_Droppable, AsyncLease):
+class AsyncDroppableLease(_Droppable, AsyncLease):
     pass
 
 

@@ -2,7 +2,7 @@
 
 A backend decides without I/O. Each ``plan_…`` is a generator. It yields an effect (data of the backend's own, or one of
 ``kernel/effects.py``), is sent the result or thrown the error, and returns a value of this module. The class that a
-user makes adds ``perform``, which performs one effect: see ``fencing/coordinator.py``. ``fencing/memory.py`` is the
+user makes adds ``perform``, which performs one effect: see ``fencing/coordinator.py``. ``fencing/memory`` is the
 smallest complete backend.
 
 Not every service can do everything: see ``fencing/locks/capabilities.py``.

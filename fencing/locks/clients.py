@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from fencing.kernel import process
 from fencing.locks.backend import Backend
 
-_REDIS = "fencing.redis.coordinator"
-
 _COORDINATORS = {
-    "redis": ((_REDIS, "RedisCoordinator"), (_REDIS, "AsyncRedisCoordinator")),
+    "redis": (
+        ("fencing.redis.coordinator", "RedisCoordinator"),
+        ("fencing.redis.coordinator_async", "AsyncRedisCoordinator"),
+    ),
     "sqlalchemy": (
         ("fencing.sql.coordinator", "SQLCoordinator"),
         ("fencing.sql.coordinator_async", "AsyncSQLCoordinator"),

@@ -1,4 +1,5 @@
-"""The context managers of ``hold``: they acquire the lock, and release it when the block ends."""
+# Made from hold_async.py by `make faces`: change that file, not this one.
+"""The sync context manager of ``hold``: it acquires the lock, and releases it when the block ends."""
 
 from __future__ import annotations
 
@@ -8,7 +9,6 @@ from typing import TYPE_CHECKING, NoReturn, Self
 
 from fencing.kernel.errors import NotAcquired
 from fencing.locks.lease import Lease
-from fencing.locks.lease_async import AsyncLease, CancelOnLoss
 from fencing.locks.reentrant import Block, HeldLock, begun, blocks
 
 _TWICE = "this hold() was used before; call hold() once for each block"
@@ -47,7 +47,7 @@ class Hold(Block, ContextDecorator):
         self._used = True
         outer, around = None, blocks.get()
         if len(around) == 1 and around[0]() is None:
-            around = ()  # the common case of what begun() does: the last block of this thread has ended
+            around = ()  # the common case of what begun() does: the last block of this context has ended
         if around:
             outer = self._surrounding(around)
             if outer is not None and (shared := self._reenter(outer)) is not None:
@@ -78,81 +78,10 @@ class Hold(Block, ContextDecorator):
                 self._lease = None
             lease.leave_inner(error)
 
-    if not TYPE_CHECKING:  # type checkers report ``async with`` themselves
+    if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
 
         async def __aenter__(self) -> NoReturn:
-            raise TypeError("this is a sync lock: write `with lock.hold(...) as lease:`, or use AsyncFencedLock")
+            hint = "write `with lock.hold(...) as lease:`, or use AsyncFencedLock"
+            raise TypeError(f"this is a sync lock: {hint}")
 
         async def __aexit__(self, *error: object) -> None: ...
-
-
-class AsyncHold(Block):
-    """The context manager that :meth:`fencing.AsyncFencedLock.hold` returns. Used as ``async with``, once."""
-
-    __slots__ = ("_cancel", "_cancel_on_loss")
-
-    _waiter = "task"
-
-    def __init__(self, lock: HeldLock, timeout: float | None, cancel_on_loss: bool) -> None:
-        self._lock = lock
-        self._timeout = timeout
-        self._cancel_on_loss = cancel_on_loss
-        self._cancel: CancelOnLoss | None = None
-        self._used = False
-        self._lease: AsyncLease | None = None
-        self._task = self._inside = self._outermost = None
-
-    async def __aenter__(self) -> AsyncLease:
-        """Acquire the lock; inside a block of the same re-entrant lock, return the lease of that block.
-
-        Raises:
-            NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``.
-            LeaseLost: the lease was lost or ended in the re-entrant block around this one. Stop, and leave that block.
-            RuntimeError: the hold would wait for itself for ever, or for the task that started this one. Pass the lease
-                on.
-            TypeError: this object was used before. Call ``hold`` for each block.
-            ValueError, RecursionError: a block inside a block has other options, or is nested too deep.
-        """
-        if self._used:
-            raise TypeError(_TWICE)
-        self._used = True
-        around = begun(blocks.get())
-        outer = self._surrounding(around)
-        lease: AsyncLease | None = None if outer is None else self._reenter(outer)
-        if lease is None:
-            try:
-                self._lease = lease = await self._lock.acquire(self._timeout)
-            except NotAcquired as error:
-                if outer is None:
-                    raise
-                raise self._explain(error, outer) from None
-            self._begin(around)
-        if self._cancel_on_loss:
-            self._cancel = CancelOnLoss(lease)
-            self._cancel.begin()
-        return lease
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Release the lock, if no block inside has yet to end. Raise LeaseLost if it was lost, but the block raised
-        nothing."""
-        lease = self._lease
-        assert lease is not None
-        loss = None if self._cancel is None else self._cancel.end(error)
-        if self._inside is None or self._leave():
-            await lease.__aexit__(kind, loss or error, trace)
-            self._lease = None
-        else:
-            if self._outermost is not None:
-                self._lease = None
-            lease.leave_inner(loss or error)
-        if loss is not None:
-            raise loss from error
-
-    if not TYPE_CHECKING:
-
-        def __enter__(self) -> NoReturn:
-            raise TypeError("this is an async lock: write `async with lock.hold(...) as lease:`, or use FencedLock")
-
-        def __exit__(self, *error: object) -> None: ...

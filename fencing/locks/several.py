@@ -8,12 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from fencing.kernel.effects import Claim, Plan, Shielded
-from fencing.kernel.errors import NotAcquired, StaleFence
+from fencing.kernel.errors import FencingError, NotAcquired, StaleFence
 from fencing.kernel.fence import new_token
 from fencing.locks import plans
 from fencing.locks.backend import GIVE_BACK_SECONDS, Backend
+from fencing.locks.capabilities import ReleasesSeveral
 from fencing.locks.holding import Holding
-from fencing.locks.lock import AsyncFencedLock, FencedLock
+from fencing.locks.lock import FencedLock
+from fencing.locks.lock_async import AsyncFencedLock
+from fencing.locks.reentrant import Block
 from fencing.locks.settings import TRY_SECONDS, Settings
 
 MOST_LOCKS = 100
@@ -218,3 +221,34 @@ def _remint(order: Sequence[_Part], stale: StaleFence, timeout: float, gives_up_
         return False
     part.taking.hold(part.backend, reminted, settings)
     return True
+
+
+def _frees_several(backend: Backend, leases: Sequence[Any]) -> bool:
+    return len(leases) > 1 and isinstance(backend, ReleasesSeveral)
+
+
+def leases_of(blocks: Sequence[Block]) -> list[Any]:
+    """Return the leases that no block inside uses any more."""
+    return [block._lease.newest for block in blocks if block.is_last and block._lease is not None]
+
+
+def release_ahead(leases: Sequence[Any]) -> Plan[None]:
+    """Release the locks of each coordinator in one request, the last first. What that leaves, each lease releases."""
+    by_backend: dict[int, list[Any]] = {}
+    for lease in reversed(leases):
+        by_backend.setdefault(id(lease._backend), []).append(lease)
+        lease.release_by = lease._backend.clock() + lease._holding.settings.request_seconds  # for all together
+    for several in by_backend.values():
+        backend: Any = several[0]._backend
+        begun = [lease for lease in several if lease.begin_release_ahead()] if _frees_several(backend, several) else []
+        if not begun:
+            continue
+        settings, deadline = begun[0]._holding.settings, begun[0].release_by
+        try:
+            fences = [lease.fence for lease in begun]
+            freed = yield At(backend, backend.plan_release_all(fences, settings, deadline=deadline))
+        except FencingError:
+            continue
+        for lease, is_freed in zip(begun, freed, strict=True):
+            if is_freed is not None:
+                lease.end_release_ahead(is_freed)

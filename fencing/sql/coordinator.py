@@ -1,3 +1,4 @@
+# Made from coordinator_async.py by `make faces`: change that file, not this one.
 """The sync coordinator whose locks are in a table of a SQL database."""
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The async coordinator whose locks are in a table of a SQL database. The twin of ``coordinator.py``."""
+"""The async coordinator whose locks are in a table of a SQL database."""
 
 from __future__ import annotations
 
 from typing import Any, Unpack
 
+# SYNC: from sqlalchemy import Engine
 from sqlalchemy import MetaData
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine  # ASYNC
 
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.kernel.effects import run_async
@@ -42,10 +43,17 @@ class AsyncSQLCoordinator(SQLPlans, AsyncCoordinator):
             message says.
     """
 
+    # SYNC "Make one": Thread-safe; make one
+    # SYNC "``postgresql+asyncpg``, ... ``sqlite+aiosqlite``.": ``mysql+pymysql``, ``mariadb+pymysql`` or ``sqlite``.
+    # SYNC "of its own per event loop,": of its own
+
     def __init__(self, engine: AsyncEngine, *, schema: str | None = None, **options: Unpack[AsyncLockOptions]) -> None:
         if not isinstance(engine, AsyncEngine):
             raise TypeError(not_an_engine(engine, "AsyncSQLCoordinator", "an AsyncEngine"))
+        # SYNC: if engine.dialect.is_async:
+        # SYNC:     raise TypeError("this is the sync part of an async engine; pass the engine to AsyncSQLCoordinator")
         super().__init__(**options)
+        # SYNC instead: self._engine = OwnEngine(engine, schema)
         self._engine = OwnEngine(engine.sync_engine, schema)
         self._connections = AsyncConnections(self._engine)
         self.listener = AsyncListener(self._engine, self._connections.perform)

@@ -12,7 +12,7 @@ from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence, HasFence, Mark, new_token
 from fencing.locks.backend import Undecided
-from fencing.memory import MemoryCoordinator
+from fencing.memory.coordinator import MemoryCoordinator
 from fencing.testing.contract import Contract
 
 

@@ -12,7 +12,7 @@ from fencing.kernel.errors import (
 )
 from fencing.kernel.fence import MAX_NUMBER, Fence, Mark, new_token
 from fencing.locks import plans
-from fencing.memory import MemoryCoordinator
+from fencing.memory.coordinator import MemoryCoordinator
 from fencing.testing.base import CoordinatorTests, ScriptedGuard, remint_an_hour_ahead
 
 

@@ -1,3 +1,4 @@
+# Made from guard_async.py by `make faces`: change that file, not this one.
 """The sync guard of files."""
 
 from __future__ import annotations
@@ -136,8 +137,8 @@ class FileGuard(FileBase):
             claim: claim and check at once. It is right only if nothing was read outside the block.
 
         Returns:
-            A context manager; its value has ``data``, the current bytes. The block may assign others. They are
-            stored as it ends, unless by an exception.
+            A context manager; its value has ``data``, the current bytes. The block may assign others. They are stored
+            as it ends, unless by an exception.
 
         Raises:
             TypeError, ValueError, StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as

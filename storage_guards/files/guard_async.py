@@ -41,6 +41,8 @@ class AsyncFileGuard(FileBase):
         GuardNotEnforceable: there is no such folder, or it is on a file system that is not allowed.
     """
 
+    # SYNC "Calls that use the disk ...":
+
     def __init__(self, folder: str | os.PathLike[str], *, timeout: float = 10.0) -> None:
         super().__init__(folder, timeout=timeout)
 
@@ -176,6 +178,7 @@ class AsyncFileGuard(FileBase):
         return await self._run(self._plan_landed(error, timeout))  # type: ignore[no-any-return]
 
     async def _run(self, plan: Plan[Any]) -> Any:
+        # SYNC instead: return run(plan, do)
         return await run_async(plan, _in_thread)
 
     async def _send(self, plan: Plan[Any], sending: Sending) -> Any:
@@ -185,6 +188,6 @@ class AsyncFileGuard(FileBase):
             raise sending.explain(error)  # noqa: B904 - it sets the cause
 
 
-async def _in_thread(effect: Do) -> Any:
+async def _in_thread(effect: Do) -> Any:  # ASYNC
     """Perform an effect in a thread, to its end, even if the task is cancelled meanwhile: nothing stays half done."""
     return await finish(asyncio.to_thread(do, effect))

@@ -1,3 +1,4 @@
+# Made from guard_async.py by `make faces`: change that file, not this one.
 """The sync guard of a service: claims go to it over HTTP."""
 
 from __future__ import annotations
@@ -81,9 +82,10 @@ class HTTPGuard(HTTPBase):
     def _perform(self, call: Call) -> Reply:
         deadline = time.monotonic() + call.timeout
         try:
-            with self._client.stream(
+            stream = self._client.stream(
                 call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
-            ) as response:
+            )
+            with stream as response:
                 body = b""
                 for chunk in response.iter_bytes():
                     body += chunk

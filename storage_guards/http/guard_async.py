@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+# SYNC: import time
 import asyncio
 
 import httpx2
@@ -14,7 +15,8 @@ from storage_guards.http.base import MOST_BYTES, Call, HTTPBase, Reply, check_cl
 
 
 class AsyncHTTPGuard(HTTPBase):
-    """A guard whose marks are in another service: :class:`HTTPGuard` for asyncio.
+    """A guard for asyncio whose marks are in another service, behind a ``FencingMiddleware``. It claims and reads marks
+    there.
 
     It does **not** write, and checks nothing by itself. The service protects its data only if its handlers write in
     ``guard.begin(fence)``. Send them the fence with each request: see :func:`~storage_guards.fenced`.
@@ -31,7 +33,14 @@ class AsyncHTTPGuard(HTTPBase):
         ValueError: ``url`` is not of HTTP, or ``timeout`` is not finite and above 0.
     """
 
+    # SYNC "Args:":
+    #     Each wait has a bound. There is one exception: a service that sends the head of its reply byte by byte can
+    #     exceed it.
+    #
+    #     Args:
+
     def __init__(self, url: str | httpx2.URL, client: httpx2.AsyncClient, *, timeout: float = 10.0) -> None:
+        # SYNC instead: check_client(client, httpx2.Client, httpx2.AsyncClient, "AsyncHTTPGuard")
         check_client(client, httpx2.AsyncClient, httpx2.Client, "HTTPGuard")
         super().__init__(url, client, timeout)
         self._client = client
@@ -76,20 +85,23 @@ class AsyncHTTPGuard(HTTPBase):
         return None
 
     async def _perform(self, call: Call) -> Reply:
+        # SYNC: deadline = time.monotonic() + call.timeout
         try:
-            async with (
-                asyncio.timeout(call.timeout),
-                self._client.stream(
-                    call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
-                ) as response,
-            ):
+            stream = self._client.stream(
+                call.method, call.url, headers=call.headers, timeout=call.timeout, follow_redirects=False
+            )
+            # SYNC instead: with stream as response:
+            async with asyncio.timeout(call.timeout), stream as response:
                 body = b""
                 async for chunk in response.aiter_bytes():
                     body += chunk
                     if len(body) > MOST_BYTES:
                         break
+                    # SYNC: if time.monotonic() > deadline:
+                    # SYNC:     raise httpx2.ReadTimeout("the reply took too long")
                 return checked(response.status_code, response.headers.get("Content-Type", ""), body)
         except httpx2.HTTPStatusError as error:  # of an event hook of the client that calls raise_for_status
             return checked(error.response.status_code, "", b"")
+        # SYNC instead: except httpx2.RequestError as error:
         except (httpx2.RequestError, TimeoutError) as error:
             raise failure_of(error) from error

@@ -21,16 +21,13 @@ from storage_guards.objects.keys import Layout, check_key, check_name, check_new
 from storage_guards.objects.plans import ANYTHING, plan_claim, plan_delete, plan_landed, plan_publish
 from storage_guards.objects.pointer import Entry, Published
 from storage_guards.objects.probe import ProbeReport, plan_probe
-from storage_guards.objects.publication import PublicationBase
+from storage_guards.objects.reading import PublicationBase
 from storage_guards.objects.requests import Deadline
 from storage_guards.objects.seen import Seen, StoredPointers
 from storage_guards.sending import Sending
 
 OPEN_ROUNDS = 5
 """How often ``open`` resolves a name again, because the current data were replaced and collected meanwhile."""
-
-PROBE_GRACE = 0.5
-"""Extra seconds that others wait for a probe, so that the probe's own error comes first."""
 
 Progress = Callable[[str, int, int | None], object]
 """A function of a name, the number of its bytes handed over so far, and the total, or None where it is not known."""

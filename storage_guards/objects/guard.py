@@ -1,21 +1,19 @@
+# Made from guard_async.py by `make faces`: change that file, not this one.
 """The sync guard for object stores through obstore: S3, Google Cloud Storage, Azure Blob Storage, and compatible
 stores."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan, run
-from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
+from fencing.kernel.errors import OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
-from fencing.kernel.process import after_fork
-from fencing.kernel.waking import SafeEvent
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import OPEN_ROUNDS, PROBE_GRACE, ObjectGuard, Progress
+from storage_guards.objects.base import OPEN_ROUNDS, Progress
 from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
@@ -23,26 +21,14 @@ from storage_guards.objects.loop import in_loop
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
 from storage_guards.objects.publication import Publication, Stream
-from storage_guards.objects.requests import Close, Deadline, Next, OpenBody, Progressed
+from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
+from storage_guards.objects.shared_probe import ProbedOnce
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
 
 
-class _Probe:
-    """A probe that one thread does for all. It is over at its bound at the latest, even if its thread was
-    interrupted."""
-
-    def __init__(self, seconds: float) -> None:
-        self.ended = SafeEvent()
-        self._bound = Deadline(seconds + PROBE_GRACE)
-
-    @property
-    def is_over(self) -> bool:
-        return self.ended.is_set() or self._bound.over
-
-
-class ObjectStoreGuard(ObjectGuard):
+class ObjectStoreGuard(ProbedOnce):
     """A guard that keeps a small pointer object for each resource: its mark, and which immutable objects are current.
 
     It does **not** protect what was read before the claim, before ``hold``. It keeps out only writers that use the
@@ -69,17 +55,6 @@ class ObjectStoreGuard(ObjectGuard):
 
     _asynchronous = False
 
-    def __init__(
-        self, store: Any, *, prefix: str = "fencing/", timeout: float = 10.0, upload_timeout: float = 60.0
-    ) -> None:
-        super().__init__(store, prefix=prefix, timeout=timeout, upload_timeout=upload_timeout)
-        self._choosing = threading.Lock()  # held for a moment only, and never during a request
-        self._probe: _Probe | None = None
-        after_fork(self._in_child)
-
-    def _in_child(self) -> None:
-        self._choosing, self._probe = threading.Lock(), None
-
     def verify(self, *, timeout: float | None = None) -> ProbeReport:
         """Try out whether the store keeps the conditions of writes. A guard does so by itself at its first write.
 
@@ -96,27 +71,6 @@ class ObjectStoreGuard(ObjectGuard):
             GuardUnavailable: the store did not answer. Retry.
         """
         return self._verified(self._deadline(timeout).seconds)
-
-    def _verified(self, seconds: float) -> ProbeReport:
-        if self._report is not None:
-            return self._report
-        deadline = Deadline(seconds)
-        mine = _Probe(seconds)
-        try:
-            while self._report is None:
-                with self._choosing:
-                    probe = self._probe
-                    if probe is None or probe.is_over:
-                        probe = self._probe = mine
-                if probe is mine:
-                    return self._store_report(self._run(self._plan_probe(deadline.part())))
-                if not probe.ended.wait(deadline.part()):
-                    raise GuardUnavailable(
-                        f"another thread's probe of the object store took over {seconds:.3g} s; retry"
-                    )
-            return self._report
-        finally:
-            mine.ended.set()
 
     def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence. A lock with ``guards=[guard]`` calls this when it is acquired.
@@ -175,8 +129,8 @@ class ObjectStoreGuard(ObjectGuard):
                 iterator that was read is refused.
             claim: claim and publish at once.
             replacing: a :class:`Publication`, or None for none: refused unless exactly this is still current.
-            progress: called in this thread as ``progress(name, sent, total)``, with the bytes that were handed over
-                for upload; ``total`` is None where it is not known.
+            progress: called in this thread as ``progress(name, sent, total)``, with the bytes that were handed over for
+                upload; ``total`` is None where it is not known.
 
         Returns:
             The new publication.

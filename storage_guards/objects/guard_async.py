@@ -1,31 +1,33 @@
-"""The async guard for object stores through obstore."""
+"""The async guard for object stores through obstore: S3, Google Cloud Storage, Azure Blob Storage, and compatible
+stores."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+# SYNC: from storage_guards.objects.loop import in_loop
 from fencing.kernel.admission import sorted_fences
 from fencing.kernel.effects import Plan, run_async
-from fencing.kernel.errors import GuardUnavailable, OutcomeUnknown, StaleRead
+from fencing.kernel.errors import OutcomeUnknown, StaleRead
 from fencing.kernel.fence import Fence, HasFence, Mark
 from storage_guards.bounds import check_unknown
-from storage_guards.objects.base import OPEN_ROUNDS, PROBE_GRACE, ObjectGuard, Progress
+from storage_guards.objects.base import OPEN_ROUNDS, Progress
 from storage_guards.objects.bodies import Body
 from storage_guards.objects.collect import UploadFound, plan_history
 from storage_guards.objects.in_place import StoredObject
 from storage_guards.objects.plans import ANYTHING, Anything
 from storage_guards.objects.probe import ProbeReport
-from storage_guards.objects.publication import AsyncPublication, AsyncStream
+from storage_guards.objects.publication_async import AsyncPublication, AsyncStream
 from storage_guards.objects.requests import Close, Next, OpenBody, Progressed
+from storage_guards.objects.shared_probe import AsyncProbedOnce
 from storage_guards.sending import Sending
 
 T = TypeVar("T")
 
 
-class AsyncObjectStoreGuard(ObjectGuard):
+class AsyncObjectStoreGuard(AsyncProbedOnce):
     """An async guard that keeps a small pointer object for each resource: its mark, and which immutable objects are
     current.
 
@@ -53,8 +55,6 @@ class AsyncObjectStoreGuard(ObjectGuard):
 
     _asynchronous = True
 
-    _verifying: tuple[asyncio.AbstractEventLoop, asyncio.Task[ProbeReport]] | None = None
-
     async def verify(self, *, timeout: float | None = None) -> ProbeReport:
         """Try out whether the store keeps the conditions of writes. A guard does so by itself at its first write.
 
@@ -71,22 +71,6 @@ class AsyncObjectStoreGuard(ObjectGuard):
             GuardUnavailable: the store did not answer. Retry.
         """
         return await self._verified(self._deadline(timeout).seconds)
-
-    async def _verified(self, seconds: float) -> ProbeReport:
-        if self._report is not None:
-            return self._report
-        loop = asyncio.get_running_loop()
-        if self._verifying is None or self._verifying[0] is not loop or self._verifying[1].done():
-            self._verifying = loop, asyncio.ensure_future(self._run(self._plan_probe(seconds)))
-            # The exception is retrieved, so that asyncio does not report it.
-            self._verifying[1].add_done_callback(lambda task: task.cancelled() or task.exception())
-        task = self._verifying[1]
-        await asyncio.wait([task], timeout=seconds + PROBE_GRACE)  # a cancelled waiter does not cancel the probe
-        if not task.done():
-            raise GuardUnavailable(f"another task's probe of the object store took over {seconds:.3g} s; retry")
-        if task.cancelled():  # not this task, so no CancelledError
-            raise GuardUnavailable("the probe of the object store was cancelled; retry")
-        return self._store_report(task.result())
 
     async def claim(self, *holders: Fence | HasFence, timeout: float | None = None) -> None:
         """Raise the mark to each fence. A lock with ``guards=[guard]`` calls this when it is acquired.
@@ -148,7 +132,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
                 memory: files in a thread, a sync iterable in this task, so it should not block. Up to 16 are uploaded
                 at the same time. After an error a seekable file is put back; an iterator that was read is refused.
             claim: claim and publish at once.
-            replacing: a :class:`AsyncPublication`, or None for none: refused unless exactly this is still current.
+            replacing: an :class:`AsyncPublication`, or None for none: refused unless exactly this is still current.
             progress: called in this task as ``progress(name, sent, total)``, with the bytes that were handed over for
                 upload; ``total`` is None where it is not known.
 
@@ -165,6 +149,12 @@ class AsyncObjectStoreGuard(ObjectGuard):
             GuardUnavailable: the store did not answer; nothing is published. Retry.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
+        # SYNC "On cancellation ...":
+        # SYNC "Tasks that share": Threads that share
+        # SYNC "a sync or async iterable of bytes": an iterable of bytes
+        # SYNC "read in order, with bounded memory: ... should not block.": read in this thread, in order, with bounded
+        #     memory.
+        # SYNC "in this task as": in this thread as
         sending = Sending()
         scope, plan = self._plan_publish(holder, objects, claim, replacing, sending)
         await self._verified(scope.seconds)
@@ -222,6 +212,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
         Raises:
             StaleFence, UnclaimedFence, OutcomeUnknown, GuardUnavailable, GuardNotEnforceable: as :meth:`publish`.
         """
+        # SYNC "On cancellation ...":
         sending = Sending()
         plan = self._plan_delete(holder, claim, sending)
         await self._verified(self._timeout)
@@ -309,6 +300,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
             GuardNotEnforceable: the bytes come back, on a store where that is an old version; or as :meth:`publish`.
             UnclaimedFence, OutcomeUnknown, GuardUnavailable: as :meth:`publish`.
         """
+        # SYNC "On cancellation ...":
         sending = Sending()
         plan = self._plan_write(holder, key, body, replacing, claim, sending)
         await self._verified(self._timeout)
@@ -349,6 +341,7 @@ class AsyncObjectStoreGuard(ObjectGuard):
             GuardUnavailable: the store did not answer. Ask again.
             GuardNotEnforceable: the store cannot enforce the rules. The text says what to do.
         """
+        # SYNC "After a cancellation": After Ctrl-C
         unknown, deadline = check_unknown(error), self._deadline(timeout)
         return await self._run(self._plan_landed(unknown, deadline, await self._verified(deadline.part())))
 
@@ -366,4 +359,5 @@ class AsyncObjectStoreGuard(ObjectGuard):
             case Progressed(name, sent, total):
                 return None if progress is None else progress(name, sent, total)
             case _:
+                # SYNC instead: return in_loop(self._io.perform(request), request.seconds)
                 return await self._io.perform(request)

@@ -1,178 +1,14 @@
+# Made from publication_async.py by `make faces`: change that file, not this one.
 """Publications for readers, and streams of their bytes."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from fencing.kernel.effects import Plan
-from fencing.kernel.errors import GuardUnavailable, StaleRead
-from storage_guards.objects.batch import BYTES_AT_ONCE
-from storage_guards.objects.changes import plan_gets
-from storage_guards.objects.keys import Directory
-from storage_guards.objects.pointer import Entry, Published
-from storage_guards.objects.requests import Get, Lost, Open, Read
-
-
-class PublicationBase(Mapping[str, Entry]):
-    """All objects that one ``publish`` made current.
-
-    It does **not** follow later publications: read again for that. All of it is of one publication, and immutable. Two
-    are equal if they are the same publication, not if they have the same names.
-
-    Attributes:
-        resource: the name of the lock.
-        id: unique.
-        number: of the fence that published it.
-        token: of that fence.
-        published_at: when, by the publisher's clock. For people.
-    """
-
-    __slots__ = ("_directory", "_objects", "_perform", "_seconds", "id", "number", "published_at", "resource", "token")
-
-    def __init__(
-        self,
-        resource: str,
-        published: Published,
-        directory: Directory,
-        perform: Callable[[Plan[Any]], Any],
-        seconds: float,
-    ) -> None:
-        self.resource = resource
-        self.id = published.id
-        self.number = published.number
-        self.token = published.token
-        self.published_at: datetime = published.at
-        self._objects = dict(published.objects)
-        self._directory = directory
-        self._perform = perform
-        self._seconds = seconds
-
-    def __getitem__(self, name: str) -> Entry:
-        return self._objects[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._objects)
-
-    def __len__(self) -> int:
-        return len(self._objects)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PublicationBase):
-            return NotImplemented
-        return (self.resource, self.id) == (other.resource, other.id)
-
-    def __hash__(self) -> int:
-        return hash((self.resource, self.id))
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.resource!r} by fence {self.number}: {len(self)} objects>"
-
-    def _plan_open(self, name: str) -> Plan[_Reading]:
-        entry = self._objects[name]
-        key = self._directory.full(entry.key)
-        try:
-            stream = yield Open(key, self._seconds)
-        except Lost as error:
-            raise self._unavailable(repr(name), error) from error
-        if stream is None:
-            raise StaleRead(resource=self.resource, key=key)
-        return _Reading(stream, key, entry.size, self._seconds, self.resource)
-
-    def _plan_read(self, name: str) -> Plan[bytes]:
-        return (yield from (yield from self._plan_open(name)).plan_read(-1))
-
-    def _plan_read_all(self, names: Iterable[str] | None) -> Plan[dict[str, bytes]]:
-        """Read objects: small ones several at a time, big ones one after the other."""
-        if isinstance(names, str):
-            raise TypeError(f"names are several names, not a str; for one object, call read({names!r})")
-        entries = {name: self._objects[name] for name in (self if names is None else names)}
-        small = {name: entry for name, entry in entries.items() if entry.size <= BYTES_AT_ONCE}
-        data = dict.fromkeys(entries, b"")
-        gets = [Get(self._directory.full(entry.key), entry.size, self._seconds) for entry in small.values()]
-        try:
-            replies = yield from plan_gets(gets, self._seconds)
-        except Lost as error:
-            raise self._unavailable("objects", error) from error
-        for (name, entry), found in zip(small.items(), replies, strict=True):
-            if found is None:
-                raise StaleRead(resource=self.resource, key=self._directory.full(entry.key))
-            if found.size != entry.size:
-                raise _broken(entry.key, f"it has {found.size} bytes instead of {entry.size}", self.resource)
-            data[name] = found.data
-        for name in entries.keys() - small.keys():
-            data[name] = yield from self._plan_read(name)
-        return data
-
-    def _unavailable(self, about: str, error: Lost) -> GuardUnavailable:
-        return GuardUnavailable(
-            f"the object store did not answer about {about} of {self.resource!r}: {error}; retry",
-            resource=self.resource,
-        )
-
-
-class _Reading:
-    """The reading of one object's bytes in order, with a check that all of them come."""
-
-    def __init__(self, stream: Any, key: str, size: int, seconds: float, resource: str) -> None:
-        self._stream = stream
-        self._key = key
-        self._size = size
-        self._seconds = seconds
-        self._resource = resource
-        self._received = 0
-        self._rest = b""
-        self._failure = ""
-
-    def plan_chunk(self) -> Plan[bytes]:
-        """Read some bytes; none at the end. After an error every call fails, because bytes may have been lost."""
-        if self._failure:
-            raise self._broken(self._failure)
-        if self._rest:
-            chunk, self._rest = self._rest, b""
-            return chunk
-        if self._stream is None:
-            return b""
-        piece: bytes | None = b""
-        while piece == b"":  # an empty piece is not the end
-            try:
-                piece = yield Read(self._stream, self._key, self._seconds)
-            except Lost as error:
-                raise self._broken(str(error)) from error
-            except BaseException:
-                self._broken("it was interrupted")
-                raise
-        if piece is not None:
-            self._received += len(piece)
-            return piece
-        if self._received != self._size:
-            raise self._broken(f"{self._received} bytes came instead of {self._size}")
-        self.close()
-        return b""
-
-    def plan_read(self, size: int) -> Plan[bytes]:
-        """Read so many bytes, fewer only at the end. A negative size reads all."""
-        parts: list[bytes] = []
-        left = size
-        while left and (chunk := (yield from self.plan_chunk())):
-            parts.append(chunk if size < 0 else chunk[:left])
-            self._rest = chunk[len(parts[-1]) :]
-            left -= len(parts[-1])
-        return b"".join(parts)
-
-    def close(self) -> None:
-        self._stream, self._rest = None, b""
-
-    def _broken(self, reason: str) -> GuardUnavailable:
-        self.close()
-        self._failure = reason
-        return _broken(self._key, reason, self._resource)
-
-
-def _broken(key: str, reason: str, resource: str) -> GuardUnavailable:
-    return GuardUnavailable(f"reading {key!r} broke off: {reason}; open it again", resource=resource)
+from storage_guards.objects.reading import PublicationBase, Reading
 
 
 class Stream:
@@ -182,7 +18,7 @@ class Stream:
     object again.
     """
 
-    def __init__(self, reading: _Reading, perform: Callable[[Plan[bytes]], bytes]) -> None:
+    def __init__(self, reading: Reading, perform: Callable[[Plan[bytes]], bytes]) -> None:
         self._reading = reading
         self._perform = perform
 
@@ -206,43 +42,6 @@ class Stream:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AsyncStream:
-    """The bytes of one object for asyncio: iterate for chunks, or :meth:`read` as from a binary file. It is an async
-    context manager.
-
-    An end without an error means that all bytes came. After an error, also a cancellation, it cannot be continued: open
-    the object again.
-    """
-
-    def __init__(self, reading: _Reading, perform: Callable[[Plan[bytes]], Awaitable[bytes]]) -> None:
-        self._reading = reading
-        self._perform = perform
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while chunk := await self._perform(self._reading.plan_chunk()):
-            yield chunk
-
-    async def read(self, size: int = -1) -> bytes:
-        """Read ``size`` bytes, fewer only at the end. A negative size reads all that are left.
-
-        Raises:
-            GuardUnavailable: the reading broke off. Open the object again.
-        """
-        return await self._perform(self._reading.plan_read(size))
-
-    async def close(self) -> None:
-        """Drop the rest. The stream gives no more bytes."""
-        self._reading.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._reading.close()
@@ -286,43 +85,3 @@ class Publication(PublicationBase):
             GuardUnavailable: the store did not answer, or a reading broke off. Retry.
         """
         return self._perform(self._plan_read_all(names))  # type: ignore[no-any-return]
-
-
-class AsyncPublication(PublicationBase):
-    __doc__ = PublicationBase.__doc__
-
-    __slots__ = ()
-
-    async def open(self, name: str) -> AsyncStream:
-        """Open the bytes of one object, as a stream.
-
-        Raises:
-            KeyError: there is no such object.
-            StaleRead: it has been replaced since, and its data were collected. Read the publication again.
-            GuardUnavailable: the store did not answer. Retry.
-        """
-        return AsyncStream(await self._perform(self._plan_open(name)), self._perform)
-
-    async def read(self, name: str) -> bytes:
-        """Read all bytes of one object into memory.
-
-        Raises:
-            KeyError, StaleRead: as :meth:`open`.
-            GuardUnavailable: the store did not answer, or the reading broke off. Retry.
-        """
-        return await self._perform(self._plan_read(name))  # type: ignore[no-any-return]
-
-    async def read_all(self, names: Iterable[str] | None = None) -> dict[str, bytes]:
-        """Read the bytes of several objects into memory: up to 16 at the same time, or one of more than 8 MiB.
-
-        Args:
-            names: of the objects. None: all of the publication.
-
-        Returns:
-            Their bytes by name.
-
-        Raises:
-            KeyError, StaleRead: as :meth:`open`.
-            GuardUnavailable: the store did not answer, or a reading broke off. Retry.
-        """
-        return await self._perform(self._plan_read_all(names))  # type: ignore[no-any-return]

@@ -17,8 +17,8 @@ from storage_guards.psycopg.errors import PsycopgErrors
 from storage_guards.psycopg.sources import address_of
 from storage_guards.psycopg.statements import AnyConnection, MarkAccess
 from storage_guards.psycopg.transaction import PsycopgTransaction
+from storage_guards.sql.base import OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.operations import OperationsBase
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import Choice
 from storage_guards.sql.statements import is_one_write

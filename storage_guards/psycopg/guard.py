@@ -1,3 +1,4 @@
+# Made from guard_async.py by `make faces`: change that file, not this one.
 """The sync guard for PostgreSQL through psycopg 3 alone, without SQLAlchemy.
 
 It takes as few round trips as safety allows.
@@ -16,7 +17,8 @@ from fencing.kernel.fence import Fence, HasFence
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
 from storage_guards.psycopg.running import GuardedBlock, run, run_alone
 from storage_guards.psycopg.sources import Source, connection_source, django_hint
-from storage_guards.sql.operations import Operation, Operations
+from storage_guards.sql.base import Operation
+from storage_guards.sql.operations import Operations
 
 
 class PsycopgGuard(PsycopgBase, Operations):
@@ -36,7 +38,7 @@ class PsycopgGuard(PsycopgBase, Operations):
     client in the middle of sending, in an ``executemany``, a pipeline or COPY FROM STDIN: docs/guards/databases.md.
 
     Args:
-        source: of connections. A ``psycopg_pool`` pool is best. A single connection serves one operation after the
+        source: of connections. A ``ConnectionPool`` is best. A single ``Connection`` serves one operation after the
             other, and must be outside any transaction then; while a guarded block runs, use the connection in the block
             only. With a connection string (as for ``psycopg.connect``), or a function that returns a new connection,
             each operation connects anew. Autocommit or not, and every isolation level, are right.

@@ -1,4 +1,7 @@
-"""The async guard for PostgreSQL through psycopg 3 alone."""
+"""The async guard for PostgreSQL through psycopg 3 alone, without SQLAlchemy.
+
+It takes as few round trips as safety allows.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from typing import Any
 from psycopg import AsyncConnection
 from psycopg.abc import Params
 
+# SYNC: from storage_guards.psycopg.sources import django_hint
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
 from storage_guards.psycopg.running import AsyncGuardedBlock, run_alone_async, run_async
 from storage_guards.psycopg.sources import AsyncSource, async_connection_source
-from storage_guards.sql.operations import AsyncOperations, Operation
+from storage_guards.sql.base import Operation
+from storage_guards.sql.operations_async import AsyncOperations
 
 
 class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
@@ -35,8 +40,9 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
     Args:
         source: of connections. An ``AsyncConnectionPool`` is best. A single ``AsyncConnection`` serves one operation
             after the other, and must be outside any transaction then; while a guarded block runs, use the connection in
-            the block only. With a connection string, or a function that returns an awaitable of a new connection, each
-            operation connects anew. Autocommit or not, and every isolation level, are right.
+            the block only. With a connection string (as for ``psycopg.connect``), or a function that returns an
+            awaitable of a new connection, each operation connects anew. Autocommit or not, and every isolation level,
+            are right.
         timeout: seconds: the longest wait for a connection, and for any statement of a guarded transaction, locks
             included. A lease that ends earlier shortens it. With psycopg 3.3 and later the guard's own requests also
             give up one second after that bound when the network is silent.
@@ -48,6 +54,9 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
         TypeError: ``source`` is none of these, or is sync; ``timeout`` is no number.
         ValueError: ``source`` is no connection string; ``timeout`` is not finite and above 0.
     """
+
+    # SYNC "an awaitable of a new connection": a new connection
+    # SYNC "or is sync": or is for asyncio
 
     def __init__(self, source: AsyncSource, *, timeout: float = 10.0, schema: str | None = None) -> None:
         super().__init__(source, timeout, schema)
@@ -113,6 +122,7 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             psycopg.Error: the database refused the commit, because of a deferred constraint or a serialization failure
                 for instance. Nothing was written. Correct the data, or begin a new block.
         """
+        # SYNC "On cancellation ...":
         transaction = self._transaction(holders, claim=claim, caller_block=True)
         lent = self._borrow(transaction.seconds)
         try:
@@ -178,7 +188,9 @@ class AsyncPsycopgGuard(PsycopgBase, AsyncOperations):
             StaleFence, UnclaimedFence, GuardUnavailable: as :meth:`begin`.
         """
         if not isinstance(connection, AsyncConnection):
-            raise TypeError(f"advance takes a psycopg AsyncConnection, not {type(connection).__name__}")
+            kind = type(connection).__name__
+            # SYNC instead: raise TypeError(f"advance takes a psycopg Connection, not {kind}{django_hint(connection)}")
+            raise TypeError(f"advance takes a psycopg AsyncConnection, not {kind}")
         transaction = self._transaction(holders, claim=False, joined=True)
         with transaction:
             await run_async(connection, transaction.plan_advance(connection), transaction.max_silence)

@@ -1,3 +1,4 @@
+# Made from guard_async.py by `make faces`: change that file, not this one.
 """The sync guard of data in Redis."""
 
 from __future__ import annotations

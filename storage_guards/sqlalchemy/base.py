@@ -18,8 +18,8 @@ from fencing.sql.files import follow
 from fencing.sql.statement_thread import StatementThread
 from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
 from storage_guards.continuity import Continuity
+from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN
-from storage_guards.sql.operations import Operation, OperationsBase
 from storage_guards.sql.outcome import verdict
 from storage_guards.sql.pruning import Pruning
 from storage_guards.sql.schema import check_schema

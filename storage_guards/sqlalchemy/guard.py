@@ -1,3 +1,4 @@
+# Made from guard_async.py by `make faces`: change that file, not this one.
 """The sync guard for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL, SQLite."""
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from sqlalchemy import Connection, Engine, Executable
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from fencing.kernel.fence import Fence, HasFence
-from storage_guards.sql.operations import Operation, Operations
+from storage_guards.sql.base import Operation
+from storage_guards.sql.operations import Operations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory, session_on
@@ -36,9 +38,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
     server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There are two
     exceptions. On PostgreSQL, a client may stand still in the middle of sending: in an ``executemany`` of psycopg or
     COPY FROM STDIN (docs/guards/databases.md). MySQL has a bound only while it is sending rows, and none for a client
-    that stands still between two statements. The driver and the pool bound the client's own waits, for a silent
-    network and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and
-    ``pool_timeout``.
+    that stands still between two statements. The driver and the pool bound the client's own waits, for a silent network
+    and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and ``pool_timeout``.
 
     Args:
         engine: PostgreSQL through psycopg 3, MariaDB or MySQL through PyMySQL, or SQLite. Not in autocommit. Every
@@ -62,7 +63,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
         if not isinstance(engine, Engine):
             raise TypeError(f"a SQLAlchemy Engine is needed, not {type(engine).__name__}; use create_engine()")
         if engine.dialect.is_async:
-            raise TypeError(f"{engine.driver} is an asyncio driver; use create_async_engine() and AsyncSQLAlchemyGuard")
+            hint = "use create_async_engine() and AsyncSQLAlchemyGuard"
+            raise TypeError(f"{engine.driver} is an asyncio driver; {hint}")
         super().__init__(engine, timeout, schema)
         self._engine = engine
 
@@ -287,7 +289,8 @@ class SQLAlchemyGuard(SQLAlchemyBase, Operations):
             StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         if not isinstance(connection_or_session, (Connection, Session)):
-            raise TypeError(f"advance takes a Connection or a Session, not {type(connection_or_session).__name__}")
+            kind = type(connection_or_session).__name__
+            raise TypeError(f"advance takes a Connection or a Session, not {kind}")
         self._advance(connection_or_session, holders)
 
     def _operate(self, operation: Operation) -> Any:

@@ -1,15 +1,17 @@
-"""The async guard for SQL databases through SQLAlchemy 2."""
+"""The async guard for SQL databases through SQLAlchemy 2: PostgreSQL, MariaDB, MySQL, SQLite."""
 
 from __future__ import annotations
 
+# SYNC: import time
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, overload
 
+# SYNC: from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy import Connection, Engine, Executable
-from sqlalchemy.ext.asyncio import (
+from sqlalchemy.ext.asyncio import (  # ASYNC
     AsyncConnection,
     AsyncEngine,
     AsyncSession,
@@ -19,7 +21,8 @@ from sqlalchemy.ext.asyncio import (
 
 from fencing.kernel.fence import Fence, HasFence
 from fencing.sql.statement_thread import StatementThread
-from storage_guards.sql.operations import AsyncOperations, Operation
+from storage_guards.sql.base import Operation
+from storage_guards.sql.operations_async import AsyncOperations
 from storage_guards.sqlalchemy.base import COUNT_ROWS, Parameters, SQLAlchemyBase, affected
 from storage_guards.sqlalchemy.retry import split_arguments
 from storage_guards.sqlalchemy.session import check_factory
@@ -28,7 +31,7 @@ from storage_guards.sqlalchemy.transaction import SQLAlchemyTransaction
 from storage_guards.sqlalchemy.transaction_async import AsyncGuardedBlock, in_greenlet
 
 T = TypeVar("T")
-A = TypeVar("A", bound=AsyncSession)
+S = TypeVar("S", bound=AsyncSession)
 AnyFence = Fence | HasFence
 
 
@@ -41,11 +44,18 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     It promises this of an acknowledged write: everything that the same fence read at this database since its claim was
     still current when the write committed. That holds whatever Redis, clocks and pauses did.
 
-    The bounds of all waits, and their exceptions, are those of :class:`~storage_guards.SQLAlchemyGuard`.
+    A holder that is frozen inside a transaction blocks others, but not for ever. Each wait here is bounded, and the
+    server (not SQLite) ends the session of a client that stands still inside a guarded transaction. There are two
+    exceptions. On PostgreSQL, a client may stand still in the middle of sending: in an ``executemany`` of psycopg or
+    COPY FROM STDIN (docs/guards/databases.md). MySQL has a bound only while it is sending rows, and none for a client
+    that stands still between two statements. The driver and the pool bound the client's own waits, for a silent network
+    and for a free connection: see ``connect_timeout``, ``tcp_user_timeout`` or ``read_timeout``, and ``pool_timeout``.
 
     Args:
         engine: from ``create_async_engine``: ``postgresql+psycopg``, ``postgresql+asyncpg``, ``mysql+aiomysql`` or
-            ``sqlite+aiosqlite``. Not in autocommit.
+            ``sqlite+aiosqlite``. Not in autocommit. Every isolation level is right; on PostgreSQL with REPEATABLE READ
+            and above more claims end in ``GuardUnavailable``. MariaDB's and MySQL's transactions become READ COMMITTED
+            unless they are SERIALIZABLE.
         timeout: seconds: the longest wait for a lock, for any statement of a guarded transaction (on PostgreSQL and
             MariaDB), and for a client that stands still in one. A lease that ends earlier shortens it.
         schema: the schema of the mark table (on MariaDB and MySQL a database; on SQLite ``main`` or an attached file).
@@ -58,11 +68,23 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         GuardNotEnforceable: this database, driver or pool is not supported. The text says which ones are.
     """
 
+    # SYNC "from ``create_async_engine``: ... ``sqlite+aiosqlite``.": PostgreSQL through psycopg 3, MariaDB or MySQL
+    #     through PyMySQL, or SQLite.
+    # SYNC "no ``AsyncEngine``": no sync engine
+
     def __init__(self, engine: AsyncEngine, *, timeout: float = 10.0, schema: str | None = None) -> None:
-        if isinstance(engine, Engine):
+        if isinstance(engine, Engine):  # ASYNC
             raise TypeError("this is a sync Engine; use SQLAlchemyGuard")
+        # SYNC: if hasattr(engine, "sync_engine"):
+        # SYNC:     raise TypeError("this is an AsyncEngine; use AsyncSQLAlchemyGuard")
         if not isinstance(engine, AsyncEngine):
-            raise TypeError(f"an AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()")
+            raise TypeError(
+                f"a SQLAlchemy AsyncEngine is needed, not {type(engine).__name__}; use create_async_engine()"
+            )
+        # SYNC: if engine.dialect.is_async:
+        # SYNC:     hint = "use create_async_engine() and AsyncSQLAlchemyGuard"
+        # SYNC:     raise TypeError(f"{engine.driver} is an asyncio driver; {hint}")
+        # SYNC instead: super().__init__(engine, timeout, schema)
         super().__init__(engine.sync_engine, timeout, schema)
         self._engine = engine
 
@@ -118,6 +140,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             sqlalchemy.exc.DBAPIError: the database refused the commit, because of a deferred constraint or a
                 serialization failure for instance. Nothing was written. Correct the data, or begin a new block.
         """
+        # SYNC "On cancellation ...":
         transaction = self._transaction(holders, claim=claim, caller_block=True)
         try:
             async with self._run(transaction) as connection:
@@ -133,8 +156,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
 
     @overload
     def session(
-        self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[A] | async_scoped_session[A]
-    ) -> AbstractAsyncContextManager[A]: ...
+        self, *holders: Fence | HasFence, claim: bool = False, factory: async_sessionmaker[S] | async_scoped_session[S]
+    ) -> AbstractAsyncContextManager[S]: ...
 
     @asynccontextmanager
     async def session(self, *holders: Fence | HasFence, claim: bool = False, factory: Any = None) -> AsyncIterator[Any]:
@@ -172,6 +195,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 itself.
             Exception: every error of :meth:`begin`.
         """
+        # SYNC "Hooks at the block's end ...":
+        # SYNC instead: check_factory(factory, self._engine)
         check_factory(factory, self._engine.sync_engine, MAKERS)
         transaction = self._transaction(holders, claim=claim, caller_block=True)
         try:
@@ -179,7 +204,8 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
                 async with (
                     self._engine.connect() as connection,
                     async_session_on(connection, transaction, factory) as session,
-                    AsyncGuardedBlock(connection, transaction),
+                    # SYNC: transaction.on(connection),
+                    AsyncGuardedBlock(connection, transaction),  # ASYNC
                 ):
                     yield session
         except BaseException as error:
@@ -189,6 +215,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
     @asynccontextmanager
     async def _run(self, transaction: SQLAlchemyTransaction) -> AsyncIterator[AsyncConnection]:
         with transaction:
+            # SYNC instead: with self._engine.connect() as connection, transaction.on(connection):
             async with self._engine.connect() as connection, AsyncGuardedBlock(connection, transaction):
                 yield connection
 
@@ -222,15 +249,20 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             GuardUnavailable: as :meth:`begin`; also when every run was undone. Nothing was written. Retry later.
             Exception: every error of :meth:`begin` or of the function.
         """
+        # SYNC "the function, an ``async def``, comes last": the function comes last
+        # SYNC "TypeError: ... ``async def``.":
         holders, function = split_arguments(holders_then_function)
+        # SYNC: if inspect.iscoroutinefunction(function):
+        # SYNC:     raise TypeError("the function is asynchronous; use AsyncSQLAlchemyGuard")
         retries = self._retries(holders, attempts)
         while True:
             transaction = self._transaction(holders, claim=claim, max_seconds=retries.left(), caller_block=True)
             try:
                 async with self._run(transaction) as connection:
-                    running: Any = function(connection)
-                    if not inspect.isawaitable(running):
+                    running: Any = function(connection)  # ASYNC
+                    if not inspect.isawaitable(running):  # ASYNC
                         raise TypeError("the function is not asynchronous; write it as async def")
+                    # SYNC instead: result: T = function(connection)
                     result: T = await running
                 return result
             except BaseException as error:
@@ -267,6 +299,7 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
         transaction = self._writing(holder, statement, claim)
         rows = -1
         try:
+            # SYNC instead: with transaction, self._engine.connect() as connection, transaction.on(connection):
             async with self._run(transaction) as connection:
                 result = await connection.execute(statement, parameters, execution_options=COUNT_ROWS)
                 rows = affected(transaction, result)
@@ -299,21 +332,23 @@ class AsyncSQLAlchemyGuard(SQLAlchemyBase, AsyncOperations):
             StaleFence, UnclaimedFence, GuardUnavailable, GuardNotEnforceable: as :meth:`begin`.
         """
         if not isinstance(connection_or_session, (AsyncConnection, AsyncSession)):
-            raise TypeError(
-                f"advance takes an AsyncConnection or AsyncSession, not {type(connection_or_session).__name__}"
-            )
-        thread = StatementThread()
+            kind = type(connection_or_session).__name__
+            # SYNC instead: raise TypeError(f"advance takes a Connection or a Session, not {kind}")
+            raise TypeError(f"advance takes an AsyncConnection or AsyncSession, not {kind}")
+        thread = StatementThread()  # ASYNC
+        # SYNC instead: self._advance(connection_or_session, holders)
         await in_greenlet(
             connection_or_session, lambda target: self._advance(target, holders, thread), thread, self._timeout
         )
 
     async def _operate(self, operation: Operation) -> Any:
-        thread = StatementThread()
+        thread = StatementThread()  # ASYNC
 
-        def work(connection: Connection) -> Any:
+        def work(connection: Connection) -> Any:  # ASYNC
             thread.note(connection)
             return self._work(operation, connection)
 
         with operation.errors:
             async with self._engine.connect() as connection:
+                # SYNC instead: return self._work(operation, connection)
                 return await in_greenlet(connection, work, thread, operation.errors.seconds)

@@ -10,7 +10,7 @@ import pytest
 
 from fencing import AsyncMemoryCoordinator, GuardUnavailable, MemoryCoordinator, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
-from fencing.memory import LockTable
+from fencing.memory.table import LockTable
 from tests.support.memory_side import SlowCoordinator
 
 

@@ -19,7 +19,7 @@ from fencing.locks.capabilities import (
     check_capabilities,
 )
 from fencing.locks.settings import Settings
-from fencing.memory import MemoryPlans
+from fencing.memory.plans import MemoryPlans
 from fencing.redis.plans import RedisPlans
 
 

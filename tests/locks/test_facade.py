@@ -13,7 +13,7 @@ import redis.asyncio
 import fencing
 from fencing import AsyncRedisCoordinator, Coordinator, RedisCoordinator, hold_all
 from fencing.compat import RedisPyLock
-from fencing.memory import LockTable
+from fencing.memory.table import LockTable
 from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support.memory_side import MemorySide

@@ -25,7 +25,7 @@ from fencing.coordinator import Coordinator
 from fencing.kernel.fence import HasFence
 from fencing.locks import lease as leases
 from fencing.locks.holding import Holding
-from fencing.memory import LockTable
+from fencing.memory.table import LockTable
 from fencing.testing import ManualClock
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support import wait_until

@@ -17,7 +17,7 @@ from fencing import (
     StaleFence,
 )
 from fencing.locks.reentrant import MOST_DEPTH, begun, blocks
-from fencing.memory import LockTable
+from fencing.memory.table import LockTable
 from storage_guards import MemoryGuard
 from tests.support.blocks import block, done, elsewhere, number, number_async, play
 from tests.support.memory_side import MemorySide

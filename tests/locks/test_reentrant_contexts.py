@@ -15,7 +15,7 @@ import pytest
 
 from fencing import AsyncMemoryCoordinator, LeaseLost, MemoryCoordinator, NotAcquired
 from fencing.locks.reentrant import blocks
-from fencing.memory import LockTable
+from fencing.memory.table import LockTable
 from fencing.testing import ManualClock
 from tests.support import wait_until
 from tests.support.blocks import number, number_async

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from tests.mutants.catalog import MUTANTS, Mutant
+from tools.faces import PAIRS, make
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -86,6 +87,12 @@ def pytest_in(copy: Path, arguments: Sequence[str], seconds: float) -> Ended:
             return Ended(None, output)
 
 
+def write(file: Path, text: str, copy: Path) -> None:
+    """Write a file of the copy, and the sync face that is made from it."""
+    file.write_text(text, "utf-8")
+    make(copy, [pair for pair in PAIRS if copy / pair.source == file])
+
+
 def run(mutant: Mutant, copy: Path) -> Result:
     """Put the fault into the copy, look, and take it out again."""
     file = copy / mutant.file
@@ -94,11 +101,11 @@ def run(mutant: Mutant, copy: Path) -> Result:
         return Result("not applicable", f"its text occurs {text.count(mutant.before)} times in {mutant.file}")
     if not mutant.killed_by:
         return Result("SURVIVED", "no test is known that finds it")
-    file.write_text(text.replace(mutant.before, mutant.after), "utf-8")
+    write(file, text.replace(mutant.before, mutant.after), copy)
     try:
         ended = pytest_in(copy, ["-x", "-n", "0", *mutant.killed_by], LONGEST_SECONDS)
     finally:
-        file.write_text(text, "utf-8")
+        write(file, text, copy)
     return assess(ended)
 
 

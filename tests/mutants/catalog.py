@@ -17,7 +17,7 @@ class Mutant:
 
     Args:
         name: says what goes wrong.
-        file: of the product, from the project's root.
+        file: of the product, from the project's root. Of two faces it is the async one, from which the other is made.
         before: what is replaced; it occurs in the file exactly once.
         after: what it is replaced by.
         killed_by: the fewest and fastest tests that find it, as pytest takes them.
@@ -143,16 +143,9 @@ MUTANTS: tuple[Mutant, ...] = (
     # Blocks inside blocks
     Mutant(
         "an-inner-block-releases-the-lock",
-        "fencing/locks/hold.py",
-        "        if self._inside is None or self._leave():\n            lease.__exit__",
-        "        if self._leave() or True:\n            lease.__exit__",
-        ("tests/locks/test_reentrant.py::test_every_depth_has_the_same_lease_and_one_request_is_made",),
-    ),
-    Mutant(
-        "an-inner-async-block-releases-the-lock",
-        "fencing/locks/hold.py",
-        "        if self._inside is None or self._leave():\n            await",
-        "        if self._leave() or True:\n            await",
+        "fencing/locks/hold_async.py",
+        "        if self._inside is None or self._leave():\n",
+        "        if self._leave() or True:\n",
         ("tests/locks/test_reentrant.py::test_every_depth_has_the_same_lease_and_one_request_is_made",),
     ),
     Mutant(
@@ -237,9 +230,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-loss-inside-is-told-late",
-        "fencing/locks/hold.py",
-        "                self._lease = None\n            lease.leave_inner(error)\n",
-        "                self._lease = None\n",
+        "fencing/locks/hold_async.py",
+        "            # SYNC instead: lease.leave_inner(error)\n            lease.leave_inner(loss or error)\n",
+        "",
         (
             "tests/locks/test_reentrant.py::test_a_loss_is_raised_at_the_end_of_an_inner_block",
             "tests/locks/test_reentrant.py::test_a_stale_fence_that_leaves_an_inner_block_ends_the_lease",
@@ -461,7 +454,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-lock-that-an-inner-block-uses-is-freed",
-        "fencing/locks/hold_all.py",
+        "fencing/locks/several.py",
         " if block.is_last and block._lease",
         " if block._lease",
         ("tests/redis/test_several.py::test_a_generator_inside_keeps_a_re_entrant_lock",),
@@ -933,7 +926,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # What all guards share
     Mutant(
         "memory-is-changed-before-its-block-ends",
-        "storage_guards/memory.py",
+        "storage_guards/memory/base.py",
         "marks, data = dict(self._marks), dict(self._data)",
         "marks, data = dict(self._marks), self._data",
         ("tests/memory/test_guard.py::test_the_data_are_a_snapshot",),
@@ -962,7 +955,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # The interfaces of other libraries
     Mutant(
         "a-token-of-the-callers-own-is-granted-twice",
-        "fencing/compat/redis_py.py",
+        "fencing/compat/redis_py_async.py",
         "if isinstance(token, FromLease):",
         "if token is not None:",
         ("tests/compat/test_redis_py_fence.py::test_a_token_of_the_callers_own_is_never_shared",),
@@ -1047,14 +1040,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-claim-follows-redirects",
-        "storage_guards/http/guard.py",
+        "storage_guards/http/guard_async.py",
         "follow_redirects=False",
         "follow_redirects=True",
         ("tests/http/test_guard.py::test_redirects_are_refused",),
     ),
     Mutant(
         "a-reply-that-trickles-in-has-no-bound",
-        "storage_guards/http/guard.py",
+        "storage_guards/http/guard_async.py",
         "if time.monotonic() > deadline:",
         "if not deadline:",
         ("tests/http/test_guard.py::test_a_reply_that_trickles_in",),
@@ -1062,8 +1055,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-reply-of-an-async-guard-has-no-bound",
         "storage_guards/http/guard_async.py",
-        "asyncio.timeout(call.timeout),",
-        "asyncio.timeout(None),",
+        "asyncio.timeout(call.timeout), stream",
+        "asyncio.timeout(None), stream",
         ("tests/http/test_guard.py::test_a_reply_that_trickles_in",),
     ),
     Mutant(

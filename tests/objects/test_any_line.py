@@ -187,7 +187,15 @@ def test_a_probe_that_is_interrupted_at_any_line_lets_other_threads_on(error: ty
     for number in chain(range(1, 25), count(25, 25)):
         guard = ObjectStoreGuard(FaultyStore())
         try:
-            if not raise_at_line(number, error("now"), ("storage_guards/objects/guard.py",), guard.verify)[1]:
+            if not raise_at_line(
+                number,
+                error("now"),
+                (
+                    "storage_guards/objects/guard.py",
+                    "storage_guards/objects/shared_probe.py",
+                ),
+                guard.verify,
+            )[1]:
                 break
         except error:
             pass

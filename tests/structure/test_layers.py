@@ -241,7 +241,7 @@ def run(code: str) -> str:
         ("from storage_guards import AsyncObjectStoreGuard", {"storage_guards.objects.guard"}),
         ("from storage_guards import PsycopgGuard, AsyncPsycopgGuard", {"sqlalchemy", "redis", "psycopg_pool"}),
         ("import storage_guards.sql.enforcement", {"psycopg", "sqlalchemy"}),
-        ("import storage_guards.sql.operations, storage_guards.sql.transaction", {"sqlalchemy"}),
+        ("import storage_guards.sql.operations_async, storage_guards.sql.transaction", {"sqlalchemy"}),
         ("import storage_guards.sqlalchemy.alembic", {"alembic"}),
         ("from storage_guards import FencingMiddleware, WSGIFencingMiddleware; import storage_guards.http", {"httpx2"}),
         ("import storage_guards.http", {"asyncio"}),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("fencing", "storage_guards", "examples", "tests")
+FOLDERS = ("fencing", "storage_guards", "examples", "tests", "tools")
 
 IN_PARTS = {
     "among": "due_together",

@@ -1,0 +1,47 @@
+"""The arguments of a lock and of its methods, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fencing.kernel.fence import Fence, check_number
+from fencing.locks.backend import Backend
+from fencing.locks.capabilities import check_capabilities
+from fencing.locks.settings import Settings
+
+NOT_PICKLED = (
+    "a lock has connections, and is neither pickled nor copied; "
+    "for another process send the name, and make the lock there"
+)
+
+
+def settings_of(backend: Backend, options: Mapping[str, Any], *, asynchronous: bool) -> Settings:
+    """Return the settings of a lock: the coordinator's, with these options."""
+    if not options:
+        return backend.settings
+    return check_capabilities(
+        backend, backend.settings.changed(options, asynchronous=asynchronous), backend.settings.ttl
+    )
+
+
+def check_adoptable(fence: object) -> Fence:
+    """Return ``fence`` if it is a Fence; raise TypeError otherwise."""
+    if not isinstance(fence, Fence):
+        hint = "pass what its detach() returns" if hasattr(fence, "detach") else "convert its text with Fence.parse"
+        raise TypeError(f"adopt takes a Fence, not {type(fence).__name__}; {hint}")
+    return fence
+
+
+def check_resource_of(fence: Fence, resource: str) -> Fence:
+    """Return ``fence`` if it is a Fence of this resource; raise TypeError or ValueError otherwise."""
+    if check_adoptable(fence).resource != resource:
+        raise ValueError(
+            f"this is the lock of {resource!r}, but the fence is of {fence.resource!r}; adopt it with that lock"
+        )
+    return fence
+
+
+def check_forced(number: object) -> int | None:
+    """Return ``number`` if it is a fencing number or None; raise TypeError or ValueError otherwise."""
+    return None if number is None else check_number(number, "the number of a grant, as in holder().number,")

@@ -1,0 +1,98 @@
+# Made from hold_several_async.py by `make faces`: change that file, not this one.
+"""The block that holds several sync locks at once. ``several.py`` decides how they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fencing.kernel.effects import run
+from fencing.locks.hold import Hold
+from fencing.locks.lease import Lease
+from fencing.locks.lock import FencedLock
+from fencing.locks.settings import check_timeout
+from fencing.locks.several import At, acquire_all, leases_of, parts_of, release_ahead
+
+
+def _perform(effect: At) -> Any:
+    return run(effect.plan, effect.backend.perform)
+
+
+def _exit(
+    blocks: Sequence[Hold],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """Leave the blocks, the last first. An ExitStack does the same, but makes reference cycles."""
+    if blocks:
+        try:
+            blocks[-1].__exit__(kind, error, trace)
+        except BaseException as raised:
+            _exit(blocks[:-1], type(raised), raised, raised.__traceback__)
+            raise
+        _exit(blocks[:-1], kind, error, trace)
+
+
+_TWICE = "this hold_all() was used before; call hold_all() once for each block"
+
+
+class HoldAll:
+    """The context manager of :func:`hold_all` for threads. Used as ``with``, once."""
+
+    def __init__(self, locks: Sequence[FencedLock], timeout: float | None) -> None:
+        self._locks = locks
+        self._timeout = check_timeout(timeout)
+        self._used = False
+        self._leases: tuple[Lease, ...] = ()
+        self._blocks: list[Hold] = []
+
+    def __enter__(self) -> tuple[Lease, ...]:
+        """Acquire all locks. Return the leases in the order in which the locks were given.
+
+        Raises:
+            NotAcquired, CoordinatorUnavailable, GuardUnavailable, MarkImplausible, GuardNotEnforceable: as ``acquire``;
+                all locks were given back.
+            RuntimeError: a block around this one holds one of the locks. Hold all of them in that one.
+            TypeError: this object was used before. Call ``hold_all`` for each block.
+        """
+        if self._used:
+            raise TypeError(_TWICE)
+        self._used = True
+        blocks = [lock.hold() for lock in self._locks]
+        for block in blocks:
+            block.require_not_held()
+        self._leases = leases = run(acquire_all(parts_of(self._locks), self._timeout), _perform)
+        self._blocks = blocks
+        for block, lease in zip(blocks, leases, strict=True):
+            block.begin_with(lease)
+        return leases
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(repr(lock.resource) for lock in self._locks)}>"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Release all locks, the last first. Raise LeaseLost if one was lost and the block raised nothing."""
+        try:
+            if error is None:
+                run(release_ahead(leases_of(self._blocks)), _perform)
+        except BaseException as raised:
+            _exit(self._blocks, type(raised), raised, raised.__traceback__)
+            raise
+        _exit(self._blocks, kind, error, trace)
+        self._leases = ()
+        self._blocks = []
+
+    def __del__(self) -> None:
+        for lease in getattr(self, "_leases", ()):  # an interruption skipped the end of the block
+            lease.release_later()
+
+    if not TYPE_CHECKING:  # type checkers report a ``with`` of the other kind themselves
+
+        async def __aenter__(self) -> NoReturn:
+            raise TypeError("these are sync locks: write `with hold_all(...) as leases:`, or use async locks")
+
+        async def __aexit__(self, *error: object) -> None: ...

@@ -1,0 +1,44 @@
+# Made from coordinator_async.py by `make faces`: change that file, not this one.
+"""The sync coordinator of a table in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Unpack
+
+from fencing.coordinator import Coordinator
+from fencing.kernel import process
+from fencing.locks.settings import LockOptions
+from fencing.memory.plans import MemoryPlans, check_arguments
+from fencing.memory.table import LockTable, Request
+
+
+class MemoryCoordinator(MemoryPlans, Coordinator):
+    """A coordinator whose locks are in this process' memory, for threads of one process and for tests.
+
+    It does not exclude other processes, and its locks end with this process. Numbers start from the wall clock in
+    microseconds, so they are higher than those of an earlier process. It may share a table with a coordinator for
+    asyncio.
+
+    Args:
+        table: the table that several coordinators share; None: a table of its own.
+        clock: returns seconds since any moment; a test moves a ``fencing.testing.ManualClock`` by hand.
+        options: the options of its locks, as in :class:`fencing.Coordinator`.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+    """
+
+    def __init__(
+        self,
+        table: LockTable | None = None,
+        *,
+        clock: Callable[[], float] = process.now,
+        **options: Unpack[LockOptions],
+    ) -> None:
+        self.table, self.clock = check_arguments(table, clock)
+        super().__init__(**options)
+
+    def perform(self, effect: Request) -> Any:
+        """Perform one request at the table."""
+        return self.table.ask(effect, self.clock())

@@ -1,0 +1,99 @@
+"""The plans of a table: what a coordinator asks it, and what the answers mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+from fencing.kernel.effects import Plan
+from fencing.kernel.fence import Fence
+from fencing.locks.backend import Backend, Holder, Taken, owner_label
+from fencing.locks.holding import Grant
+from fencing.locks.listing import Pattern
+from fencing.locks.settings import Settings
+from fencing.memory.table import LockTable, Request
+
+
+class MemoryPlans(Backend):
+    """The plans of a table. No reply is ever lost, so there are no retries."""
+
+    service = "this process' memory"
+    address = "memory"
+    max_renewals: int = 1000
+    ttl_per_lock: ClassVar[Literal[True]] = True
+    holds_without_ttl: ClassVar[Literal[True]] = True
+    one_of_many_wins: ClassVar[Literal[True]] = True
+
+    def plan_acquire(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | Taken]:
+        sent_at = self.clock()
+        reply = yield Request("acquire", _mint_arguments(resource, token, settings, floor))
+        return reply if isinstance(reply, Taken) else _grant(resource, reply, token, settings, sent_at)
+
+    def plan_remint(
+        self, fence: Fence, token: str, settings: Settings, *, floor: int, deadline: float
+    ) -> Plan[Grant | None]:
+        sent_at = self.clock()
+        number = yield Request("remint", (*_mint_arguments(fence.resource, token, settings, floor), fence))
+        return None if number is None else _grant(fence.resource, number, token, settings, sent_at)
+
+    def plan_force(
+        self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float, holder: Holder
+    ) -> Plan[Grant | None]:
+        sent_at = self.clock()
+        number = yield Request("force", (*_mint_arguments(resource, token, settings, floor), holder))
+        return None if number is None else _grant(resource, number, token, settings, sent_at)
+
+    def plan_renew(
+        self, grants: Sequence[Grant], settings: Settings, *, deadline: float
+    ) -> Plan[Sequence[float | None]]:
+        """Give each grant's lock its full ttl again: see ``RenewsGrants`` in ``fencing/locks/capabilities.py``."""
+        until = settings.deadline(self.clock())
+        renewed = yield Request("renew", (_seconds(settings), [grant.fence for grant in grants]))
+        return [until if ok else None for ok in renewed]
+
+    def plan_release(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[bool]:
+        freed: bool = yield Request("release", (fence.resource, fence.token))
+        return freed
+
+    def plan_holder(self, resource: str, settings: Settings, *, deadline: float) -> Plan[Holder | None]:
+        holder: Holder | None = yield Request("holder", (resource,))
+        return holder
+
+    def plan_forced_by(self, fence: Fence, settings: Settings, *, deadline: float) -> Plan[str | None]:
+        """Tell who has forced a fence out: see ``RemembersForce`` in ``fencing/locks/capabilities.py``."""
+        owner: str | None = yield Request("forced_by", (fence.resource, fence.token))
+        return owner
+
+    def plan_holders(
+        self, pattern: Pattern, page: str, settings: Settings, *, deadline: float
+    ) -> Plan[tuple[list[tuple[str, Holder]], str]]:
+        """Return all holders: see ``ListsHolders`` in ``fencing/locks/capabilities.py``."""
+        found: list[tuple[str, Holder]] = yield Request("holders", (pattern,))
+        return found, ""
+
+
+def _seconds(settings: Settings) -> float:
+    return math.inf if settings.ttl is None else settings.ttl
+
+
+def _mint_arguments(resource: str, token: str, settings: Settings, floor: int) -> tuple[Any, ...]:
+    return (resource, token, _seconds(settings), floor, owner_label(settings))
+
+
+def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: float) -> Grant:
+    return Grant(Fence(resource, number, token), settings.deadline(sent_at))
+
+
+def check_arguments(table: object, clock: object) -> tuple[LockTable, Callable[[], float]]:
+    """Return the table and the clock of a coordinator; raise TypeError for anything else."""
+    if not callable(clock) or isinstance(clock, type):
+        kind = type(clock).__name__
+        raise TypeError(f"clock must be a function that returns seconds, such as ManualClock(), not {kind}")
+    if table is None:
+        return LockTable(), clock
+    if not isinstance(table, LockTable):
+        raise TypeError(f"table must be a LockTable, not {type(table).__name__}; pass guards and other options by name")
+    return table, clock

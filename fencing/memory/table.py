@@ -1,0 +1,140 @@
+"""The service: a table of locks, which coordinators of one process share."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from fencing.kernel import process
+from fencing.kernel.fence import Fence
+from fencing.locks.backend import Holder, Taken, next_number
+from fencing.locks.listing import Pattern
+
+FORCED_SECONDS = 60.0
+"""How long a forced release is remembered. The former holder asks at its next renewal, or when it releases."""
+
+
+@dataclass(slots=True)
+class _Held:
+    token: str
+    number: int
+    owner: str
+    granted_at: float
+    expires_at: float
+
+
+class _Forced(NamedTuple):
+    token: str  # the former holder's
+    owner: str  # the label of whoever forced it
+    forgotten_at: float
+
+
+class LockTable:
+    """A table of locks in memory. Coordinators in one process share it, as those of several processes share a server.
+
+    Each method is one request: it is atomic, and may be repeated with the same token.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+        self._forced: dict[str, _Forced] = {}
+        self._last = time.time_ns() // 1000  # higher than the numbers of an earlier process
+        self._remake_lock()
+        process.after_fork(self._remake_lock)
+
+    def _remake_lock(self) -> None:
+        self._lock = threading.RLock()  # reentrant: a destructor may release a lease at any moment
+
+    def __repr__(self) -> str:
+        return f"<LockTable of {len(self._held)} locks>"
+
+    def ask(self, request: Request, now: float) -> Any:
+        """Perform one request.
+
+        Args:
+            request: the operation and its arguments.
+            now: the moment on the coordinator's clock, in seconds.
+        """
+        with self._lock:
+            for resource in [name for name, held in self._held.items() if held.expires_at <= now]:
+                del self._held[resource]
+            return getattr(self, f"_{request.operation}")(now, *request.arguments)
+
+    def _acquire(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int | Taken:
+        held = self._held.get(resource)
+        if held is not None and held.token != token:
+            return Taken(held.expires_at - now, held.owner)
+        return self._mint(now, resource, token, ttl, floor, owner)
+
+    def _remint(
+        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, old: Fence
+    ) -> int | None:
+        held = self._held.get(resource)
+        if held is None or (held.token != token and (held.token, held.number) != (old.token, old.number)):
+            return None
+        return self._mint(now, resource, token, ttl, floor, owner)
+
+    def _mint(self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str) -> int:
+        held = self._held.get(resource)
+        if held is not None and held.token == token:  # the same request again
+            held.expires_at = max(held.expires_at, now + ttl)
+            return held.number
+        self._last = next_number(resource, last=self._last, floor=floor, clock_us=0)
+        self._held[resource] = _Held(token, self._last, owner, now, now + ttl)
+        return self._last
+
+    def _force(
+        self, now: float, resource: str, token: str, ttl: float, floor: int, owner: str, holder: Holder
+    ) -> int | None:
+        former = self._held.get(resource)
+        if former is None or (former.token != token and former.number != holder.number):
+            return None
+        number = self._mint(now, resource, token, ttl, floor, owner)
+        if former.token != token:
+            for name in [name for name, forced in self._forced.items() if forced.forgotten_at <= now]:
+                del self._forced[name]
+            self._forced[resource] = _Forced(former.token, owner, now + FORCED_SECONDS)
+        return number
+
+    def _forced_by(self, now: float, resource: str, token: str) -> str | None:
+        forced = self._forced.get(resource)
+        return forced.owner if forced is not None and forced.token == token else None
+
+    def _renew(self, now: float, ttl: float, fences: Sequence[Fence]) -> list[bool]:
+        renewed = []
+        for fence in fences:
+            held = self._held.get(fence.resource)
+            is_held = held is not None and (held.token, held.number) == (fence.token, fence.number)
+            renewed.append(is_held)
+            if held is not None and is_held:
+                held.expires_at = max(held.expires_at, now + ttl)  # never earlier than another renewal has set it
+        return renewed
+
+    def _release(self, now: float, resource: str, token: str) -> bool:
+        held = self._held.get(resource)
+        if held is None or held.token != token:
+            return False
+        del self._held[resource]
+        return True
+
+    def _holder(self, now: float, resource: str) -> Holder | None:
+        held = self._held.get(resource)
+        if held is None:
+            return None
+        remaining = None if held.expires_at == math.inf else held.expires_at - now
+        return Holder(held.owner, held.number, now - held.granted_at, remaining)
+
+    def _holders(self, now: float, pattern: Pattern) -> list[tuple[str, Holder]]:
+        found = [(resource, self._holder(now, resource)) for resource in self._held if pattern.matches(resource)]
+        return [(resource, holder) for resource, holder in found if holder is not None]
+
+
+class Request(NamedTuple):
+    """The effect: perform one request at the table."""
+
+    operation: Literal["acquire", "remint", "force", "renew", "release", "holder", "holders", "forced_by"]
+    arguments: tuple[Any, ...]

@@ -1,0 +1,54 @@
+"""What both coordinators of Redis share: the checks of their arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from fencing.redis.plans import RedisPlans
+
+CLUSTER_RENEWALS = 100_000
+"""Leases renewed in one effect on a Cluster, so that a node that does not answer delays those of the others once."""
+
+
+class RedisBase(RedisPlans):
+    """The plans of Redis, at a coordinator that has connections and a listener."""
+
+    _connections: Any
+    _listener: Any
+
+    def is_waited_for(self, resource: str) -> bool:
+        waited_for: bool = self._listener.is_waited_for(resource)
+        return waited_for
+
+
+def check_replicas(replicas: object, client: object) -> int:
+    """Return ``replicas`` if it is a number that the client's service can wait for; raise otherwise."""
+    if isinstance(replicas, bool) or not isinstance(replicas, int):
+        raise TypeError(f"replicas must be an int, not {type(replicas).__name__}")
+    if replicas < 0:
+        raise ValueError(f"replicas must not be negative, not {replicas}; 0 waits for none")
+    if replicas and isinstance(client, (redis.RedisCluster, redis.asyncio.RedisCluster)):
+        raise ValueError("replicas is for one server or Sentinel; a Cluster waits for none: remove it")
+    return replicas
+
+
+def check_client(client: object, wanted: tuple[type, type], coordinator: str) -> None:
+    """Raise TypeError, with what to do instead, if a coordinator does not take this client."""
+    if isinstance(client, wanted):
+        return
+    if isinstance(client, (redis.asyncio.Redis, redis.asyncio.RedisCluster)):
+        hint = "; for asyncio use AsyncRedisCoordinator or AsyncFencedLock"
+    elif isinstance(client, (redis.Redis, redis.RedisCluster)):
+        hint = "; for threads use RedisCoordinator or FencedLock"
+    elif isinstance(client, str):
+        hint = "; write redis.Redis.from_url(...)"
+    else:
+        hint = ""
+    package = "redis.asyncio" if "asyncio" in wanted[0].__module__ else "redis"
+    raise TypeError(
+        f"{coordinator} takes a {package}.Redis or a {package}.RedisCluster, "
+        f"not {type(client).__module__}.{type(client).__name__}{hint}"
+    )

@@ -1,0 +1,87 @@
+"""The async coordinator of several independent Redis servers, of which a majority must agree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Unpack
+
+import redis.asyncio
+
+from fencing.coordinator_async import AsyncCoordinator
+from fencing.kernel.effects import run_async
+from fencing.locks.settings import AsyncLockOptions, check_flag
+from fencing.redlock.base import nodes_of
+from fencing.redlock.calls import Fanout
+from fencing.redlock.client_async import AsyncFanoutConnections
+from fencing.redlock.nodes import check_clients
+from fencing.redlock.plans import RedlockPlans
+
+
+class AsyncRedlockCoordinator(RedlockPlans, AsyncCoordinator):
+    """A coordinator for asyncio on several independent Redis servers: a lock is held if a majority grants it.
+
+    Its numbers grow as long as a majority keeps its data. It does not make data safe. Two clients can hold a lock at
+    the same time, if a pause outlasts the ttl or clocks jump. The guards make data safe: they refuse every holder but
+    the newest. With guards, one Redis is mostly enough: see docs/coordinators/redlock.md.
+
+    Args:
+        clients: an odd number of ``redis.asyncio.Redis``, at least 3, each of another single server (no Cluster, no
+            Sentinel, no replica), always the same servers. The coordinator opens connections of its own, per event
+            loop, with their settings.
+        node_timeout: seconds after which a node that did not reply counts as a refusal; None: a 200th of the ttl, but 5
+            to 50 ms.
+        longest_ttl: seconds, the longest ttl of any lock on these nodes; None: this coordinator's ttl. A node that was
+            restarted grants nothing for so long. All coordinators of the nodes must have the same.
+        restart_wait: whether a node that was restarted with its data waits, too. False is right only if all nodes have
+            ``appendfsync always``. A node that lost its data always waits.
+        clock_floor: whether numbers start from the client's clock in microseconds. Safety does not depend on it.
+        options: the options of its locks, as in :class:`fencing.AsyncCoordinator`: ``ttl`` (10 seconds by default),
+            ``guards`` (async ones), ``renew``, ``max_lifetime``, ``owner``.
+
+    Raises:
+        TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
+    """
+
+    # SYNC "if a majority grants it.": if a majority grants it. Thread-safe.
+    # SYNC "of its own, per event loop, with": of its own with
+
+    def __init__(
+        self,
+        clients: Iterable[redis.asyncio.Redis],
+        *,
+        node_timeout: float | None = None,
+        longest_ttl: float | None = None,
+        restart_wait: bool = True,
+        clock_floor: bool = True,
+        **options: Unpack[AsyncLockOptions],
+    ) -> None:
+        found = check_clients(clients, redis.asyncio.Redis, "AsyncRedlockCoordinator")
+        super().__init__(**options)
+        self.restart_wait = check_flag(restart_wait, "restart_wait")
+        self.clock_floor = check_flag(clock_floor, "clock_floor")
+        self._connections = AsyncFanoutConnections(nodes_of(self, found, node_timeout, longest_ttl))
+        self.address = self.location = self._connections.address
+
+    async def initialise(self) -> None:
+        """Admit all nodes at once, for a new installation. Otherwise the first grant comes after ``longest_ttl``.
+
+        Call it once, before any lock is taken. All nodes must answer, and none may ever have granted a lock. It may be
+        repeated.
+
+        Raises:
+            CoordinatorUnavailable: a node does not answer, or has granted locks before. Start all nodes, and repeat it.
+        """
+        await run_async(self.plan_initialise(), self.perform)
+
+    async def perform(self, effect: Fanout) -> Any:
+        """Send one call to nodes, all at once."""
+        return await self._connections.perform(effect)
+
+    async def close(self) -> None:
+        """Release the locks that are still held, close the running loop's connections, and stop renewal. Idempotent.
+
+        The releases take at most a second together. The locks that could not be released are logged; they free
+        themselves after their ttl. A release at the end of a block is still possible.
+        """
+        await super().close()
+        await self._connections.close()

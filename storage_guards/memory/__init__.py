@@ -1,0 +1,1 @@
+"""The reference guard: marks and data in the memory of one process."""
