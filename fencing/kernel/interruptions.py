@@ -7,49 +7,41 @@ exception of a handler has the handler's frame. Python gives a handler the frame
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import signal
-import sys
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-_WAITING = frozenset(("fencing", "redis", "socket", "ssl"))
-"""The packages that wait for sockets. Others, such as asyncio, raise errors without arguments themselves."""
+_RAISE = dis.opmap["RAISE_VARARGS"]
+"""The instruction of a ``raise`` statement: https://docs.python.org/3/library/dis.html#opcode-RAISE_VARARGS"""
 
 _slots: Any = BaseException  # a subclass may override the attributes
 _context, _cause = _slots.__context__.__get__, _slots.__cause__.__get__
 
 
 def interruption_in(error: BaseException) -> BaseException | None:
-    """Return the exception that interrupted the calling function; None: ``error`` is an error of its own calls.
+    """Return the exception that interrupted a call; None: ``error``, which was just caught, is the call's own.
 
     The interruption is ``error``, or an earlier exception in whose place ``error`` was raised. An exception that came
-    before the call of the calling function is no interruption.
+    before the call of the function that caught ``error`` is no interruption.
 
-    Two kinds are recognized: exceptions that signal handlers raised, and exceptions without arguments that another
-    thread raised in this one with ``PyThreadState_SetAsyncExc`` while it waited: a socket's errors have arguments.
+    Two kinds are recognized: exceptions that signal handlers raised, and an OSError without arguments, such as
+    TimeoutError, that another thread raised in this one with ``PyThreadState_SetAsyncExc``. No ``raise`` statement has
+    raised that, and an error of the operating system has arguments. Coroutines are left out: there, the error may be
+    one that was set as the outcome of a future.
     """
-    return _interruption_below(sys._getframe(1), error)
-
-
-def raise_interruption(error: BaseException) -> None:
-    """Raise the exception that interrupted the calling function, if there is one: see :func:`interruption_in`."""
-    found = _interruption_below(sys._getframe(1), error)
-    if found is not None:
-        raise found
-
-
-def _interruption_below(caller: FrameType, error: BaseException) -> BaseException | None:
-    handlers = _codes_of_handlers()
+    if error.__traceback__ is None:
+        return None
+    caller, handlers = error.__traceback__.tb_frame, _codes_of_handlers()
     errors, seen = [error], {id(error)}
     while errors:
         found = errors.pop()
-        # An exception that is raised again also has the frames of the first time.
-        trace = list(_frames(found.__traceback__))
-        frames = [frame for frame in trace if _is_below(frame, caller)]
-        if isinstance(found, OSError) and not found.args and frames and _module(trace[-1]) in _WAITING:
+        trace = list(_steps(found.__traceback__))
+        frames = _below(caller, trace)
+        if isinstance(found, OSError) and not found.args and frames and _is_thrown(trace):
             return found
         if any(_is_handler(frame, handlers) for frame in frames):
             return found
@@ -60,20 +52,41 @@ def _interruption_below(caller: FrameType, error: BaseException) -> BaseExceptio
     return None
 
 
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def raise_interruption(error: BaseException) -> None:
+    """Raise the exception that interrupted a call, if there is one: see :func:`interruption_in`."""
+    found = interruption_in(error)
+    if found is not None:
+        raise found
 
 
-def _frames(trace: TracebackType | None) -> Iterator[FrameType]:
+def _is_thrown(trace: list[TracebackType]) -> bool:
+    """Return whether an exception without arguments came from outside, and not from a statement of the program."""
+    if any(step.tb_frame.f_code.co_flags & inspect.CO_COROUTINE for step in trace):
+        return False
+    code, place = trace[-1].tb_frame.f_code.co_code, trace[-1].tb_lasti
+    return 0 <= place < len(code) and code[place] != _RAISE
+
+
+def _steps(trace: TracebackType | None) -> Iterator[TracebackType]:
     while trace is not None:
-        yield trace.tb_frame
+        yield trace
         trace = trace.tb_next
 
 
-def _is_below(frame: FrameType | None, caller: FrameType) -> bool:
-    while frame is not None and frame is not caller:
-        frame = frame.f_back
-    return frame is not None
+def _below(caller: FrameType, trace: list[TracebackType]) -> set[FrameType]:
+    """Return the frames of the calls that ``caller`` made. An exception that is raised again also has earlier ones."""
+    found: set[FrameType] = set()
+    is_last_found = False
+    for step in trace:
+        frame: FrameType | None = step.tb_frame
+        has_ended = step.tb_frame.f_code.co_flags & inspect.CO_GENERATOR and step.tb_frame.f_back is None
+        while frame is not None and frame is not caller and frame not in found:
+            frame = frame.f_back
+        # The frame of a generator that has ended no longer leads to the one that it ran for, which is the one before.
+        is_last_found = frame is not None or bool(has_ended and is_last_found)
+        if is_last_found:
+            found.add(step.tb_frame)
+    return found
 
 
 def _is_handler(frame: FrameType, handlers: set[CodeType]) -> bool:

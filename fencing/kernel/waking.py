@@ -16,6 +16,10 @@ from fencing.kernel import quirks
 LOST_WAKE_SECONDS = 0.05
 """How long a thread waits before it looks again: the thread that should have woken it may have been interrupted."""
 
+LOOK_SECONDS = 0.25
+"""How long a thread waits at a stretch. In between, Python raises what another thread has thrown into this one, by
+``PyThreadState_SetAsyncExc``, as time-out tools do."""
+
 
 class Wake:
     """A flag that one thread waits for, and others set. Setting it never blocks."""
@@ -39,7 +43,11 @@ class Wake:
 
     def wait(self, seconds: float) -> None:
         """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
-        self._lock.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
+        ends_at = time.monotonic() + seconds
+        while not self._lock.acquire(timeout=min(max(seconds, 0.0), LOOK_SECONDS)):
+            seconds = ends_at - time.monotonic()
+            if seconds <= 0:
+                return
 
 
 class SafeEvent(threading.Event):

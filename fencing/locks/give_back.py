@@ -35,6 +35,9 @@ ANSWERS = 2
 
 PAUSES = Backoff(first=0.1, longest=5.0)
 
+LATE_SECONDS = 1.0
+"""The pause before a release that is to come behind a late request: one to a database may wait for a row meanwhile."""
+
 
 def log_unreleased(resources: list[str]) -> None:
     """Log the locks that a coordinator held when it was closed, and could not release."""
@@ -73,7 +76,7 @@ class _Pending:
 
     @property
     def pause(self) -> float:
-        return PAUSES.pause(max(self._failures, 1))
+        return PAUSES.pause(self._failures) if self._failures else LATE_SECONDS
 
 
 class GiveBack:

@@ -336,9 +336,12 @@ def claim_once(
 
 
 def give_back(backend: Backend, resource: str, taking: Taking, settings: Settings) -> Plan[None]:
-    """Release what a plan may have taken."""
-    for fence in taking.end(resource):
+    """Release what a plan may have taken. A request that has no answer may run later, so it is released again."""
+    fences = taking.end(resource)
+    for fence in fences:
         yield from backend.plan_give_back(fence, settings)
+    if taking.token is not None:
+        backend.give_back_later(fences[-1], settings)
 
 
 def release(backend: Backend, fence: Fence, settings: Settings, deadline: float | None = None) -> Plan[bool]:

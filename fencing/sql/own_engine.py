@@ -85,6 +85,8 @@ class OwnConnection:
         self.driver_connection: Any = connection.connection.driver_connection
         self._files = opened_by(connection)
         connection.detach()
+        if not connection.dialect.is_async:
+            self._sessions.let_in(self.driver_connection)
         self._direct = (ConnectionToFile if locks.is_embedded else DirectConnection)(connection)
         self._seconds = 0.0
         self._is_shared = False

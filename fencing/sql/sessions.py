@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import socket
+import weakref
+from collections.abc import Generator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, text
 
@@ -14,14 +16,19 @@ from fencing.sql import dialects
 from fencing.sql.client import milliseconds
 from fencing.sql.dialects import MySQL, PostgreSQL, mysql_limits
 
+T = TypeVar("T")
+
 BUSY_SECONDS = 0.003
 """How long SQLite itself waits for a file that is locked: in steps of 1 and 2 ms."""
+
+LEFT_SECONDS = 0.5
+"""How soon PostgreSQL ends a statement whose client has left: one that waits for a row would take the lock later."""
 
 # Behind a pooler of transactions, the settings would reach other clients. The id of the session shows a pooler: it is
 # not the one of the server's process.
 _BOUND_POSTGRESQL = text("""
-    SELECT name, set_config(name, CASE name WHEN 'default_transaction_isolation' THEN 'read committed' ELSE :limit END,
-        false)
+    SELECT name, set_config(name, CASE name WHEN 'default_transaction_isolation' THEN 'read committed'
+        WHEN 'client_connection_check_interval' THEN :left ELSE :limit END, false)
     FROM pg_settings
     WHERE pg_backend_pid() = :session AND name IN ('statement_timeout', 'lock_timeout', 'tcp_user_timeout',
         'client_connection_check_interval', 'default_transaction_isolation')
@@ -59,6 +66,9 @@ class Sessions:
     def break_off(self, driver_connection: Any) -> None:
         """Shut the socket, so that a sync call that waits on it in another thread ends with an error."""
 
+    def let_in(self, driver_connection: Any) -> None:
+        """Have exceptions that another thread throws into a waiting one raised while it waits, if the driver can."""
+
 
 class _ServerSessions(Sessions):
     def bound_for(self, seconds: float) -> float:
@@ -72,7 +82,8 @@ class _PostgreSQLSessions(_ServerSessions):
             session = driver_connection.info.backend_pid
         else:
             session = driver_connection.get_server_pid()
-        values = {**PostgreSQL.limit(seconds), "session": session}
+        left = str(milliseconds(min(seconds, LEFT_SECONDS)))
+        values = {**PostgreSQL.limit(seconds), "left": left, "session": session}
         return bool(connection.execute(_BOUND_POSTGRESQL, values).all())
 
     def connect_bounds(self, seconds: float) -> dict[str, float]:
@@ -80,6 +91,23 @@ class _PostgreSQLSessions(_ServerSessions):
 
     def break_off(self, driver_connection: Any) -> None:
         _shut(driver_connection.pgconn.socket)
+
+    def let_in(self, driver_connection: Any) -> None:
+        """psycopg waits in C, and every 0.1 s asks its generators to go on. Theirs pass it on by ``yield from``, and
+        there Python raises nothing: it does at a ``yield``.
+        """
+        wait, this = type(driver_connection).wait, weakref.ref(driver_connection)
+        driver_connection.wait = lambda steps, *args, **options: wait(this(), _one_by_one(steps), *args, **options)
+
+
+def _one_by_one(steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
+    ready = None
+    while True:
+        try:
+            awaited = steps.send(ready)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        ready = yield awaited
 
 
 class _MySQLSessions(_ServerSessions):

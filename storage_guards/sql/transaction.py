@@ -16,6 +16,7 @@ from typing import Generic, NoReturn, Self, TypeVar
 from fencing.kernel.admission import as_fence
 from fencing.kernel.errors import GuardNotEnforceable, GuardUnavailable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
+from fencing.kernel.interruptions import interruption_in
 from storage_guards.continuity import Acknowledged, Continuity, check
 from storage_guards.nesting import note_open, refuse_nested
 from storage_guards.sql.errors import ErrorContext
@@ -186,6 +187,10 @@ class GuardedTransaction(ABC, Generic[M]):
             return None
         if self._body_error is not None:
             return self._body_error  # the transaction is gone, even if the rollback failed
+        interruption = interruption_in(error)
+        if interruption is not None:
+            self._explained = interruption
+            return interruption
         if self._admitted is None or not self.writes:
             if isinstance(error, self.errors.kinds):
                 return self.errors.explain(error)

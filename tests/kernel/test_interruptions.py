@@ -79,12 +79,15 @@ def test_an_exception_of_a_handler(handler: Any, pair: Pair) -> None:
     ours, _theirs = pair
     ours.settimeout(5)
     before = signal.signal(signal.SIGALRM, handler)
+
+    def wait() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        ours.recv(1)
+
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        error, interruption = error_of(ours.recv, 1)
+        error, interruption = error_of(wait)
         assert interruption is error
-        signal.setitimer(signal.ITIMER_REAL, 0.01)
-        error, interruption = error_of(converting, lambda: ours.recv(1))
+        error, interruption = error_of(converting, wait)
         assert isinstance(error, ConnectionError)
         assert isinstance(interruption, TimeoutError)
         ours.settimeout(0.001)
@@ -127,6 +130,49 @@ def test_errors_of_the_socket_are_no_interruptions(pair: Pair) -> None:
     assert error_of(socket.getaddrinfo, "no such host", 1)[1] is None
 
 
+def test_an_error_that_a_statement_raises_is_no_interruption() -> None:
+    def timed_out() -> None:
+        raise TimeoutError  # without arguments, as anyio and concurrent.futures do
+
+    assert error_of(timed_out)[1] is None
+
+
+def test_the_frames_of_a_generator_that_has_ended() -> None:
+    """They lead to no caller: psycopg performs plans of ours."""
+
+    def plan() -> Iterator[None]:
+        signal.raise_signal(signal.SIGALRM)
+        yield
+
+    def perform() -> None:
+        try:
+            next(plan())
+        except TimeoutError:
+            raise ConnectionError("the library's own error") from None
+
+    before = signal.signal(signal.SIGALRM, raising)
+    try:
+        error, interruption = error_of(perform)
+        assert isinstance(error, ConnectionError)
+        assert isinstance(interruption, TimeoutError)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+async def _outcome_of_a_future() -> BaseException | None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.set_exception(TimeoutError())  # as asyncpg does
+    try:
+        await future
+    except TimeoutError as error:
+        return interruption_in(error)
+    raise AssertionError
+
+
+def test_the_outcome_of_a_future_is_no_interruption() -> None:
+    assert asyncio.run(_outcome_of_a_future()) is None
+
+
 async def _wait_in_vain() -> BaseException | None:
     try:
         async with asyncio.timeout(0.001):
@@ -136,6 +182,5 @@ async def _wait_in_vain() -> BaseException | None:
     raise AssertionError
 
 
-def test_time_outs_of_asyncio_are_no_interruptions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "__name__", "fencing.tests")  # as in a module of the library
+def test_time_outs_of_asyncio_are_no_interruptions() -> None:
     assert asyncio.run(_wait_in_vain()) is None
