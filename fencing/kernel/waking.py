@@ -16,7 +16,7 @@ from fencing.kernel import quirks
 LOST_WAKE_SECONDS = 0.05
 """How long a thread waits before it looks again: the thread that should have woken it may have been interrupted."""
 
-LOOK_SECONDS = 0.25
+RECHECK_SECONDS = 0.25
 """How long a thread waits at a stretch. In between, Python raises what another thread has thrown into this one, by
 ``PyThreadState_SetAsyncExc``, as time-out tools do."""
 
@@ -44,7 +44,7 @@ class Wake:
     def wait(self, seconds: float) -> None:
         """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
         ends_at = time.monotonic() + seconds
-        while not self._lock.acquire(timeout=min(max(seconds, 0.0), LOOK_SECONDS)):
+        while not self._lock.acquire(timeout=min(max(seconds, 0.0), RECHECK_SECONDS)):
             seconds = ends_at - time.monotonic()
             if seconds <= 0:
                 return
