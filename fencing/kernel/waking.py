@@ -7,11 +7,9 @@ takes its lock in Python code: an exception there leaves the lock taken for ever
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 
 from fencing.kernel import quirks
 
@@ -34,6 +32,10 @@ class Wake:
             self._lock.release()
         except RuntimeError:
             pass  # it was set already
+
+    def is_set(self) -> bool:
+        """Return whether it is set, and no thread has waited since."""
+        return not self._lock.locked()
 
     def wait(self, seconds: float) -> None:
         """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
@@ -105,21 +107,3 @@ class Turns:
         """Wake the thread whose turn it is now."""
         for turn in list(self.queue)[:1]:
             turn.set()
-
-
-class DaemonThread(threading.Thread):
-    """A daemon thread whose start can be interrupted: the thread then runs, or it does not, but it never hangs."""
-
-    def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
-        super().__init__(target=target, name=name, args=args, daemon=True)
-        quirks.wait_for_start_with(self, SafeEvent())
-
-    def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself.
-        """
-        if sys.is_finalizing():
-            raise RuntimeError("can't create new thread at interpreter shutdown")
-        quirks.start(self)

@@ -1,14 +1,114 @@
-"""What does work beside its callers, and lives no longer than needed: objects of event loops."""
+"""What works beside its callers, and lives no longer than it is needed: threads, and the objects of event loops.
+
+What is difficult about both is here, and nowhere else. A signal handler may raise at any step of the caller's thread. A
+thread may get work just when it is about to end. A fork copies no other thread, and an ending interpreter starts none.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
+from fencing.kernel.waking import LOST_WAKE_SECONDS, SafeEvent, Wake
+
+logger = logging.getLogger("fencing")
 
 T = TypeVar("T")
+
+
+class DaemonThread(threading.Thread):
+    """A daemon thread whose start can be interrupted: the thread then runs, or it does not, but it never hangs."""
+
+    def __init__(self, target: Callable[..., object], name: str, *args: object) -> None:
+        super().__init__(target=target, name=name, args=args, daemon=True)
+        quirks.wait_for_start_with(self, SafeEvent())
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself.
+        """
+        if sys.is_finalizing():
+            raise RuntimeError("can't create new thread at interpreter shutdown")
+        quirks.start(self)
+
+
+Work = Callable[[], float | None]
+"""A function that does the work that there is, without waiting for more. It returns in how many seconds there will be
+more; None: it has to be woken for that."""
+
+
+class Worker:
+    """A daemon thread that lives while there is work. A forked child starts its own.
+
+    Args:
+        name: the thread's name.
+        most: how many threads may work at the same time. Each call of ``wake`` starts one, up to this number.
+    """
+
+    def __init__(self, name: str, most: int = 1) -> None:
+        self._name, self._most = name, most
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self._lock = threading.RLock()  # reentrant: a destructor or a signal handler that runs here may wake it, too
+        self._wake = Wake()
+        self._threads: set[threading.Thread] = set()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread."""
+        return bool(self._threads)
+
+    def wake(self, work: Work) -> None:
+        """Have ``work`` called at once. The caller has added what is to be done before.
+
+        ``work`` is called again until it returns None. An exception is logged, and it is called again, too. It is
+        always the same function: a thread that runs already calls its own.
+
+        Raises:
+            RuntimeError: no thread could be started; mostly because the interpreter is ending.
+        """
+        self._wake.set()  # before the next line: a thread that ends checks it while it has the lock
+        with self._lock:
+            if len(self._threads) < self._most:
+                thread = DaemonThread(self._run, self._name, work)
+                thread.start()  # if this is interrupted, the thread may run all the same, and adds itself
+                self._begin(thread)
+
+    def _run(self, work: Work) -> None:
+        thread = threading.current_thread()
+        seconds: float | None = 0.0
+        try:
+            self._begin(thread)
+            while thread in self._threads:  # not in it: the work is done, or this is a child that it has forked
+                try:
+                    self._wake.wait(seconds or 0.0)
+                    seconds = work()
+                    if seconds is None:
+                        self._end(thread)
+                except BaseException:
+                    logger.critical("the thread %r failed, and continues", self._name, exc_info=True)
+                    seconds = LOST_WAKE_SECONDS
+        finally:
+            self._threads.discard(thread)
+
+    def _begin(self, thread: threading.Thread) -> None:
+        with self._lock:
+            if len(self._threads) < self._most:  # else it was added, or its start was interrupted, and others began
+                self._threads.add(thread)
+
+    def _end(self, thread: threading.Thread) -> None:
+        with self._lock:
+            if not self._wake.is_set():
+                self._threads.discard(thread)
 
 
 class PerLoop(dict[asyncio.AbstractEventLoop, T]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-import threading
 import time
 from collections.abc import Generator
 from typing import Any
@@ -18,7 +17,7 @@ from fencing.kernel.effects import background, run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
-from fencing.kernel.waking import DaemonThread, Wake
+from fencing.kernel.workers import Worker
 from fencing.locks.backend import Backend
 from fencing.locks.settings import Settings
 
@@ -78,49 +77,36 @@ class _Pending:
 
 
 class GiveBack:
-    """The background for threads: a daemon thread that lives while there are locks to give back."""
+    """The background for threads: a thread that lives while there are locks to give back."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._worker = Worker("fencing-give-back")
         self._reset()
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
         self._pending: dict[str, _Pending] = {}
-        self._lock = threading.RLock()
-        self._wake = Wake()
-        self._thread: threading.Thread | None = None
 
     def later(self, fence: Fence, settings: Settings) -> None:
         """Give back a lock. This returns at once."""
         if len(self._pending) >= MOST_LOCKS or sys.is_finalizing():
             return
         self._pending[fence.token] = _Pending(fence, settings)
-        with self._lock:
-            if self._thread is None:
-                thread = DaemonThread(self._work, "fencing-give-back")
-                try:
-                    thread.start()
-                except RuntimeError:
-                    return  # the interpreter is ending
-                self._thread = thread
-            else:
-                self._wake.set()
+        try:
+            self._worker.wake(self._work)
+        except RuntimeError:
+            pass  # the interpreter is ending
 
-    def _work(self) -> None:
-        while True:
-            for pending in list(self._pending.values()):
-                try:
-                    run(pending.plan(self._backend), self._backend.perform)
-                except BaseException:  # noqa: BLE001 - the ttl frees the lock
-                    self._pending.pop(pending.fence.token, None)
-                if pending.is_done:
-                    self._pending.pop(pending.fence.token, None)
-            with self._lock:
-                if not self._pending:
-                    self._thread = None
-                    return
-            self._wake.wait(min((pending.pause for pending in list(self._pending.values())), default=0.0))
+    def _work(self) -> float | None:
+        for pending in list(self._pending.values()):
+            try:
+                run(pending.plan(self._backend), self._backend.perform)
+            except BaseException:  # noqa: BLE001 - the ttl frees the lock
+                self._pending.pop(pending.fence.token, None)
+            if pending.is_done:
+                self._pending.pop(pending.fence.token, None)
+        return min((pending.pause for pending in list(self._pending.values())), default=None)
 
 
 class AsyncGiveBack:

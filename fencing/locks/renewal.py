@@ -1,7 +1,8 @@
 """The automatic renewal of leases. One worker per coordinator sends the requests, in batches.
 
-A timer (``timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to the worker, and marks
-leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
+A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to the worker, and
+marks leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other
+coordinators.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,13 +18,12 @@ from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely, run, run_async
-from fencing.kernel.waking import DaemonThread, Wake
-from fencing.kernel.workers import PerLoop
+from fencing.kernel.timer import LINGER_SECONDS, CallAt, timer
+from fencing.kernel.workers import PerLoop, Worker
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.causes import why_expired
 from fencing.locks.holding import Holding
-from fencing.locks.timer import LINGER_SECONDS, CallAt, timer
 
 logger = logging.getLogger("fencing")
 
@@ -221,10 +220,11 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
 
 
 class Renewal(_Renewal):
-    """The renewal for threads: a daemon thread that starts when a renewal is due, and ends a second after the last."""
+    """The renewal for threads: a thread that starts when a renewal is due, and ends a second after the last."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
+        self._worker = Worker("fencing-renewal")
         self._reset()
         process.after_fork(self._reset)
 
@@ -232,10 +232,6 @@ class Renewal(_Renewal):
         self._alive = set()
         self._one_calendar = _Calendar()
         self._queue: deque[Holding] = deque()
-        self._lock = threading.RLock()
-        self._wake = Wake()
-        self._thread: threading.Thread | None = None
-        self._awake = False  # True: the thread will check the queue again without a notification
 
     def _calendar(self) -> _Calendar:
         return self._one_calendar
@@ -252,23 +248,13 @@ class Renewal(_Renewal):
 
     def _submit(self, holdings: list[Holding]) -> None:
         self._queue.extend(holdings)
-        if self._awake:
-            return
-        with self._lock:
-            if self._thread is None:
-                thread = DaemonThread(self._work, "fencing-renewal")
-                thread.start()  # interrupted, it may run all the same: two threads do no harm
-                self._thread = thread
-            else:
-                self._wake.set()
-            self._awake = True
+        self._worker.wake(self._work)
 
-    def _work(self) -> None:
-        while self._renew(self._next_batch()):  # no variable: while this thread waits, it must not keep a holding
-            pass
-
-    def _renew(self, batch: list[Holding]) -> bool:
-        """Renew the batch. Return False if it is empty."""
+    def _work(self) -> float | None:
+        """Renew all holdings that are due. If there was none for a while, the thread ends."""
+        batch = [self._queue.popleft() for _ in range(len(self._queue))]
+        if not batch:
+            return None
         try:
             run(plans.renew_all(self._backend, batch, self._attempt_seconds), self._backend.perform)
         except BaseException:  # noqa: BLE001 - it is logged, and the thread continues
@@ -276,19 +262,7 @@ class Renewal(_Renewal):
         finally:
             for holding in batch:
                 self._schedule(holding)
-        return bool(batch)
-
-    def _next_batch(self) -> list[Holding]:
-        """Return all holdings that are due; empty: there was none for a while, and the thread ends."""
-        self._awake = False
-        if not self._queue:  # read after the line above: a submit in between wakes this thread
-            self._wake.wait(LINGER_SECONDS)
-        with self._lock:
-            batch = [self._queue.popleft() for _ in range(len(self._queue))]
-            self._awake = bool(batch)
-            if not batch:
-                self._thread = None
-            return batch
+        return LINGER_SECONDS
 
 
 class AsyncRenewal(_Renewal):

@@ -20,8 +20,9 @@ from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
-from fencing.kernel.waking import DaemonThread, Turns, Wake
-from fencing.locks.timer import timer
+from fencing.kernel.timer import timer
+from fencing.kernel.waking import Turns, Wake
+from fencing.kernel.workers import DaemonThread
 from fencing.redis import quirks
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.connection import LazyConnection

@@ -18,8 +18,9 @@ from fencing.kernel import process
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
-from fencing.kernel.waking import LOST_WAKE_SECONDS, DaemonThread, Turns, Wake
-from fencing.locks.timer import timer
+from fencing.kernel.timer import timer
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
+from fencing.kernel.workers import DaemonThread
 from fencing.redis import quirks
 from fencing.redis.calls import decline_call
 from fencing.redis.client_cluster import ClusterConnections

@@ -81,7 +81,7 @@ class Waiters:
 
     Args:
         clock: returns seconds.
-        call_at: as in :class:`fencing.locks.timer.Timer`; it must call with the listener's lock held.
+        call_at: as in :class:`fencing.kernel.timer.Timer`; it must call with the listener's lock held.
         prefix: of the listener's name.
     """
 

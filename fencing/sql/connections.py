@@ -13,8 +13,8 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.interruptions import interruption_in
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.timer import timer
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
-from fencing.locks.timer import timer
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.waking import DaemonThread, Wake
-from fencing.locks.timer import timer
+from fencing.kernel.timer import timer
+from fencing.kernel.waking import Wake
+from fencing.kernel.workers import DaemonThread
 from fencing.sql.notifications import Undelivered, keep_alive, new_probe, wait_received
 from fencing.sql.own_engine import OwnConnection, OwnEngine
 from fencing.sql.table import Request

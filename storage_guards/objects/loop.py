@@ -18,7 +18,8 @@ from collections.abc import Coroutine
 from typing import Any, Generic, NoReturn, TypeVar
 
 from fencing.kernel.process import after_fork
-from fencing.kernel.waking import DaemonThread, SafeEvent
+from fencing.kernel.waking import SafeEvent
+from fencing.kernel.workers import DaemonThread
 from storage_guards.objects.requests import Lost
 
 T = TypeVar("T")

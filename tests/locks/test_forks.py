@@ -15,9 +15,9 @@ import redis
 from examples.servers import RedisServer
 from fencing import Fence, FencedLock, MemoryCoordinator, RedisCoordinator
 from fencing.kernel import process
+from fencing.kernel.timer import timer
 from fencing.locks import callbacks, clients
 from fencing.locks.callbacks import call_in_thread
-from fencing.locks.timer import timer
 from storage_guards import MemoryGuard
 from tests.support.forks import in_child
 
@@ -104,13 +104,14 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
     owners = [
         clients._shared,
         timer(),
-        callbacks._threads,
+        timer()._worker,
+        callbacks._worker,
         everything.memory.table,
         lease,
         *(
             part
             for coordinator in (everything.redis, everything.memory)
-            for part in (coordinator._renewal, coordinator._give_back)
+            for part in (coordinator._renewal._worker, coordinator._give_back._worker)
         ),
         everything.redis._connections,
         everything.redis._listener,

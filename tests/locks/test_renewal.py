@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import pytest
 
 from fencing import AsyncMemoryCoordinator, Lease, LeaseLost, MemoryCoordinator
+from fencing.kernel import timer as timer_module
 from fencing.kernel.fence import Fence, HasFence
 from fencing.locks import renewal as renewal_module
-from fencing.locks import timer as timer_module
 from fencing.testing import ManualClock
 from tests.support import wait_until
 from tests.support.loops import until
@@ -342,7 +342,7 @@ def test_the_thread_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -
     clock.advance(STEP)
     wait_until(lambda: two.remaining() > TTL - STEP)
     two.release()
-    wait_until(lambda: coordinator._renewal._thread is None)
+    wait_until(lambda: not coordinator._renewal._worker.is_running)
     for thread in worked:
         thread.join(10)
     assert worked
@@ -354,7 +354,7 @@ def test_short_holdings_start_no_thread_and_leave_no_calls_behind(monkeypatch: p
     coordinator = MemoryCoordinator(ttl=30)
     for _ in range(500):
         coordinator.acquire("r").release()
-    assert coordinator._renewal._thread is None
+    assert not coordinator._renewal._worker.is_running
     assert len(timer_module.timer()._heap) < 200, "one for each moment of the calendar at most"
     wait_until(lambda: not threads("fencing-timer"))
     assert timer_module.timer()._heap == []

@@ -60,6 +60,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "if cancelled is None or failure is None:\n        return task.result()",
         ("tests/kernel/test_effects.py::test_a_cancellation_is_delivered_after_the_end",),
     ),
+    Mutant(
+        "work-that-comes-as-the-thread-ends-is-left-undone",
+        "fencing/kernel/workers.py",
+        "if not self._wake.is_set():",
+        "if True:",
+        ("tests/kernel/test_workers.py::test_work_that_comes_as_the_thread_ends_is_done",),
+    ),
+    Mutant(
+        "a-child-counts-on-the-threads-of-its-parent",
+        "fencing/kernel/workers.py",
+        "process.after_fork(self._reset)",
+        "",
+        ("tests/kernel/test_workers.py::test_a_forked_child_starts_its_own_thread",),
+    ),
     # Blocks inside blocks
     Mutant(
         "an-inner-block-releases-the-lock",

@@ -44,7 +44,7 @@ REDIS_CONNECTIONS = tuple(
 )
 REDIS_THREADS = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.client")
 REDIS_ASYNCIO = (*REDIS_CLIENT, "fencing.redis.connection_async", "fencing.redis.client_async")
-REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters", "fencing.locks.timer")
+REDIS_LISTENER = (*REDIS_CLIENT, "fencing.redis.connection", "fencing.redis.waiters")
 CLUSTER_LISTENER = tuple(
     f"fencing.redis.{name}" for name in ("topology", "client_cluster", "subscriptions", "listener")
 )
@@ -120,12 +120,9 @@ ROOMS = {
     "fencing.redlock.plans": Room((KERNEL, LOCKS, *REDIS_CALLS, *REDLOCK)),
     "fencing.compat": Room((KERNEL, LOCKS), ("redis",)),
     "fencing.sql": Room((KERNEL,), ("sqlalchemy",)),
-    "fencing.sql.connections": Room((KERNEL, "fencing.sql", "fencing.locks.timer"), ("sqlalchemy",)),
     "fencing.sql.plans": Room((KERNEL, LOCKS, "fencing.sql.table", "fencing.sql.waiters"), ()),
     "fencing.sql.coordinator": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.coordinator_async": Room((*BACKEND, "fencing.sql"), ("sqlalchemy",)),
-    "fencing.sql.listener": Room((KERNEL, "fencing.sql", "fencing.locks.timer"), ("sqlalchemy",)),
-    "fencing.sql.listener_async": Room((KERNEL, "fencing.sql"), ("sqlalchemy",)),
     "fencing.sql.waiters": Room((KERNEL,)),
     "fencing.sql.notifications": Room(),
     "fencing.sql.errors": Room(),

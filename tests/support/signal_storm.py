@@ -23,9 +23,9 @@ from obstore.store import MemoryStore
 from fencing import FencedLock, MemoryCoordinator, RedisCoordinator
 from fencing.kernel import process
 from fencing.kernel.fence import Fence
+from fencing.kernel.timer import timer
 from fencing.locks.callbacks import call_in_thread
 from fencing.locks.clients import coordinator_of
-from fencing.locks.timer import timer
 from fencing.redis.waiters import Enlist
 from storage_guards import MemoryGuard, ObjectStoreGuard
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from fencing.kernel import process
-from fencing.locks import timer as timer_module
+from fencing.kernel import timer as timer_module
 from tests.support import wait_until
 
 
@@ -35,5 +35,5 @@ def test_calls_come_in_order_and_early_once_none_is_wanted(monkeypatch: pytest.M
     wait_until(lambda: len(called) == 3)
     assert called == [1, 2, 3]
     wanted[0] = False
-    wait_until(lambda: timer._thread is None)
+    wait_until(lambda: not timer._worker.is_running)
     assert called == [1, 2, 3, 360_000]
