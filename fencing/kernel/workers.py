@@ -1,7 +1,7 @@
 """What works beside its callers, and lives no longer than it is needed: threads, and the objects of event loops.
 
-What is difficult about both is here, and nowhere else. A signal handler may raise at any step of the caller's thread.
-A thread may get work just when it is about to end. No thread can start while the interpreter ends. A fork copies none.
+What is difficult about both is here, and nowhere else. A signal handler may raise at any step of the caller's thread. A
+thread may get work just when it is about to end. A fork copies no other thread, and an ending interpreter starts none.
 """
 
 from __future__ import annotations
