@@ -61,7 +61,7 @@ class AsyncHold(Block):
             outer = self._surrounding(around)
             if outer is not None and (shared := self._reenter(outer)) is not None:
                 # SYNC instead: lease: Lease = shared
-                lease: AsyncLease = self._watched(shared)
+                lease: AsyncLease = self._watched(shared) if self._cancel_on_loss else shared
                 return lease
             around = begun(around)
         try:
@@ -72,13 +72,12 @@ class AsyncHold(Block):
             raise self._explain(error, outer) from None
         self._begin(around)
         # SYNC instead: return lease
-        return self._watched(lease)
+        return self._watched(lease) if self._cancel_on_loss else lease
 
     def _watched(self, lease: AsyncLease) -> AsyncLease:  # ASYNC
-        """Return the lease; from now on its loss cancels the block, if that was asked for."""
-        if self._cancel_on_loss:
-            self._cancel = CancelOnLoss(lease)
-            self._cancel.begin()
+        """Return the lease, whose loss cancels the block from now on."""
+        self._cancel = CancelOnLoss(lease)
+        self._cancel.begin()
         return lease
 
     async def __aexit__(
