@@ -1,7 +1,7 @@
 """Lending of a few objects, such as connections, to many calls: each call has one of them for itself.
 
-The objects are cheap to make: a connection is opened by the first call that has it, within that call's own time, and is
-checked by a call as its service demands. So a pool needs no more than a function that makes an object.
+The objects are cheap to make. A connection is opened by the first call that has it, within that call's own time. Each
+call checks it as its service demands. So a pool needs no more than a function that makes an object.
 
 A call gives its object back. If an interruption prevents that, the object is collected, and another one may take its
 place. So nothing but the call may refer to an object that is lent. A waiter whose wake was lost looks again.
