@@ -1,7 +1,7 @@
 """Lending of a few objects, such as connections, to many calls: each call has one of them for itself.
 
-The objects are cheap to make: a connection is opened by the first call that has it, within that call's own time, and is
-checked by a call as its service demands. So a pool needs no more than a function that makes an object.
+The objects are cheap to make. A connection is opened by the first call that has it, within that call's own time. Each
+call checks it as its service demands. So a pool needs no more than a function that makes an object.
 
 A call gives its object back. If an interruption prevents that, the object is collected, and another one may take its
 place. So nothing but the call may refer to an object that is lent. A waiter whose wake was lost looks again.
@@ -81,17 +81,16 @@ class _Lending(Generic[T]):
     def _reset(self) -> None:
         self.free: deque[T] = deque()
         self._seekers: deque[_Seeker[T]] = deque()
-        self._made: list[weakref.ref[T]] = []  # weak: what an interruption took from its call is collected
+        self._made: set[weakref.ref[T]] = set()  # weak: what an interruption took from its call is collected
         self._lock = threading.RLock()
 
     def made(self) -> list[T]:
         """Return all objects that exist, free ones and lent ones."""
-        return [found for made in self._made if (found := made()) is not None]
+        return [found for made in list(self._made) if (found := made()) is not None]
 
     def discard(self, lent: T) -> None:
         """Lend the object no more: another one may take its place. This may be repeated after an interruption."""
-        with self._lock:
-            self._made = [made for made in self._made if made() not in (None, lent)]
+        self._made.discard(weakref.ref(lent))
         if self._seekers:
             self._pass_on(self._free_or_new())
 
@@ -131,13 +130,14 @@ class _Lending(Generic[T]):
             return self.free.pop()
         except IndexError:
             pass
+        if len(self._made) >= self._limit:
+            return None
         lent: T | None = None
         try:
             with self._lock:
-                self._made = [made for made in self._made if made() is not None]
                 if len(self._made) < self._limit:
                     lent = self._make()
-                    self._made.append(weakref.ref(lent))
+                    self._made.add(weakref.ref(lent, self._made.discard))  # a call of C, so nothing interrupts it
             return lent
         except BaseException:
             lent = None

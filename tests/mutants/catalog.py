@@ -56,8 +56,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what-an-interruption-lost-is-lent-for-ever",
         "fencing/kernel/lending.py",
-        "                self._made = [made for made in self._made if made() is not None]\n",
-        "                self._made = list(self._made)\n",
+        "weakref.ref(lent, self._made.discard)",
+        "weakref.ref(lent)",
         ("tests/kernel/test_lending.py::test_one_that_is_lost_is_replaced",),
     ),
     Mutant(
