@@ -235,7 +235,7 @@ def acquire(
         if isinstance(error, NotAcquired):
             error.waited = backend.clock() - started
         if known.place is not None and taking.fence is None:
-            yield Shielded(_leave(backend, known.place, resource, token, settings))
+            yield Shielded(_leave(backend, known.place, resource, token, settings, is_open=taking.token is not None))
         elif taking.may_hold:
             yield Shielded(give_back(backend, resource, taking, settings))
         raise
@@ -253,8 +253,14 @@ def _pause(backend: Backend, undecided: Undecided, deadline: float, rounds: int)
         raise undecided.error
 
 
-def _leave(backend: Backend, place: Place, resource: str, token: str, settings: Settings) -> Plan[None]:
-    """Leave the queue. If that fails, the next waiter waits a little longer."""
+def _leave(
+    backend: Backend, place: Place, resource: str, token: str, settings: Settings, *, is_open: bool
+) -> Plan[None]:
+    """Leave the queue. If that fails, the next waiter waits a little longer.
+
+    Args:
+        is_open: whether a request has no answer, and may run later.
+    """
     left = False
     try:
         yield from place.plan_leave(deadline=backend.give_back_deadline(settings))
@@ -262,7 +268,7 @@ def _leave(backend: Backend, place: Place, resource: str, token: str, settings: 
     except FencingError:
         pass
     finally:
-        if not left:
+        if is_open or not left:
             backend.give_back_later(Fence(resource, 1, token), settings)
 
 
