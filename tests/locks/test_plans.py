@@ -504,6 +504,16 @@ def test_a_request_is_not_repeated_behind_its_release(steps: Stepper, queues: bo
     assert tokens == [asked[0].token], "the release behind it may be lost"
 
 
+@pytest.mark.parametrize("before", [(), ([b"taken", 9900, b""], QUEUED)], ids=["first", "queued"])
+def test_a_request_that_was_interrupted_is_given_back_once_more(steps: Stepper, before: tuple[Any, ...]) -> None:
+    """It may run behind the release: a database serves each connection by itself."""
+    tokens = given_back(steps)
+    with pytest.raises(KeyboardInterrupt):
+        steps.run(plans.acquire(steps.redis, "r", SETTINGS, 60.0), *before, KeyboardInterrupt(), NOT_HELD)
+    assert steps.asked()[-1] == "release"
+    assert tokens == [steps.effects[-1].args[0]]
+
+
 def test_a_remint_without_an_answer_is_not_released(steps: Stepper) -> None:
     tokens = given_back(steps)
     plan = steps.redis.plan_remint(HELD.fence, "n" * 22, SETTINGS, floor=0, deadline=1000 + 2 * 10 / 3)
