@@ -35,7 +35,7 @@ ROOMS = [
     path.relative_to(ROOT).as_posix()
     for package in ("fencing", "storage_guards")
     for path in sorted((ROOT / package).iterdir())
-    if (path.is_dir() and (path / "__init__.py").is_file()) or path.name == "memory.py"
+    if path.is_dir() and (path / "__init__.py").is_file()
 ]
 
 
@@ -43,7 +43,7 @@ ROOMS = [
 def test_the_drawing_and_the_table_of_folders_show_each_room(room: str) -> None:
     drawing, _, rest = PAGE.partition("## Folders and walls")[2].partition("| folder |")
     assert re.search(rf"{room}\b", drawing), "the drawing"
-    assert f"`{room}`" in rest.partition("## Sync and async")[0] or room == "storage_guards/memory.py", "the table"
+    assert f"`{room}`" in rest.partition("## Sync and async")[0], "the table"
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if not room.endswith(("/testing", "/kernel", "guards/sql"))])

@@ -15,7 +15,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from fencing.kernel.admission import admit_claim, admit_write
 from fencing.kernel.errors import StaleFence, UnclaimedFence
 from fencing.kernel.fence import Fence, Mark
-from storage_guards import MemoryGuard, memory
+from storage_guards import MemoryGuard
+from storage_guards.memory import base as memory
 
 __all__ = [
     "OTHER",

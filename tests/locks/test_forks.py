@@ -113,7 +113,7 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
             for coordinator in (everything.redis, everything.memory)
             for part in (coordinator._renewal._worker, coordinator._give_back._worker)
         ),
-        everything.redis._connections,
+        everything.redis._connections._pool,
         everything.redis._listener,
     ]
     found = [value for owner in owners for value in vars(owner).values() if type(value) in LOCKS]
