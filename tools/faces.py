@@ -7,7 +7,9 @@ python -m tools.faces --check    (does each file hold what this command would wr
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+import tokenize
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -58,9 +60,13 @@ def head(pair: Pair) -> str:
 def made(pair: Pair, root: Path = ROOT) -> str:
     """Return what the sync file must hold."""
     try:
-        return head(pair) + sync_side((root / pair.source).read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{pair.source}: {error}") from None
+        text = sync_side((root / pair.source).read_text("utf-8"))
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+        raise SystemExit(f"{pair.source}: {error}") from None
+    left = [line.strip() for line in text.splitlines() if re.search(r"#\s*A?SYNC\b", line)]
+    if left:
+        raise SystemExit(f"{pair.source}: this is no mark that `{COMMAND}` knows: {left[0]}")
+    return head(pair) + text
 
 
 def make(root: Path = ROOT, pairs: Sequence[Pair] = PAIRS) -> list[str]:

@@ -176,7 +176,7 @@ class RedisPyLockBase:
         return token, lease
 
     def owned(self) -> Any:
-        """Return whether this lock object holds the lock at the server, as redis-py's; for asyncio an awaitable."""
+        """Return whether this lock object holds the lock at the server, as redis-py's does."""
         self._held()  # a lease that was reclaimed has another token
         return super().owned()  # type: ignore[misc]
 

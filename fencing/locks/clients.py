@@ -102,7 +102,10 @@ def coordinator_of(given: Any, *, asynchronous: bool) -> Backend:
             module, name = home[asynchronous]
             return _shared.get(given, getattr(importlib.import_module(module), name))
     kind_name = type(given).__name__
-    raise TypeError(
+    text = (
         f"{lock} takes a client, such as a redis.Redis or an engine of SQLAlchemy, or a coordinator, "
         f"not {kind_name}{_HINTS.get(kind_name, '')}"
     )
+    if asynchronous:
+        text = text.replace("redis.Redis", "redis.asyncio.Redis").replace("create_engine", "create_async_engine")
+    raise TypeError(text)

@@ -43,11 +43,11 @@ def check_client(client: object, wanted: tuple[type, type], coordinator: str) ->
         hint = "; for asyncio use AsyncRedisCoordinator or AsyncFencedLock"
     elif isinstance(client, (redis.Redis, redis.RedisCluster)):
         hint = "; for threads use RedisCoordinator or FencedLock"
-    elif isinstance(client, str):
-        hint = "; write redis.Redis.from_url(...)"
     else:
         hint = ""
     package = "redis.asyncio" if "asyncio" in wanted[0].__module__ else "redis"
+    if isinstance(client, str):
+        hint = f"; write {package}.Redis.from_url(...)"
     raise TypeError(
         f"{coordinator} takes a {package}.Redis or a {package}.RedisCluster, "
         f"not {type(client).__module__}.{type(client).__name__}{hint}"

@@ -213,5 +213,5 @@ def not_an_engine(given: object, coordinator: str, wanted: str) -> str:
     elif isinstance(given, Engine):
         hint = "; for threads use SQLCoordinator or FencedLock"
     elif isinstance(given, str):
-        hint = "; write create_engine(...)"
+        hint = f"; write {'create_async_engine' if 'Async' in wanted else 'create_engine'}(...)"
     return f"{coordinator} takes {wanted} of SQLAlchemy, not {type(given).__name__}{hint}"

@@ -33,8 +33,9 @@ def check_client(client: object, *, asynchronous: bool) -> None:
     elif isinstance(client, (redis.Redis, redis.RedisCluster)):
         hint = "; for threads use RedisGuard"
     elif isinstance(client, str):
-        hint = "; write redis.Redis.from_url(...)"
-    raise TypeError(f"{guard} takes a {name} or RedisCluster, not {type(client).__name__}{hint}")
+        hint = f"; write {name}.from_url(...)"
+    kind = type(client)
+    raise TypeError(f"{guard} takes a {name} or RedisCluster, not {kind.__module__}.{kind.__name__}{hint}")
 
 
 def connections_of(client: Any) -> Any:

@@ -33,10 +33,11 @@ class AsyncRedisTransaction(Block):
 
         Raises:
             TypeError, ValueError: it is no command that reads, or a key may not be used. The text says why.
-            StaleRead: another thread or process wrote under the same fence meanwhile. Start over.
+            StaleRead: another task or process wrote under the same fence meanwhile. Start over.
             StaleFence, UnclaimedFence: a newer fence was claimed, or this server lacks the claim. Acquire again.
             GuardUnavailable: no answer in time. Retry the block.
         """
+        # SYNC "another task or process": another thread or process
         return await self._run(self._plan_read(command))
 
 
@@ -177,10 +178,11 @@ class AsyncRedisGuard(RedisBase):
             An async context manager; its value has ``read(...)`` and ``write(...)``.
 
         Raises:
-            StaleRead: another thread or process wrote under the same fence meanwhile; nothing was written. Start over.
+            StaleRead: another task or process wrote under the same fence meanwhile; nothing was written. Start over.
             StaleFence, UnclaimedFence, OutcomeUnknown, ResponseError, GuardUnavailable, GuardNotEnforceable: as
                 :meth:`write`.
         """
+        # SYNC "another task or process": another thread or process
         newest, sending = await self._run(self._plan_begin(holders, claim)), Sending()
         block = AsyncRedisTransaction(self, newest)
         try:

@@ -57,8 +57,7 @@ class Operations(OperationsBase):
         this database.
 
         Args:
-            error: the error that ``begin`` or ``write`` raised. After a cancellation, the ``__cause__`` of the
-                ``CancelledError``.
+            error: the error that ``begin`` or ``write`` raised. After Ctrl-C, the ``__cause__`` of that.
             timeout: seconds to wait for a transaction that is still under way, at most the guard's own. None: the
                 guard's own.
 

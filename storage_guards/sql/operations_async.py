@@ -71,6 +71,8 @@ class AsyncOperations(OperationsBase):
             GuardUnavailable: the database did not answer, or a transaction still holds the mark. Ask again.
             GuardNotEnforceable: the table is missing, or the set-up cannot enforce the rules. The text says what to do.
         """
+        # SYNC "After a cancellation, the ``__cause__`` of the ``CancelledError``": After Ctrl-C, the ``__cause__`` of
+        #   that
         verdict: bool | None = await self._operate(self._inquiry(error, timeout))
         return verdict
 

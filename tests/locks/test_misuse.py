@@ -14,6 +14,7 @@ from fencing import (
     AsyncFencedLock,
     AsyncMemoryCoordinator,
     AsyncRedisCoordinator,
+    AsyncSQLCoordinator,
     Fence,
     FencedLock,
     LeaseLost,
@@ -131,6 +132,10 @@ def test_clients_of_the_wrong_kind() -> None:
     assert_refused(TypeError, "for threads use RedisCoordinator", AsyncFencedLock, CLIENT, "r")
     assert_refused(TypeError, "write redis.Redis.from_url(...)", FencedLock, "redis://localhost", "r")
     assert_refused(TypeError, "or create_engine(...) of SQLAlchemy", FencedLock, "sqlite:///locks.db", "r")
+    assert_refused(TypeError, "write redis.asyncio.Redis.from_url(...)", AsyncFencedLock, "redis://localhost", "r")
+    assert_refused(TypeError, "write redis.asyncio.Redis.from_url(...)", AsyncRedisCoordinator, "redis://localhost")
+    assert_refused(TypeError, "or create_async_engine(...) of SQLAlchemy", AsyncFencedLock, "sqlite:///locks.db", "r")
+    assert_refused(TypeError, "write create_async_engine(...)", AsyncSQLCoordinator, "sqlite:///locks.db")
     assert_refused(TypeError, "make a RedlockCoordinator first", FencedLock, [CLIENT, CLIENT, CLIENT], "r")
     assert_refused(TypeError, "takes a redis.Redis or a redis.RedisCluster, not", RedisCoordinator, None)
     assert_refused(

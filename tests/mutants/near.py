@@ -127,14 +127,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    session.config.stash[UNTIL] = time.monotonic() + session.config.getoption("--near-seconds")
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if time.monotonic() > item.config.stash[UNTIL]:
-        pytest.skip(f"{item.config.getoption('--near-seconds'):g} seconds are over")
+    """The time begins with the first test, since processes may need long to start."""
+    seconds, now = item.config.getoption("--near-seconds"), time.monotonic()
+    if now > item.config.stash.setdefault(UNTIL, now + seconds):
+        pytest.skip(f"{seconds:g} seconds are over")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,7 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     tests = tests_of_mutants(file)
     spread = SPREAD if len(tests) > FEW else ()
-    if tests and not run(f"The tests that find the mutants of {file}: {len(tests)}", [*spread, *tests]):
+    if not tests:
+        print(f"No mutants of {file}.", flush=True)
+    elif not run(f"The tests that find the mutants of {file}: {len(tests)}", [*spread, *tests]):
         return 1
     about = f"The tests of {folder}, for {given.seconds:g} s; all of them: make test ARGS={folder}"
     plugin = ["-p", "tests.mutants.near", "--near-seconds", str(given.seconds)]

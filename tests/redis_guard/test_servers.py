@@ -86,7 +86,9 @@ def test_clients_of_the_wrong_kind(any_redis: RedisServer) -> None:
     for guard, client, hint in (
         (RedisGuard, redis.asyncio.Redis(), "AsyncRedisGuard"),
         (AsyncRedisGuard, redis.Redis(), "RedisGuard"),
-        (RedisGuard, any_redis.url, "from_url"),
+        (RedisGuard, any_redis.url, "write redis.Redis.from_url"),
+        (AsyncRedisGuard, any_redis.url, "write redis.asyncio.Redis.from_url"),
+        (RedisGuard, redis.asyncio.Redis(), "not redis.asyncio.client.Redis; "),
         (RedisGuard, any_redis.client().pipeline(), "Pipeline"),
         (RedisGuard, object.__new__(redis.cluster.ClusterPipeline), "Pipeline"),
     ):

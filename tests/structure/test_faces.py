@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.docstrings import WIDTH, sync_docstring
-from tools.faces import PAIRS, Pair, differing, main, make
+from tools.faces import PAIRS, Pair, differing, made, main, make
 from tools.names import DOTTED, NAMES, PHRASES
 from tools.sides import sync_side
 
@@ -280,6 +280,21 @@ class A:
 def test_a_mark_whose_words_are_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="'other' occur 0 times"):
         sync_side('"""Words."""\n# SYNC "other": more\n')
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('"""A."""\n\n\nasync def f() -> None:\n    # SYNC insted: x = 1\n    await g()\n', "no mark that"),
+        ('"""A."""\n\nx = (\n', "multi-line statement"),
+    ],
+    ids=["misspelled", "unfinished"],
+)
+def test_a_source_that_makes_no_face_is_named(text: str, said: str, tmp_path: Path) -> None:
+    pair = Pair("x_async.py", "x.py")
+    (tmp_path / pair.source).write_text(text, "utf-8")
+    with pytest.raises(SystemExit, match=rf"^x_async.py: .*{said}"):
+        made(pair, tmp_path)
 
 
 def test_texts() -> None:
