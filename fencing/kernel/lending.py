@@ -197,13 +197,19 @@ class Pool(_Lending[C]):
     def __init__(self, make: Callable[[], C], limit: int, *, keeps_inherited: bool = False) -> None:
         super().__init__(make, limit)
         self.closed = False
+        self._is_forked = False
         self._inherited: list[C] | None = [] if keeps_inherited else None
         process.after_fork(self._reset_in_child)
 
     def _reset_in_child(self) -> None:
         if self._inherited is not None:
             self._inherited += self.made()
+        self._is_forked = True
         self._reset()
+
+    def is_inherited(self, lent: C) -> bool:
+        """Return whether the object is the parent process's: a signal handler has forked within a call that has it."""
+        return self._is_forked and weakref.ref(lent) not in self._made
 
     def take(self, seconds: float) -> C:
         """Return an object, after at most ``seconds``.
@@ -220,7 +226,9 @@ class Pool(_Lending[C]):
         return run(plan, lambda left: wake.wait(min(left, LOST_WAKE_SECONDS)))
 
     def give_back(self, lent: C) -> None:
-        """Lend the object to the next call. After the closing, close it first."""
+        """Lend the object to the next call. After the closing, close it first. A child lends nothing of its parent."""
+        if self._is_forked and self.is_inherited(lent):
+            return
         if self._seekers or self.closed:
             if self.closed:
                 lent.close()

@@ -120,6 +120,7 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
     Args:
         make: makes the object of a loop. It must not refer to the owner of the table, which would keep itself alive.
         stop: begins to end an object. It is called on the object's loop if the table is collected before the loop ends.
+        drop: ends an object whose loop is closed, when it is dropped; it must not need the loop.
         keeps_inherited: whether a forked child keeps its parent's objects, unused: to collect them would do harm.
     """
 
@@ -130,11 +131,12 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
         make: Callable[[asyncio.AbstractEventLoop], T],
         *,
         stop: Callable[[T], object] | None = None,
+        drop: Callable[[T], object] | None = None,
         keeps_inherited: bool = False,
     ) -> None:
         super().__init__()
         self._make = make
-        self._stop = stop
+        self._stop, self._drop = stop, drop
         self._inherited: list[Any] | None = [] if keeps_inherited else None
         process.after_fork(self._in_child)
 
@@ -149,7 +151,9 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
 
     def _drop_closed(self) -> None:
         for loop in [each for each in list(self) if each.is_closed()]:  # the list is made in one step of C
-            self.pop(loop, None)
+            found = self.pop(loop, None)
+            if found is not None and self._drop is not None:
+                self._drop(found)
 
     def _in_child(self) -> None:
         if self._inherited is not None:

@@ -17,7 +17,7 @@ from fencing.kernel.effects import background, run, run_async
 from fencing.kernel.errors import FencingError
 from fencing.kernel.fence import Fence
 from fencing.kernel.retry import Backoff
-from fencing.kernel.workers import Worker
+from fencing.kernel.workers import PerLoop, Worker
 from fencing.locks.backend import Backend
 from fencing.locks.settings import Settings
 
@@ -117,11 +117,7 @@ class AsyncGiveBack:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._reset()
-        process.after_fork(self._reset)
-
-    def _reset(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: PerLoop[set[asyncio.Task[None]]] = PerLoop(lambda _: set())  # a closed loop ends no task
 
     def later(self, fence: Fence, settings: Settings) -> None:
         """Give back a lock. This returns at once."""
@@ -129,10 +125,11 @@ class AsyncGiveBack:
             loop = asyncio.get_running_loop()
         except RuntimeError:
             return  # a loop that has ended, or another thread
-        if len(self._tasks) < MOST_LOCKS:
+        tasks = self._tasks[loop]
+        if len(tasks) < MOST_LOCKS:
             task = background(loop, self._work(_Pending(fence, settings)), "fencing-give-back")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
 
     async def _work(self, pending: _Pending) -> None:
         while not pending.is_done:

@@ -31,9 +31,12 @@ class LazyConnection:
 
     __slots__ = ("__weakref__", "_fd", "_reader", "_sock", "raw", "seconds", "used")
 
+    CLOSED = 0.0
+    """When a connection was used that is not open."""
+
     def __init__(self) -> None:
         self.raw: Any = None
-        self.used = 0.0
+        self.used = self.CLOSED
         self.seconds = 0.0  # the time-out of each wait; 0: unknown
         self._sock: Any = None  # redis-py's, or what takes its place
         self._fd: int | None = None  # of a plain socket; only the call that has this connection may close it
@@ -168,8 +171,9 @@ class LazyConnection:
 
     def close(self) -> None:
         """Close the connection, if there is one. Two threads may call this at the same time."""
-        raw, self.raw = self.raw, None
+        raw, self.raw = getattr(self, "raw", None), None  # an interruption may have come before it was set
         self._sock = self._fd = None
+        self.used = self.CLOSED  # a block that ends after the closing opens it again
         if raw is not None:
             raw.disconnect()
 

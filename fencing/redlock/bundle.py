@@ -35,9 +35,10 @@ class NodeConnection(LazyConnection):
 
     __slots__ = ("expected", "member", "reader", "reads_ahead", "sock")
 
+    CLOSED = -math.inf
+
     def __init__(self) -> None:
         super().__init__()
-        self.used = -math.inf
         self.sock: Any = None
         self.reader: Any = None
         self.reads_ahead = False

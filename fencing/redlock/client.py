@@ -118,7 +118,7 @@ class FanoutConnections:
                 self.perform(Fanout(release_call(lock, str(token)), fanout.nodes, 0, 0, fanout.timeout))
 
     def _give_back(self, bundle: Bundle) -> None:
-        if not bundle.wanted or self._pool.closed:
+        if not bundle.wanted or self._pool.closed or self._pool.is_inherited(bundle):
             self._pool.give_back(bundle)
         else:
             self._pool.free.appendleft(bundle)  # the last one that a call without a wish takes

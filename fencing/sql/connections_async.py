@@ -45,6 +45,13 @@ class _OfLoop:
         self.pool = AsyncPool(_Slot, MAX_CONNECTIONS)
         self.broken_at = 0.0  # a connection that was opened before this moment is opened again
 
+    def hang_up(self) -> None:
+        """Close all sockets. Tasks that a loop has left behind keep their connections, and nothing collects those."""
+        for slot in self.pool.made():
+            connection, slot.connection = slot.connection, None
+            if connection is not None:
+                connection.hang_up()
+
 
 class AsyncConnections:
     """The connections of a coordinator for asyncio. A forked child opens its own."""
@@ -53,7 +60,7 @@ class AsyncConnections:
         self._engine = engine
         self.closed = False
         # To collect those of a parent process might end its sessions.
-        self._of_loops = PerLoop(lambda _: _OfLoop(), keeps_inherited=True)
+        self._of_loops = PerLoop(lambda _: _OfLoop(), drop=_OfLoop.hang_up, keeps_inherited=True)
 
     async def perform(self, request: Request) -> Any:
         """Perform a request, and return its reply. A cancellation is delivered after the reply.

@@ -301,6 +301,20 @@ def test_a_child_collects_what_it_inherited_unless_that_would_end_sessions(*, ke
     assert Connection.open_ones == 1
 
 
+def test_a_child_that_was_forked_within_a_call_lends_nothing_of_its_parent() -> None:
+    """A signal handler may fork, and return in the child, too: both would write to one socket."""
+    pool = pool_of(1)
+    lent = pool.take(0)
+
+    def check() -> None:
+        pool.give_back(lent)
+        assert pool.take(0) is not lent
+
+    in_child(check)
+    pool.give_back(lent)
+    assert pool.take(0) is lent
+
+
 # Interruptions
 
 WHERE = ("kernel/lending.py",)

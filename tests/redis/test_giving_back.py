@@ -167,19 +167,21 @@ def test_closing_in_a_block_releases(side: Side, any_redis: RedisServer) -> None
         side.call(coordinator.acquire, "r")
 
 
-def test_a_block_that_ends_after_the_closing_releases(
+def test_blocks_that_end_after_the_closing_release(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
     through = proxy(any_redis)
     client = any_redis.client()
     coordinator = side.coordinator(through.url(any_redis.url), ttl=1.2, renew=False)
-    lease = side.call(coordinator.acquire, "r")
-    client.pexpire("r", 60_000)
+    leases = [side.call(coordinator.acquire, name) for name in ("r", "s", "t")]
+    for lease in leases:
+        client.pexpire(lease.fence.resource, 60_000)
     through.silence()
     began = time.monotonic()
     side.call(coordinator.close)
     assert time.monotonic() - began < 30
     assert "'r'" in caplog.text
     through.restore()
-    assert side.call(lease.release) is True
-    assert client.get("r") is None
+    for lease in leases:  # one after the other, over connections that were closed
+        assert side.call(lease.release) is True
+        assert client.get(lease.fence.resource) is None

@@ -147,6 +147,30 @@ def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
 
 
+@through("asyncpg", of=("psycopg-async", "asyncpg"))
+def test_loops_that_end_with_calls_under_way_leave_no_sessions_behind(locks: LockDatabase) -> None:
+    """The tasks that a loop leaves behind keep their connections."""
+    coordinator = locks.driver.kind(locks.engine(), ttl=20)
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    [(before,)] = locks.sql(sessions)
+
+    async def hold(number: int) -> None:
+        async with coordinator.hold(f"b{number}", timeout=30):
+            await asyncio.sleep(0.01)
+
+    async def use() -> None:
+        await asyncio.gather(*map(hold, range(8)))
+        for _ in range(3):
+            left.append(asyncio.create_task(hold(1)))
+        await asyncio.sleep(0)
+
+    left: list[Any] = []
+    for _ in range(5):
+        asyncio.run(use())
+    asyncio.run(coordinator.close())
+    wait_until(lambda: locks.sql(sessions)[0][0] - before <= 8)
+
+
 @through("sqlite", of=("sqlite", "aiosqlite"))
 def test_a_file_that_others_write_almost_all_the_time(locks: LockDatabase, tmp_path: Path) -> None:
     """SQLite has no queue. A request must ask often enough to find one of the short moments between two writes."""
