@@ -147,7 +147,7 @@ def test_a_busy_file_costs_the_callers_time(locks: LockDatabase) -> None:
     side.call(side.call(coordinator.acquire, "row", timeout=5).release)
 
 
-@through("asyncpg", of=("psycopg-async", "asyncpg"))
+@through("psycopg-async", of=("psycopg-async", "asyncpg"))
 def test_loops_that_end_with_calls_under_way_leave_no_sessions_behind(locks: LockDatabase) -> None:
     """The tasks that a loop leaves behind keep their connections."""
     coordinator = locks.driver.kind(locks.engine(), ttl=20)
