@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -15,9 +16,8 @@ import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from fencing.kernel import lending
 from fencing.kernel.errors import GuardUnavailable
-from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Turns, Wake
 from storage_guards.psycopg.wire import hang_up, is_idle
 
 ENDS_THE_BLOCK = ("commit", "rollback", "close")
@@ -204,7 +204,7 @@ def connection_source(source: Source) -> Borrow:
     """
     checked = _check_source(source, asynchronous=False)
     if isinstance(checked, Connection):
-        return partial(_SingleConnection, checked, lending.Pool(_Turn, 1))
+        return partial(_SingleConnection, checked, Turns())
     if isinstance(checked, str):
         return partial(
             _NewConnection, lambda seconds: Connection.connect(checked, **_connect_timeout(checked, seconds))
@@ -218,7 +218,7 @@ def async_connection_source(source: AsyncSource) -> AsyncBorrow:
     """Return a function that borrows a connection of ``source``, as :func:`connection_source` does."""
     checked = _check_source(source, asynchronous=True)
     if isinstance(checked, AsyncConnection):
-        return partial(_AsyncSingleConnection, checked, lending.AsyncPool(_Turn, 1))
+        return partial(_AsyncSingleConnection, checked, AsyncTurns())
     if isinstance(checked, str):
         return partial(
             _AsyncNewConnection,
@@ -309,54 +309,88 @@ class _AsyncNewConnection(AsyncLent):
         return asyncio.ensure_future(connection.close())
 
 
-class _Turn:
-    """The right to use a guard's only connection: a single connection is a pool of one turn."""
+class _SingleConnection(Lent):
+    """The guard's only connection, for one operation after the other."""
 
-    def close(self) -> None:
-        """Do nothing: the connection is the user's."""
+    def __init__(self, connection: Connection[Any], turns: Turns, seconds: float) -> None:
+        super().__init__(seconds)
+        self._only = connection
+        self._turns, self._turn = turns, Wake()
 
+    def _take(self) -> Connection[Any]:
+        if not self._turns.take(self._turn, self._seconds):
+            raise _busy(self._seconds)
+        _require_alive(self._only)
+        return self._only
 
-class _HasTurn:
-    """The use of a guard's only connection, for one operation after the other."""
-
-    _turns: Any
-    _turn: _Turn | None = None
-
-    def _return(self, _: Any) -> None:
+    def _return(self, connection: Connection[Any]) -> None:
         self._give_up()
 
     def _give_up(self) -> None:
-        if self._turn is not None:
-            self._turns.discard(self._turn)  # so that it can be repeated after an interruption
-            self._turn = None
+        self._turns.queue.pop(self._turn, None)
+        self._turns.wake_first()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # __init__ was interrupted
+            self._turns.queue.pop(self._turn, None)  # every method was interrupted, too
 
 
-class _SingleConnection(_HasTurn, Lent):
-    def __init__(self, connection: Connection[Any], turns: lending.Pool[_Turn], seconds: float) -> None:
+class _AsyncSingleConnection(AsyncLent):
+    """The guard's only connection, for one operation after the other."""
+
+    def __init__(self, connection: AsyncConnection[Any], turns: AsyncTurns, seconds: float) -> None:
         super().__init__(seconds)
-        self._only, self._turns = connection, turns
-
-    def _take(self) -> Connection[Any]:
-        try:
-            self._turn = self._turns.take(self._seconds)
-        except NoReply:
-            raise _busy(self._seconds) from None
-        _require_alive(self._only)
-        return self._only
-
-
-class _AsyncSingleConnection(_HasTurn, AsyncLent):
-    def __init__(self, connection: AsyncConnection[Any], turns: lending.AsyncPool[_Turn], seconds: float) -> None:
-        super().__init__(seconds)
-        self._only, self._turns = connection, turns
+        self._only = connection
+        self._turns, self._turn = turns, asyncio.Event()
 
     async def _take(self) -> AsyncConnection[Any]:
-        try:
-            self._turn = await self._turns.take(self._seconds)
-        except NoReply:
-            raise _busy(self._seconds) from None
+        if not await self._turns.take(self._turn, self._seconds):
+            raise _busy(self._seconds)
         _require_alive(self._only)
         return self._only
+
+    def _return(self, connection: AsyncConnection[Any]) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self._turns.queue.pop(self._turn, None)
+        self._turns.wake_first()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # see _SingleConnection
+            self._turns.queue.pop(self._turn, None)
+
+
+class AsyncTurns:
+    """A lock for tasks, as :class:`~fencing.kernel.waking.Turns` is one for threads: first come, first served.
+
+    It is used in the same way, and stays with no task that was interrupted, as an ``asyncio.Lock`` can.
+    """
+
+    def __init__(self) -> None:
+        self.queue: dict[asyncio.Event, None] = {}  # the first one has the turn
+
+    async def take(self, turn: asyncio.Event, seconds: float) -> bool:
+        """Wait for the turn, at most ``seconds``. Return whether it came."""
+        self.queue[turn] = None
+        deadline = time.monotonic() + seconds
+        while next(iter(self.queue)) is not turn:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return False
+            try:
+                async with asyncio.timeout(min(left, LOST_WAKE_SECONDS)) as limit:  # wait_for can swallow a cancel()
+                    await turn.wait()
+            except TimeoutError:
+                if not limit.expired():
+                    raise
+            turn.clear()
+        return True
+
+    def wake_first(self) -> None:
+        """Wake the task whose turn it is now."""
+        for turn in list(self.queue)[:1]:
+            turn.set()
 
 
 def _require_alive(connection: Any) -> None:

@@ -13,12 +13,26 @@ import pytest
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from fencing import Fence, GuardUnavailable, OutcomeUnknown
-from fencing.kernel.lending import AsyncPool
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
+from storage_guards.psycopg.sources import AsyncTurns
 from tests.support.interruptions import Interruption, SoftTimeLimit
 from tests.support.psycopg_database import ADD, dsn_of
 
 MINE = Fence("orders:1", 5, "a" * 22)
+
+
+def test_async_turns_one_after_the_other() -> None:
+    async def story() -> None:
+        turns, first, second, third = AsyncTurns(), asyncio.Event(), asyncio.Event(), asyncio.Event()
+        assert await turns.take(first, 1)
+        assert not await turns.take(second, 0.01)
+        turns.queue.pop(second)
+        waiting = asyncio.ensure_future(turns.take(third, 60))
+        await asyncio.sleep(0)
+        turns.queue.pop(first)  # and then its task was interrupted: nothing has woken the next one
+        assert await asyncio.wait_for(waiting, 30)
+
+    asyncio.run(story())
 
 
 def test_an_operation_that_is_gone_has_no_turn(postgres_url: str) -> None:
@@ -86,12 +100,14 @@ def test_a_cancellation_as_the_turn_comes_is_not_swallowed(postgres_url: str) ->
             await guard.create_tables()
             await guard.claim(MINE)
             borrow: Any = guard._borrow
-            turns: AsyncPool[Any] = borrow.args[1]
-            turn = await turns.take(1)
+            turns: AsyncTurns = borrow.args[1]
+            turn = asyncio.Event()
+            assert await turns.take(turn, 1)
             task = asyncio.ensure_future(guard.write(MINE, ADD, [1]))
             for _ in range(10):
                 await asyncio.sleep(0)  # it waits now
-            turns.discard(turn)
+            turns.queue.pop(turn)
+            turns.wake_first()
             task.cancel()  # its turn has come, but it has not run yet
             with suppress(asyncio.CancelledError):
                 await task
