@@ -9,7 +9,7 @@ from typing import Any
 
 from fencing.kernel.admission import admit_claim, as_fence
 from fencing.kernel.effects import Plan, run, run_async
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import CoordinatorUnavailable, FencingError
 from fencing.kernel.fence import Fence, HasFence, Mark, new_token
 from fencing.locks.backend import Undecided
 from fencing.memory.coordinator import MemoryCoordinator
@@ -66,7 +66,11 @@ class CoordinatorTests(Contract):
         deadline, reply = coordinator.clock() + 5, None
         while reply is None or (isinstance(reply, Undecided) and coordinator.clock() < deadline):  # a machine may stall
             plan = coordinator.plan_acquire(name, token, coordinator.settings, floor=floor, deadline=deadline)
-            reply = self._plan(coordinator, plan)
+            try:
+                reply = self._plan(coordinator, plan)
+            except CoordinatorUnavailable:
+                if coordinator.clock() > deadline:
+                    raise
         return reply
 
     def _remint(self, coordinator: Any, fence: Fence, token: str, floor: int) -> Any:

@@ -149,8 +149,16 @@ def test_a_server_without_a_connection_to_spare_is_polled(locks: LockDatabase) -
         raise OSError("sorry, too many clients already")
 
     other.listener._engine = type("Refusing", (), {"open": staticmethod(refuse), "locks": other._engine.locks})()
-    for mine in getattr(other.listener, "_of_loops", {}).values():
-        mine._engine = other.listener._engine
+    if side.asynchronous:
+        table = other.listener._of_loops
+        make, refusing = table._make, other.listener._engine
+
+        def make_refusing(loop: Any) -> Any:
+            mine = make(loop)
+            mine._engine = refusing
+            return mine
+
+        table._make = make_refusing
     started = time.monotonic()
     waiting = Waiting(locks, other)
     wait_until(lambda: len(attempts) == 3)
