@@ -77,7 +77,9 @@ def vote(reply: Any) -> Hashable:
         return reply > 0
     if type(reply) is not list:
         return None
-    said: bytes = reply[3] if reply[0] == b"taken" else reply[-1] if reply[0] == b"held" else reply[0]
+    if reply[0] == b"held":
+        return (reply[3], reply[5])  # a node that was late in the round of a grant has a number of its own
+    said: bytes = reply[3] if reply[0] == b"taken" else reply[0]
     return said
 
 
@@ -225,7 +227,8 @@ def decide_renewals(replies: Replies, count: int, quorum: int) -> list[bool | No
 def decide_holder(replies: Replies, quorum: int) -> Any:
     """Return the reply of lua/holder.lua that stands for the holder, with the remaining ms of its Q-th longest node.
 
-    A holder has a majority, or may have one with the nodes that did not reply. So a forced release can name it.
+    A holder has a majority, or may have one with the nodes that did not reply. So a forced release can name it. Its
+    number is that of most of its nodes: one that was late in the round of the grant has a number of its own.
     """
     missing = sum(isinstance(reply, Exception) for reply in replies)
     by_digest: dict[bytes, list[Any]] = {}
@@ -235,8 +238,9 @@ def decide_holder(replies: Replies, quorum: int) -> Any:
     for held in sorted(by_digest.values(), key=len, reverse=True)[:1]:
         if len(held) + missing >= quorum:
             lasting = sorted((int(reply[1]) for reply in held), reverse=True, key=lambda ms: ms if ms >= 0 else 1 << 62)
-            newest = max(held, key=lambda reply: int(reply[3] or 0))
-            return [b"held", lasting[min(quorum, len(held)) - 1], *newest[2:]]
+            nodes = Counter(reply[3] for reply in held)
+            agreed = max(held, key=lambda reply: (nodes[reply[3]], int(reply[3] or 0)))
+            return [b"held", lasting[min(quorum, len(held)) - 1], *agreed[2:]]
     return None
 
 

@@ -24,6 +24,7 @@ from fencing.redlock.decisions import (
     decide_take,
     free_nodes,
     seed_for,
+    vote,
 )
 from fencing.redlock.nodes import FAILURES, Nodes
 from fencing.redlock.scripts import ACQUIRE, FORCE_RELEASE, REMINT
@@ -139,3 +140,15 @@ def test_a_holder_has_a_majority_or_may_have_one_with_nodes_that_did_not_reply()
     assert decide_holder([held(LARGER), [b"free"], [b"free"]], 2) is None
     assert decide_holder([held(LARGER), [b"free"], LOST], 2) == held(LARGER)
     assert decide_holder([held(LARGER), [b"free"], [b"free"], [b"free"], LOST], 3) is None
+
+
+def test_the_number_of_a_holder_is_that_of_most_of_its_nodes() -> None:
+    """A node that was late in the round of the grant has minted a number of its own, and nobody has told it another."""
+
+    def held(number: bytes) -> list[object]:
+        return [b"held", 900, 100, number, b"me", LARGER]
+
+    assert decide_holder([held(b"8"), held(b"7"), held(b"7")], 2) == held(b"7")
+    assert decide_holder([held(b"6"), held(b"7"), held(b"7")], 2) == held(b"7")
+    assert vote(held(b"8")) != vote(held(b"7")), "two that disagree are no majority: the others are waited for"
+    assert vote(held(b"7")) == vote([b"held", 500, 400, b"7", b"me", LARGER])
