@@ -12,7 +12,10 @@ from tests.support.load import LOAD_AT_START, quotas, starved, usable_cpus, work
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MAY_BE_STARVED = {"tests/redis/test_renewal_of_thousands.py": ["test_threads", "test_asyncio"]}
+MAY_BE_STARVED = {
+    "tests/redlock/test_schedules.py": ["test_under_a_guard_nothing_is_lost_in_any_schedule"],
+    "tests/redis/test_renewal_of_thousands.py": ["test_threads", "test_asyncio"],
+}
 """The files that use ``starved``, and all their tests."""
 
 

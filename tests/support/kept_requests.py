@@ -18,7 +18,6 @@ from fencing import CoordinatorUnavailable, Fence, LeaseLost, NotAcquired
 from fencing.locks import settings
 from storage_guards import AsyncMemoryGuard, MemoryGuard
 from tests.support import wait_until
-from tests.support.load import is_busy
 from tests.support.servers import Loss, Proxy
 from tests.support.sides import Side
 
@@ -163,10 +162,6 @@ class Broken(AssertionError):
     """A promise is broken."""
 
 
-class NotHeld(Broken):
-    """A release said that the lease was lost. One that a busy machine made the coordinator repeat cannot tell."""
-
-
 class Hurried(Exception):
     """A call failed before any request was kept: the machine is too busy for its short time limits."""
 
@@ -212,7 +207,7 @@ class Story:
             return lease.release()
 
         if self.ask(release) is not True and next(asked) == 1:
-            raise NotHeld(f"{what} was not held when it was released")
+            raise Broken(f"{what} was not held when it was released")
 
     def play(self) -> bool:
         """Play it. Return False if the call sent fewer requests.
@@ -488,8 +483,5 @@ def _played(bench: Bench, call: type[Call], late: Late, tale: Tale) -> bool:
             return Story(bench, call, late, tale).play()
         except Hurried:
             if not tries_left:
-                raise
-        except NotHeld:
-            if not tries_left or not is_busy():
                 raise
     raise AssertionError("the last try returns or raises")

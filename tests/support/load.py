@@ -87,11 +87,6 @@ def load_now() -> float:
     return sum(counts) / len(counts)
 
 
-def is_busy() -> bool:
-    """Return whether more processes want a CPU than there are."""
-    return load_now() > usable_cpus()
-
-
 def starved(reason: str) -> NoReturn:
     """Skip the test because it did not get the CPU that it needs, and say the load.
 
