@@ -482,7 +482,8 @@ def test_a_signal_handler_may_use_the_pool_while_one_is_made() -> None:
     """So its lock is one that the same thread can take twice."""
     pool = pool_of(2)
     with pool._lock:
-        pool.take(0)
+        lent = pool.take(0)
+    assert pool.made() == [lent]
 
 
 # Tasks
@@ -533,7 +534,8 @@ def test_a_task_takes_what_another_one_has_lost() -> None:
         lent = [await pool.take(0)]
         [task] = await waiting_tasks(pool, 1)
         lent.clear()  # and nothing wakes the task
-        await asyncio.wait_for(task, LONG)
+        lent = [await asyncio.wait_for(task, LONG)]
+        assert pool.made() == lent
 
     asyncio.run(story())
 
