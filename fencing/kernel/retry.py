@@ -41,13 +41,18 @@ class NoReply(Exception):
     Attributes:
         cause: the client library's exception.
         may_have_run: False if the request was certainly not sent, or was refused.
+        was_refused: whether another attempt soon would mostly fail, too. Of several servers, some may have run what
+            the others refused.
         was_undone: whether a release was sent behind the request. Nobody knows when the two arrive, so the request is
             not repeated: the release could free what the repetition was granted.
     """
 
-    def __init__(self, cause: Exception, *, may_have_run: bool, was_undone: bool = False) -> None:
+    def __init__(
+        self, cause: Exception, *, may_have_run: bool, was_refused: bool | None = None, was_undone: bool = False
+    ) -> None:
         self.cause = cause
         self.may_have_run = may_have_run
+        self.was_refused = not may_have_run if was_refused is None else was_refused
         self.was_undone = was_undone
         super().__init__(str(cause) or type(cause).__name__)
 
@@ -84,7 +89,7 @@ def retry(
         backoff: the pauses.
         give_up: makes the error to raise after the last attempt, from the failure of the attempt that had the most
             time.
-        most_refusals: how many attempts that certainly did not run are repeated.
+        most_refusals: how many attempts that were refused are repeated.
         unanswered: called when there is no answer although an attempt may have run.
         failure: of the first attempt, if it was made already.
     """
@@ -103,7 +108,7 @@ def retry(
             except NoReply as failed:
                 failure = None
                 repeated = repeated or failed.may_have_run
-                refusals += not failed.may_have_run
+                refusals += failed.was_refused
                 if most_telling is None or timeout >= longest:  # an attempt with very little time says very little
                     longest, most_telling = timeout, failed
                 if failed.was_undone or clock() + pause >= deadline or refusals > most_refusals:

@@ -219,12 +219,12 @@ class AsyncFanoutConnections:
         if any(now - connections[i].used > IDLE_SECONDS for i in chosen):
             await asyncio.sleep(0)  # so that the event loop sees whether a server has closed the connection
         for index in fanout.nodes:
-            connection = connections[index]
-            if index not in chosen and not (fanout.is_for_anyone and connection.open):
+            if index in chosen or (fanout.is_for_anyone and connections[index].open):
+                collector.waiting.add(index)
+            else:
                 collector.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
-                continue
-            collector.waiting.add(index)
-            connection.send_in_turn(_Unsent(collector, index, call, deadline))
+        for index in tuple(collector.waiting):  # all of them wait before the first one can fail
+            connections[index].send_in_turn(_Unsent(collector, index, call, deadline))
         try:
             if fanout.quorum > 0:
                 collector.check(decided=False)

@@ -109,8 +109,13 @@ def check_answered(replies: Replies, least: int, *, undone: bool = False) -> Non
         f"{replied} of {len(replies)} nodes answered, and {least} are needed; {silent} did not: "
         f"{str(cause) or type(cause).__name__}"
     )
-    may_have_run = any(each.may_have_run for each in lost)
-    raise NoReply(TimeoutError(text), may_have_run=may_have_run, was_undone=undone and may_have_run) from cause
+    was_sent = any(each.may_have_run for each in lost)
+    raise NoReply(
+        TimeoutError(text),
+        may_have_run=was_sent or replied > 0,
+        was_refused=not was_sent,
+        was_undone=undone and was_sent,
+    ) from cause
 
 
 def named(nodes: Sequence[int]) -> str:

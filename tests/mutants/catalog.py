@@ -1323,6 +1323,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/redlock/test_decisions.py::test_the_number_of_a_holder_is_that_of_most_of_its_nodes",),
     ),
     Mutant(
+        "a-release-that-reached-a-minority-has-not-run",
+        "fencing/redlock/decisions.py",
+        "may_have_run=was_sent or replied > 0,",
+        "may_have_run=was_sent,",
+        ("tests/redlock/test_decisions.py::test_what_one_node_answered_may_have_run",),
+    ),
+    Mutant(
+        "a-fan-out-ends-while-it-is-sent",
+        "fencing/redlock/client_async.py",
+        "                collector.waiting.add(index)\n",
+        "                collector.waiting.add(index)\n"
+        "                connections[index].send_in_turn(_Unsent(collector, index, call, deadline))\n",
+        ("tests/redlock/test_faults.py::test_a_connection_whose_end_is_seen_as_a_call_is_made",),
+    ),
+    Mutant(
         "an-interrupted-request-is-given-back-once-only",
         "fencing/locks/plans.py",
         "    if taking.token is not None:\n        backend.give_back_later(fences[-1], settings)\n",

@@ -118,6 +118,20 @@ def test_only_an_acquisition_has_a_release_behind_a_time_out() -> None:
     assert not raised.value.was_undone, "nothing was sent"
 
 
+def test_what_one_node_answered_may_have_run() -> None:
+    """A release that is repeated then cannot tell that the lock was not held. It is as vain to repeat it as before."""
+    refused = NoReply(ConnectionRefusedError(), may_have_run=False)
+    for replies, may_have_run, was_refused in (
+        ([1, refused, refused], True, True),
+        ([1, LOST, refused], True, False),
+        ([LOST, refused, refused], True, False),
+        ([refused] * 3, False, True),
+    ):
+        with pytest.raises(NoReply) as raised:
+            check_answered(replies, 2)
+        assert (raised.value.may_have_run, raised.value.was_refused) == (may_have_run, was_refused)
+
+
 def test_only_a_majority_of_others_says_that_a_grant_is_gone() -> None:
     free = taken(digest_of("").encode())
     assert decide_take([b"7", taken(LARGER), free], 2, MINE) == Refused(None, None)

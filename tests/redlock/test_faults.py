@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import threading
@@ -12,11 +13,14 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import redis.asyncio
 
-from fencing import CoordinatorUnavailable, FencingError, NotAcquired
+from fencing import AsyncRedlockCoordinator, CoordinatorUnavailable, FencingError, NotAcquired
 from fencing.kernel.retry import NoReply
+from fencing.redlock import client_async
 from fencing.redlock.calls import Fanout, grant_call
 from fencing.redlock.scripts import ACQUIRE
+from tests.support import wait_until
 from tests.support.redlock import FreshNodes, RedlockNodes
 from tests.support.servers import Proxy
 from tests.support.sides import Side
@@ -195,6 +199,45 @@ def test_racing_clients_never_share_a_lock_or_a_number(side: Side, five: Cut, ro
     side.race([lambda each=each: work(each) for each in coordinators])  # type: ignore[misc]
     assert len(numbers) > rounds
     assert numbers == sorted(set(numbers))
+
+
+def test_a_connection_whose_end_is_seen_as_a_call_is_made(
+    fresh_nodes: FreshNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sent to the other nodes counts, although the first one has failed before it was sent."""
+    monkeypatch.setattr(client_async, "IDLE_SECONDS", -1)
+    nodes = fresh_nodes(longest_ttl=60.0)
+    loop = asyncio.new_event_loop()
+    clients = [redis.asyncio.Redis.from_url(server.url) for server in nodes.servers]
+    coordinator = AsyncRedlockCoordinator(clients, longest_ttl=60.0)
+    lease = loop.run_until_complete(coordinator.acquire("r"))
+    with nodes.servers[0].client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+        wait_until(lambda: len(client.client_list(_type="normal")) == 1)  # the event loop stands still meanwhile
+    assert loop.run_until_complete(lease.release()) is True
+    loop.run_until_complete(coordinator.close())
+    loop.close()
+
+
+def test_releases_that_first_reach_a_minority_say_that_the_locks_were_held(side: Side, five: Cut) -> None:
+    coordinator = five.nodes.coordinator(side, five.urls, ttl=10.0)
+    leases = [side.call(coordinator.acquire, name, timeout=10) for name in ("r", "s")]
+    with ExitStack() as stack:
+        clients = [stack.enter_context(server.client()) for server in five.nodes.servers]
+        for name in ("r", "s"):
+            clients[0].delete(name)  # four nodes hold it
+        for proxy in five.proxies[:3]:
+            proxy.refuse()
+        side.expect(CoordinatorUnavailable, coordinator.try_acquire, "other")  # from here on nothing is sent to them
+        ends: list[Any] = []
+        threads = [threading.Thread(target=lambda end=each.release: ends.append(side.call(end))) for each in leases]
+        for thread in threads:
+            thread.start()
+        side.wait_until(lambda: not any(client.exists("r", "s") for client in clients[3:]))
+        five.restore()
+        for thread in threads:
+            thread.join()
+    assert ends == [True, True]
 
 
 def test_a_release_is_sent_behind_each_request_without_a_reply(side: Side, fresh_nodes: FreshNodes) -> None:
