@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 from fencing.kernel.effects import run
 from fencing.kernel.errors import FencingError
@@ -50,6 +50,8 @@ class Coordinator(Backend):
     Raises:
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
+
+    asynchronous: ClassVar[bool] = False
 
     def __init__(self, **options: Unpack[LockOptions]) -> None:
         settings = Settings().changed(options, asynchronous=False, coordinator=type(self))

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache, partial
 from types import TracebackType
-from typing import Any, Self, Unpack, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 from fencing.kernel.effects import run_async
 from fencing.kernel.errors import FencingError
@@ -51,6 +51,9 @@ class AsyncCoordinator(Backend):
     """
 
     # SYNC "Make one": It is thread-safe; make one
+
+    # SYNC instead: asynchronous: ClassVar[bool] = False
+    asynchronous: ClassVar[bool] = True
 
     def __init__(self, **options: Unpack[AsyncLockOptions]) -> None:
         settings = Settings().changed(options, asynchronous=True, coordinator=type(self))

@@ -6,12 +6,9 @@ runs it.
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any
 
 SEEN = ("3.11", "3.13")
 """The oldest and the newest version of CPython in which all of these were checked."""
@@ -51,14 +48,8 @@ def start(thread: threading.Thread) -> None:
         raise interruption
 
 
-def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
-    """Return the function that returns this thread's running event loop, or None. The documented one raises then.
-
-    It is ``asyncio._get_running_loop``. There is no fallback.
-    """
-    import asyncio  # here, so that a program that only uses threads does not load it
-
-    return asyncio._get_running_loop
+running_loop = asyncio._get_running_loop
+"""Returns this thread's running event loop, or None. The documented function raises then. There is no fallback."""
 
 
 def may_be_left_behind(task: asyncio.Task[Any]) -> None:

@@ -18,8 +18,6 @@ NOT_PICKLED = (
 
 def settings_of(backend: Backend, options: Mapping[str, Any], *, asynchronous: bool) -> Settings:
     """Return the settings of a lock: the coordinator's, with these options."""
-    if not options:
-        return backend.settings
     return check_capabilities(
         backend, backend.settings.changed(options, asynchronous=asynchronous), backend.settings.ttl
     )

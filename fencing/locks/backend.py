@@ -11,7 +11,6 @@ Not every service can do everything: see ``fencing/locks/capabilities.py``.
 from __future__ import annotations
 
 import math
-import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -139,6 +138,9 @@ class Backend(ABC):
 
     perform: Callable[[Any], Any]
     """Performs one effect of these plans: ``def``, or ``async def`` for asyncio. Coordinators define it."""
+
+    asynchronous: ClassVar[bool | None] = None
+    """Whether ``perform`` is ``async def``. The bases of coordinators define it."""
 
     close: Callable[[], Any]
     """Closes the connections, and stops renewal. Coordinators define it."""
@@ -289,7 +291,7 @@ class Backend(ABC):
 
 _INTERNAL = (
     {"adoptions", "give_back_deadline", "give_back_later", "perform", "service", "settings", "track", "unanswered"}
-    | {"clock", "holds_without_ttl", "is_waited_for", "location"}
+    | {"asynchronous", "clock", "holds_without_ttl", "is_waited_for", "location"}
     | {"max_renewals", "one_of_many_wins", "session_seconds", "spans_slots", "ttl_per_lock"}
 )  # names that ``dir`` does not list
 
@@ -313,20 +315,3 @@ def next_number(resource: str, *, last: int, floor: int, clock_us: int) -> int:
     if highest > ceiling:
         raise MarkImplausible(resource=resource, number=highest, ceiling=ceiling)
     return highest + 1
-
-
-_own_label = ""
-
-
-def _make_label() -> None:
-    global _own_label
-    _own_label = f"{socket.gethostname()}:{process.pid()}"
-
-
-_make_label()
-process.after_fork(_make_label)
-
-
-def owner_label(settings: Settings) -> str:
-    """Return the owner label of a lock with these settings."""
-    return settings.owner or _own_label

@@ -92,7 +92,8 @@ def coordinator_of(given: Any, *, asynchronous: bool) -> Backend:
     """
     lock = "AsyncFencedLock" if asynchronous else "FencedLock"
     if isinstance(given, Backend):
-        if inspect.iscoroutinefunction(given.perform) is not asynchronous:
+        found = given.asynchronous
+        if (inspect.iscoroutinefunction(given.perform) if found is None else found) is not asynchronous:
             wanted = "an async" if asynchronous else "a sync"
             raise TypeError(f"{lock} takes {wanted} coordinator, not {type(given).__name__}")
         return given

@@ -48,8 +48,12 @@ class FencedLock:
         **options: Unpack[LockOptions],
     ) -> None:
         self.resource = check_resource(resource)
-        self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
-        self._settings = settings_of(self.coordinator, options, asynchronous=False)
+        if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is False:
+            self.coordinator = client_or_coordinator
+        else:
+            self.coordinator = coordinator_of(client_or_coordinator, asynchronous=False)
+        settings = self.coordinator.settings
+        self._settings = settings_of(self.coordinator, options, asynchronous=False) if options else settings
         self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
         self._key = id(self.coordinator), resource
         self._lease: Callable[[Holding], Lease] = partial(Lease, self.coordinator)

@@ -50,8 +50,13 @@ class AsyncFencedLock:
         **options: Unpack[AsyncLockOptions],
     ) -> None:
         self.resource = check_resource(resource)
-        self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
-        self._settings = settings_of(self.coordinator, options, asynchronous=True)
+        # SYNC instead: if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is False:
+        if isinstance(client_or_coordinator, Backend) and client_or_coordinator.asynchronous is True:
+            self.coordinator = client_or_coordinator
+        else:
+            self.coordinator = coordinator_of(client_or_coordinator, asynchronous=True)
+        settings = self.coordinator.settings
+        self._settings = settings_of(self.coordinator, options, asynchronous=True) if options else settings
         self._is_reentrant = reentrant if reentrant is False else check_flag(reentrant, "reentrant")
         self._key = id(self.coordinator), resource
         self._lease: Callable[[Holding], AsyncLease] = partial(AsyncLease, self.coordinator)

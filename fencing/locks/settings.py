@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self, TypedDict
 
+from fencing.kernel import process
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
 
 MIN_TTL = 0.01
@@ -122,10 +124,26 @@ class Settings:
         given = {name: options.get(name, getattr(self, name)) for name in _NAMES}
         return type(self)(**_check_options(asynchronous=asynchronous, **given))
 
+    @property
+    def owner_label(self) -> str:
+        """What ``holder()`` shows: the owner, or host name and process id."""
+        return self.owner or _own_label
+
     def deadline(self, sent_at: float) -> float:
         """Return the moment until which a grant is believed to last, if its request was sent at ``sent_at``."""
         return sent_at + self.believed_seconds
 
+
+_own_label = ""
+
+
+def _make_label() -> None:
+    global _own_label
+    _own_label = f"{socket.gethostname()}:{process.pid()}"
+
+
+_make_label()
+process.after_fork(_make_label)
 
 _NAMES = tuple(each.name for each in fields(Settings) if each.init and each.name != "one_try")
 _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to wait for it"

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence
-from fencing.locks.backend import Backend, Holder, Taken, owner_label
+from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
@@ -80,7 +80,7 @@ def _seconds(settings: Settings) -> float:
 
 
 def _mint_arguments(resource: str, token: str, settings: Settings, floor: int) -> tuple[Any, ...]:
-    return (resource, token, _seconds(settings), floor, owner_label(settings))
+    return (resource, token, _seconds(settings), floor, settings.owner_label)
 
 
 def _grant(resource: str, number: int, token: str, settings: Settings, sent_at: float) -> Grant:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from fencing.redis.keys import keys_of, slot_of
-from fencing.redis.resp import bulk, bulks, script_call, size_of
+from fencing.redis.resp import bulk, bulks, script_call
 from fencing.redis.scripts import ACQUIRE, ASK_REPLICAS, RELEASE, WAIT, Script, command_of
 
 Arguments = tuple[str | int, ...]
@@ -157,6 +157,11 @@ def by_text(call: Call) -> Call:
         return call._replace(form=form._replace(head=head + bulks(args), tail=b""))
     head += b"$%d\r\n" % size_of(call.token)
     return call._replace(form=form._replace(head=head, tail=b"\r\n" + bulks(form.args)))
+
+
+def size_of(token: str) -> int:
+    """Return the number of bytes of a token; a user's own one may be any text."""
+    return len(token) if token.isascii() else len(token.encode())
 
 
 def form_of(

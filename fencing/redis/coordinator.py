@@ -10,15 +10,17 @@ import redis
 from fencing.coordinator import Coordinator
 from fencing.locks.settings import LockOptions, check_flag
 from fencing.locks.waiting import Enlist, Leave, Wait
-from fencing.redis.base import CLUSTER_RENEWALS, RedisBase, check_client, check_replicas
+from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
 from fencing.redis.client import Connections
 from fencing.redis.cluster.client import ClusterConnections
 from fencing.redis.cluster.listener import ClusterListener
+from fencing.redis.cluster.plans import MOST_RENEWALS
 from fencing.redis.listener import Listener
+from fencing.redis.plans import RedisPlans
 
 
-class RedisCoordinator(RedisBase, Coordinator):
+class RedisCoordinator(RedisPlans, Coordinator):
     """A coordinator on Redis: one server, alone or behind Sentinel, or a Cluster. Thread-safe; make one per process.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
@@ -39,6 +41,8 @@ class RedisCoordinator(RedisBase, Coordinator):
         TypeError, ValueError: an argument has a wrong value. Correct it as the message says.
     """
 
+    _connections: Any
+
     def __init__(
         self,
         client: redis.Redis | redis.RedisCluster,
@@ -52,7 +56,7 @@ class RedisCoordinator(RedisBase, Coordinator):
         self.replicas = check_replicas(replicas, client)
         super().__init__(**options)
         if isinstance(client, redis.RedisCluster):
-            self.spans_slots, self.max_renewals = True, CLUSTER_RENEWALS
+            self.spans_slots, self.max_renewals = True, MOST_RENEWALS
             self._connections = cluster = ClusterConnections(client)
             self._listener = ClusterListener(cluster, self.clock)
         else:

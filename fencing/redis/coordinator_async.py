@@ -9,15 +9,17 @@ import redis.asyncio
 from fencing.coordinator_async import AsyncCoordinator
 from fencing.locks.settings import AsyncLockOptions, check_flag
 from fencing.locks.waiting import Enlist, Leave, Wait
-from fencing.redis.base import CLUSTER_RENEWALS, RedisBase, check_client, check_replicas
+from fencing.redis.arguments import check_client, check_replicas
 from fencing.redis.calls import Call, Calls, NodeCall, Replicated
 from fencing.redis.client_async import AsyncConnections
 from fencing.redis.cluster.client_async import AsyncClusterConnections
 from fencing.redis.cluster.listener_async import AsyncClusterListener
+from fencing.redis.cluster.plans import MOST_RENEWALS
 from fencing.redis.listener_async import AsyncListener
+from fencing.redis.plans import RedisPlans
 
 
-class AsyncRedisCoordinator(RedisBase, AsyncCoordinator):
+class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
     """A coordinator on Redis for asyncio: one server, alone or behind Sentinel, or a Cluster. Make one per process.
 
     A coordinator does not make data safe. Two clients can hold a lock at the same time, if a pause outlasts the ttl or
@@ -42,6 +44,8 @@ class AsyncRedisCoordinator(RedisBase, AsyncCoordinator):
     # SYNC "Make one": Thread-safe; make one
     # SYNC "of its own, per event loop, with": of its own with
 
+    _connections: Any
+
     def __init__(
         self,
         client: redis.asyncio.Redis | redis.asyncio.RedisCluster,
@@ -55,7 +59,7 @@ class AsyncRedisCoordinator(RedisBase, AsyncCoordinator):
         self.replicas = check_replicas(replicas, client)
         super().__init__(**options)
         if isinstance(client, redis.asyncio.RedisCluster):
-            self.spans_slots, self.max_renewals = True, CLUSTER_RENEWALS
+            self.spans_slots, self.max_renewals = True, MOST_RENEWALS
             self._connections = cluster = AsyncClusterConnections(client)
             self._listener = AsyncClusterListener(cluster, self.clock)
         else:

@@ -10,7 +10,7 @@ from fencing.kernel.effects import GiveWay, Plan
 from fencing.kernel.errors import CoordinatorUnavailable, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, NoReply
-from fencing.locks.backend import Backend, Holder, Taken, owner_label
+from fencing.locks.backend import Backend, Holder, Taken
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
@@ -26,10 +26,11 @@ from fencing.redis.calls import (
     queue_call,
     release_call,
     release_keys,
+    size_of,
 )
 from fencing.redis.cluster.plans import by_slot, plan_calls, plan_release_all
 from fencing.redis.keys import Keys, holder_pattern, keys_of
-from fencing.redis.resp import bulk, bulks, size_of
+from fencing.redis.resp import bulk, bulks
 from fencing.redis.scripts import FORCE_RELEASE, FORCED_BY, HOLDER, HOLDERS, RELEASE_SEVERAL, REMINT, RENEW, Script
 from fencing.redis.waiters import Waiter
 
@@ -77,15 +78,18 @@ class RedisPlans(Backend):
     replicas: int = 0
     """How many replicas must have a grant before it counts."""
 
+    _listener: Any
+    """What wakes the waiters. A coordinator sets it."""
+
     def is_waited_for(self, resource: str) -> bool:
         """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/capabilities.py``."""
-        return False
+        return bool(self._listener.is_waited_for(resource))
 
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:
         sent_at = self.clock()
-        args: Arguments = (settings.milliseconds, owner_label(settings))
+        args: Arguments = (settings.milliseconds, settings.owner_label)
         if floor or not self.clock_floor or settings.ttl is None:
             args += (floor, int(self.clock_floor))
         left = deadline - sent_at
@@ -119,7 +123,7 @@ class RedisPlans(Backend):
             except NoReply as failure:
                 waiter = yield from self._plan_enlist(resource, token, waiter, settings, deadline, failure)
             sent_at = self.clock()
-            args = (settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), waiter.listener)
+            args = (settings.milliseconds, settings.owner_label, floor, int(self.clock_floor), waiter.listener)
             left = deadline - sent_at
             seconds = _first_seconds(settings, left)
             call = queue_call(resource, token, args, ticket, seconds, seconds >= left)
@@ -282,7 +286,7 @@ class RedisPlans(Backend):
 
     def _mint_arguments(self, settings: Settings, floor: int, *more: str | int) -> Arguments:
         """Return the arguments of REMINT and FORCE_RELEASE after the token."""
-        return (settings.milliseconds, owner_label(settings), floor, int(self.clock_floor), *more)
+        return (settings.milliseconds, settings.owner_label, floor, int(self.clock_floor), *more)
 
     def _plan_mint(
         self,

@@ -51,17 +51,10 @@ ERRORS: dict[str, type[RedisError]] = {
 """The error codes with an exception of their own: see the page above, simple errors."""
 
 
-def size_of(text: str) -> int:
-    """Return the number of bytes of a text."""
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def bulk(value: str | int | bytes) -> bytes:
     """Pack one argument."""
-    if type(value) is bytes:
-        return b"$%d\r\n%b\r\n" % (len(value), value)
-    text = str(value)
-    return f"${size_of(text)}\r\n{text}\r\n".encode()
+    data = value if type(value) is bytes else str(value).encode()
+    return b"$%d\r\n%b\r\n" % (len(data), data)
 
 
 def bulks(values: Iterable[str | int | bytes]) -> bytes:

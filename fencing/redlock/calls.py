@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from fencing.kernel.fence import Fence
-from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, release_keys
+from fencing.redis.calls import Arguments, Call, Form, call_without_token, form_of, release_keys, size_of
 from fencing.redis.keys import keys_of
-from fencing.redis.resp import bulks, script_call, size_of
+from fencing.redis.resp import bulks, script_call
 from fencing.redis.scripts import HOLDER, RELEASE, RELEASE_SEVERAL, Script
 from fencing.redlock.scripts import ACQUIRE, HIGHEST, JOIN, RENEW
 

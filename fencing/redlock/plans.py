@@ -12,7 +12,7 @@ from fencing.kernel.effects import Plan, Sleep
 from fencing.kernel.errors import CoordinatorUnavailable, FencingError, MarkImplausible
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import LEAST_SECONDS, Answer, Backoff, NoReply
-from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided, owner_label
+from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, Undecided
 from fencing.locks.holding import Grant
 from fencing.locks.settings import Settings
 from fencing.redis.calls import Arguments, Call, release_call
@@ -390,7 +390,7 @@ class RedlockPlans(Backend):
         proposal: int,
         more: Arguments = (),
     ) -> Call:
-        args = (settings.milliseconds, owner_label(settings), floor)
+        args = (settings.milliseconds, settings.owner_label, floor)
         return grant_call(script, resource, token, args, proposal, more)
 
     def _granted(self, held: Held, resource: str, token: str, settings: Settings, sent_at: float) -> Grant | NoMajority:

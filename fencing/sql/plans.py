@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from fencing.kernel.effects import Plan
 from fencing.kernel.fence import Fence, granted_fence
 from fencing.kernel.retry import Answer
-from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number, owner_label
+from fencing.locks.backend import BACKOFF, Backend, Holder, Taken, next_number
 from fencing.locks.holding import Grant
 from fencing.locks.listing import Pattern
 from fencing.locks.settings import Settings
@@ -164,7 +164,7 @@ class SQLPlans(Backend):
             "token": token,
             "ttl": _microseconds(settings),
             "floor": floor,
-            "owner": owner_label(settings),
+            "owner": settings.owner_label,
             **more,
         }
         return (yield from self._plan_request(operation, values, resource, settings, deadline, may_take))

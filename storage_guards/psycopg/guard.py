@@ -15,8 +15,9 @@ from psycopg.abc import Params
 
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
-from storage_guards.psycopg.running import GuardedBlock, run, run_alone
+from storage_guards.psycopg.blocks import GuardedBlock, run_alone
 from storage_guards.psycopg.sources import Source, connection_source, django_hint
+from storage_guards.psycopg.wire import run
 from storage_guards.sql.base import Operation
 from storage_guards.sql.operations import Operations
 

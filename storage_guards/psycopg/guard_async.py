@@ -15,8 +15,9 @@ from psycopg.abc import Params
 # SYNC: from storage_guards.psycopg.sources import django_hint
 from fencing.kernel.fence import Fence, HasFence
 from storage_guards.psycopg.base import PsycopgBase, Query, may_end_the_transaction
-from storage_guards.psycopg.running import AsyncGuardedBlock, run_alone_async, run_async
+from storage_guards.psycopg.blocks import AsyncGuardedBlock, run_alone_async
 from storage_guards.psycopg.sources import AsyncSource, async_connection_source
+from storage_guards.psycopg.wire import run_async
 from storage_guards.sql.base import Operation
 from storage_guards.sql.operations_async import AsyncOperations
 

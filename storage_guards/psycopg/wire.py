@@ -7,18 +7,20 @@ everything of psycopg works in a guarded block.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import errors, generators
+from psycopg import AsyncConnection, Connection, errors, generators
 from psycopg.abc import PQGen
 from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from storage_guards.psycopg.statements import ROLLBACK, AnyConnection, MarkAccess
+from storage_guards.sql.shield import GRACE
 from storage_guards.sql.sockets import is_readable
 
 T = TypeVar("T")
@@ -31,6 +33,58 @@ prepared_on: WeakKeyDictionary[AnyConnection, dict[str, bool]] = WeakKeyDictiona
 statements are sent in full."""
 
 
+_PAUSE = 0.005
+
+
+def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
+    """Perform a plan. Give up when the server has been silent for so many seconds and a grace period.
+
+    In the grace period the server's own refusal can still arrive.
+    """
+    if connection.lock.locked():
+        wait_for_turn(connection, seconds)
+    with connection.lock:
+        return connection.wait(_limit_silence(plan, seconds + GRACE))
+
+
+async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
+    """Perform a plan as :func:`run` does."""
+    if connection.lock.locked():
+        await wait_for_turn_async(connection, seconds)
+    async with connection.lock:
+        return await connection.wait(_limit_silence(plan, seconds + GRACE))
+
+
+def wait_for_turn(connection: Connection[Any], seconds: float) -> None:
+    """Wait until the connection is free. Close it and raise OperationalError where it stays in use.
+
+    psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open. The
+    lock is not taken here: an interruption could leave it taken.
+    """
+    deadline = time.monotonic() + seconds
+    while connection.lock.locked():
+        if time.monotonic() > deadline:
+            _give_up(connection, seconds)
+        time.sleep(_PAUSE)
+
+
+async def wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
+    """Wait until the connection is free, as :func:`wait_for_turn` does, in an asyncio task."""
+    deadline = time.monotonic() + seconds
+    while connection.lock.locked():
+        if time.monotonic() > deadline:
+            _give_up(connection, seconds)
+        await asyncio.sleep(_PAUSE)
+
+
+def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
+    hang_up(connection)
+    raise psycopg.OperationalError(
+        f"the connection was still in use after {seconds:.3g} s, perhaps by a stream or a COPY that was left open; "
+        f"nothing was written"
+    )
+
+
 def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGresult]]:
     """Send the statements as one simple query. The server stops at the first that fails, so its result is the last."""
     pgconn = connection.pgconn
@@ -40,7 +94,7 @@ def send(connection: AnyConnection, statements: Sequence[str]) -> PQGen[list[PGr
     return results
 
 
-def limit_silence(plan: PQGen[T], seconds: float) -> PQGen[T]:
+def _limit_silence(plan: PQGen[T], seconds: float) -> PQGen[T]:
     """Run the plan, but give up after so many seconds of silence.
 
     psycopg 3.3 calls ten times a second meanwhile. Older versions do not: there the bounds are ``tcp_user_timeout``

@@ -11,7 +11,6 @@ from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool.base import ResetStyle
 
 
 def fetch_directly(connection: Connection, statement: str, values: Any = None) -> Any:
@@ -64,13 +63,6 @@ def has_hooks(target: Any, names: tuple[str, ...]) -> bool:
 def is_logged(connection: Connection) -> bool:
     """Return whether the engine logs what the connection does (by an attribute, as :func:`has_hooks`)."""
     return bool(getattr(connection, "_echo", True))
-
-
-def is_never_reset(connection: Connection) -> bool:
-    """Return whether the pool leaves open transactions open, with ``pool_reset_on_return=None`` (by an attribute, as
-    :func:`has_hooks`)."""
-    style = getattr(connection.engine.pool, "_reset_on_return", ResetStyle.reset_none)
-    return style is ResetStyle.reset_none
 
 
 def _as_sqlalchemy(connection: Connection, statement: str, error: Any, cursor: Any) -> Any:

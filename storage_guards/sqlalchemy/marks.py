@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 from sqlalchemy import Connection, Engine, MetaData, Row, Table
+from sqlalchemy.pool.base import ResetStyle
 from sqlalchemy.schema import CreateTable
 
 from fencing.kernel.admission import admit_claim, admit_write
@@ -43,7 +44,6 @@ from storage_guards.sql.verify import (
     other_tables,
     report,
 )
-from storage_guards.sqlalchemy.direct import is_never_reset
 from storage_guards.sqlalchemy.table import Prepared, fetch_one
 
 _AUTOCOMMIT = (
@@ -156,7 +156,9 @@ class Marks(ABC):
 
         Another pool rolls such a transaction back. There it was begun by a hook, for the guard, and is kept.
         """
-        if is_never_reset(connection) and self.dialect.is_open(connection):
+        # pool_reset_on_return=None, by an attribute of SQLAlchemy (seen in 2.0 and 2.1); without it, it may be so.
+        style = getattr(connection.engine.pool, "_reset_on_return", ResetStyle.reset_none)
+        if style is ResetStyle.reset_none and self.dialect.is_open(connection):
             connection.invalidate()
             _ = connection.connection
 

@@ -20,9 +20,8 @@ from sqlalchemy.exc import DBAPIError
 from fencing.kernel.fence import Fence
 from fencing.sql.errors import is_an_answer
 from storage_guards.psycopg.plans import admit, to_admitted
-from storage_guards.psycopg.running import run, run_async
 from storage_guards.psycopg.statements import MarkAccess
-from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle
+from storage_guards.psycopg.wire import ask, first_row, hang_up, is_idle, run, run_async
 from storage_guards.sql.outcome import Admitted
 from storage_guards.sql.sockets import is_readable
 from storage_guards.sqlalchemy.postgresql import PostgreSQLMarks
@@ -66,6 +65,13 @@ class PsycopgMarks(PostgreSQLMarks):
     def is_sound(self, connection: Connection) -> bool:
         pgconn: Any = connection.connection.driver_connection.pgconn  # type: ignore[union-attr]
         return pgconn.transaction_status == TransactionStatus.INTRANS and not is_readable(pgconn.socket)
+
+    def has_unread(self, connection: Connection) -> bool:
+        """Return whether the server has sent something unasked. After a mere claim, no COMMIT is sent any more."""
+        driver: Any = connection.connection.driver_connection
+        if not isinstance(driver, _DRIVERS):
+            return super().has_unread(connection)
+        return not is_idle(driver) and is_readable(driver.pgconn.socket)
 
     def is_same_transaction(self, connection: Connection, admitted: Admitted, seconds: float) -> bool:
         driver: Any = connection.connection.driver_connection

@@ -41,6 +41,7 @@ class Stepper:
 
     def __init__(self, plans: type[RedisPlans] = RedisPlans) -> None:
         self.redis = plans()
+        self.redis.is_waited_for = lambda resource: False  # type: ignore[method-assign]
         self.now = 1000.0
         self.redis.clock = lambda: self.now
         self.effects: list[Any] = []

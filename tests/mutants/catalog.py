@@ -776,8 +776,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "an-open-transaction-in-the-pool-is-joined",
         "storage_guards/sqlalchemy/marks.py",
-        "if is_never_reset(connection) and self.dialect.is_open(connection):",
-        "if is_never_reset(connection) and not self.dialect:",
+        "if style is ResetStyle.reset_none and self.dialect.is_open(connection):",
+        "if style is ResetStyle.reset_none and not self.dialect:",
         ("tests/sql/test_sqlalchemy_transactions.py::test_an_open_transaction_in_the_pool_is_not_joined",),
     ),
     Mutant(

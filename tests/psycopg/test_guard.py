@@ -22,7 +22,7 @@ from fencing import Fence, GuardUnavailable, OutcomeUnknown, UnclaimedFence
 from storage_guards import AsyncPsycopgGuard, PsycopgGuard
 from storage_guards.psycopg.errors import PsycopgErrors, commit_was_refused
 from storage_guards.psycopg.statements import begin
-from storage_guards.psycopg.wire import limit_silence
+from storage_guards.psycopg.wire import _limit_silence
 
 ROOT = Path(__file__).resolve().parents[2]
 NOWHERE = "postgresql://127.0.0.1:1/nowhere"
@@ -188,13 +188,13 @@ def test_a_silent_plan_gives_up_and_news_postpone_that() -> None:
                 return "answered"
         return "asked in vain"
 
-    quiet: Any = limit_silence(plan(), 0.05)
+    quiet: Any = _limit_silence(plan(), 0.05)
     next(quiet)
     with pytest.raises(psycopg.OperationalError, match="no answer"):  # noqa: PT012 - until it gives up
         for _ in range(50):
             quiet.send(0)
             time.sleep(0.005)  # time passes in silence
-    chatty: Any = limit_silence(plan(), 0.05)
+    chatty: Any = _limit_silence(plan(), 0.05)
     next(chatty)
     for _ in range(30):
         chatty.send(0)

@@ -18,6 +18,8 @@ from fencing.redis.scripts import RELEASE_SEVERAL
 MOST_PER_CALL = 100
 """Locks per call. One call blocks the server for well under half a millisecond."""
 
+MOST_RENEWALS = 100_000
+"""Leases renewed in one effect, so that a node that does not answer delays those of the others once."""
 
 BRIEF_REPEATS = 2
 """How often an automatic renewal is repeated at once. Its leases are due again soon, and others wait for them."""

@@ -1,27 +1,9 @@
-"""What both coordinators of Redis share: the checks of their arguments."""
+"""The checks of the arguments of both coordinators of Redis."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import redis
 import redis.asyncio
-
-from fencing.redis.plans import RedisPlans
-
-CLUSTER_RENEWALS = 100_000
-"""Leases renewed in one effect on a Cluster, so that a node that does not answer delays those of the others once."""
-
-
-class RedisBase(RedisPlans):
-    """The plans of Redis, at a coordinator that has connections and a listener."""
-
-    _connections: Any
-    _listener: Any
-
-    def is_waited_for(self, resource: str) -> bool:
-        waited_for: bool = self._listener.is_waited_for(resource)
-        return waited_for
 
 
 def check_replicas(replicas: object, client: object) -> int:

@@ -1,10 +1,7 @@
-"""The performance of plans, in a thread or an asyncio task; and guarded blocks, which may not end their own
-transaction."""
+"""Guarded blocks, which may not end their own transaction; and plans that begin and end theirs."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
@@ -16,12 +13,18 @@ from fencing.kernel.errors import GuardNotEnforceable
 from storage_guards.psycopg.sources import ENDS_THE_BLOCK, allow
 from storage_guards.psycopg.statements import AnyConnection
 from storage_guards.psycopg.transaction import PsycopgTransaction
-from storage_guards.psycopg.wire import hang_up, is_idle, limit_silence, require_idle
-from storage_guards.sql.shield import GRACE, finish_within
+from storage_guards.psycopg.wire import (
+    hang_up,
+    is_idle,
+    require_idle,
+    run,
+    run_async,
+    wait_for_turn,
+    wait_for_turn_async,
+)
+from storage_guards.sql.shield import finish_within
 
 T = TypeVar("T")
-
-_PAUSE = 0.005
 
 
 class GuardedBlock:
@@ -68,7 +71,7 @@ class GuardedBlock:
         allow(self._connection)
         try:
             if not is_idle(self._connection) and not self._connection.closed:
-                _wait_for_turn(self._connection, self._transaction.max_silence)
+                wait_for_turn(self._connection, self._transaction.max_silence)
                 self._connection.rollback()
             if self._autocommit and is_idle(self._connection):  # otherwise its source closes it: a pipeline is open
                 self._connection.autocommit = True
@@ -122,31 +125,12 @@ class AsyncGuardedBlock:
         allow(self._connection)
         try:
             if not is_idle(self._connection) and not self._connection.closed:
-                await _wait_for_turn_async(self._connection, self._transaction.max_silence)
+                await wait_for_turn_async(self._connection, self._transaction.max_silence)
                 await self._connection.rollback()
             if self._autocommit and is_idle(self._connection):  # see GuardedBlock
                 await self._connection.set_autocommit(True)
         except psycopg.Error:
             hang_up(self._connection)
-
-
-def run(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
-    """Perform a plan. Give up when the server has been silent for so many seconds and a grace period.
-
-    In the grace period the server's own refusal can still arrive.
-    """
-    if connection.lock.locked():
-        _wait_for_turn(connection, seconds)
-    with connection.lock:
-        return connection.wait(limit_silence(plan, seconds + GRACE))
-
-
-async def run_async(connection: AsyncConnection[Any], plan: PQGen[T], seconds: float) -> T:
-    """Perform a plan as :func:`run` does."""
-    if connection.lock.locked():
-        await _wait_for_turn_async(connection, seconds)
-    async with connection.lock:
-        return await connection.wait(limit_silence(plan, seconds + GRACE))
 
 
 def run_alone(connection: Connection[Any], plan: PQGen[T], seconds: float) -> T:
@@ -177,35 +161,6 @@ async def _roll_back(connection: AsyncConnection[Any]) -> None:
         await connection.rollback()
     except psycopg.Error:
         hang_up(connection)
-
-
-def _wait_for_turn(connection: Connection[Any], seconds: float) -> None:
-    """Wait until the connection is free. Close it and raise OperationalError where it stays in use.
-
-    psycopg locks a connection as long as a stream or a COPY is open, also for the thread that has left it open. The
-    lock is not taken here: an interruption could leave it taken.
-    """
-    deadline = time.monotonic() + seconds
-    while connection.lock.locked():
-        if time.monotonic() > deadline:
-            _give_up(connection, seconds)
-        time.sleep(_PAUSE)
-
-
-async def _wait_for_turn_async(connection: AsyncConnection[Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while connection.lock.locked():
-        if time.monotonic() > deadline:
-            _give_up(connection, seconds)
-        await asyncio.sleep(_PAUSE)
-
-
-def _give_up(connection: AnyConnection, seconds: float) -> NoReturn:
-    hang_up(connection)
-    raise psycopg.OperationalError(
-        f"the connection was still in use after {seconds:.3g} s, perhaps by a stream or a COPY that was left open; "
-        f"nothing was written"
-    )
 
 
 def _forbid(connection: AnyConnection) -> None:
