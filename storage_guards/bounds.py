@@ -12,9 +12,7 @@ from typing import Any
 from fencing.kernel.admission import as_fence, sorted_fences
 from fencing.kernel.errors import OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
-
-LEAST_SECONDS = 0.001
-"""The shortest bound: databases count in milliseconds, and read 0 as "no bound"."""
+from fencing.kernel.retry import LEAST_SECONDS
 
 MOST_SECONDS = (2**31 - 1) / 1000
 """The longest bound, 24 days: databases keep it as milliseconds in 32 bits."""

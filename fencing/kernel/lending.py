@@ -12,7 +12,6 @@ late: it is handed the next object, before all that came after it. Tasks are ser
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import weakref
@@ -23,7 +22,7 @@ from typing import Generic, Protocol, TypeVar
 from fencing.kernel import process
 from fencing.kernel.effects import Plan, run, run_async
 from fencing.kernel.retry import NoReply
-from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
+from fencing.kernel.waking import LOST_WAKE_SECONDS, TaskWake, Wake
 
 MOST_RECHECK_SECONDS = 1.0
 """How long a task waits at most before it looks again, however many others wait."""
@@ -41,30 +40,12 @@ T = TypeVar("T")
 C = TypeVar("C", bound=Closable)
 
 
-class _TaskWake:
-    """A :class:`~fencing.kernel.waking.Wake` for a task."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self) -> None:
-        self._future = asyncio.get_running_loop().create_future()
-
-    def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        await asyncio.wait([self._future], timeout=seconds)  # wait_for() can lose a cancellation
-        if self._future.done():
-            self._future = self._future.get_loop().create_future()
-
-
 class _Seeker(Generic[T]):
     """A thread or task that waits for an object. One that is late is handed its object; the others compete for it."""
 
     __slots__ = ("is_late", "lent", "wake")
 
-    def __init__(self, wake: Wake | _TaskWake, *, is_late: bool) -> None:
+    def __init__(self, wake: Wake | TaskWake, *, is_late: bool) -> None:
         self.lent: T | None = None
         self.wake = wake
         self.is_late = is_late
@@ -266,7 +247,7 @@ class AsyncPool(_Lending[T]):
         """
         if self.free and not self._seekers:
             return self.free.pop()
-        wake = _TaskWake()
+        wake = TaskWake()
 
         async def wait(left: float) -> None:
             recheck = LOST_WAKE_SECONDS * max(1.0, len(self._seekers) / self._limit)

@@ -13,7 +13,7 @@ from fencing.kernel.errors import FencingError
 _MOST_DOUBLINGS = 32
 
 LEAST_SECONDS = 0.001
-"""The smallest time limit of one attempt."""
+"""The smallest time limit. Databases count in milliseconds, and read 0 as "no limit"."""
 
 
 class Backoff(NamedTuple):

@@ -7,6 +7,7 @@ takes its lock in Python code: an exception there leaves the lock taken for ever
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
@@ -48,6 +49,36 @@ class Wake:
             seconds = ends_at - time.monotonic()
             if seconds <= 0:
                 return
+
+
+class TaskWake:
+    """A flag that one task waits for, and others set: the twin of :class:`Wake` for asyncio."""
+
+    __slots__ = ("_future", "_is_set")
+
+    def __init__(self) -> None:
+        self._future: asyncio.Future[None] | None = None
+        self._is_set = False
+
+    def set(self) -> None:
+        """Wake the task that waits, or the next one that will."""
+        self._is_set = True
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
+        if not self._is_set:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = None if seconds == float("inf") else loop.call_later(seconds, self.set)
+            try:
+                await self._future
+            finally:
+                self._future = None
+                if timer is not None:
+                    timer.cancel()
+        self._is_set = False
 
 
 class SafeEvent(threading.Event):

@@ -7,7 +7,6 @@ which waiter, and which waiter asks again by itself, is the backend's own.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -17,40 +16,10 @@ from fencing.locks.settings import Settings
 
 
 class Waking(Protocol):
-    """What wakes a waiter: a ``Wake`` of threads, or a ``TaskWake``."""
+    """What wakes a waiter: a ``Wake`` of threads, or a ``TaskWake`` (kernel/waking.py)."""
 
     def set(self) -> None:
         """Wake the one that waits, or the next one that will."""
-
-
-class TaskWake:
-    """A flag that one task waits for, and others set: the twin of ``kernel.waking.Wake`` for asyncio."""
-
-    __slots__ = ("_future", "_is_set")
-
-    def __init__(self) -> None:
-        self._future: asyncio.Future[None] | None = None
-        self._is_set = False
-
-    def set(self) -> None:
-        """Wake the task that waits, or the next one that will."""
-        self._is_set = True
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until it is set, at most ``seconds``; infinity: no limit. Then it is no longer set."""
-        if not self._is_set:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            timer = None if seconds == float("inf") else loop.call_later(seconds, self.set)
-            try:
-                await self._future
-            finally:
-                self._future = None
-                if timer is not None:
-                    timer.cancel()
-        self._is_set = False
 
 
 class Waiter:

@@ -14,8 +14,9 @@ from fencing.kernel.effects import background, call_surely
 from fencing.kernel.errors import FencingError
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import NoReply
+from fencing.kernel.waking import TaskWake
 from fencing.kernel.workers import PerLoop
-from fencing.locks.waiting import Enlist, Leave, TaskWake, Wait
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.asyncio_protocol import receive_replies
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.connection_factory import ConnectionFactory

@@ -9,9 +9,6 @@ from typing import Any
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-LEAST_SECONDS = 0.001
-"""The shortest bound. Databases count in milliseconds, and 0 means "no bound"."""
-
 
 @contextmanager
 def with_settings(connection: Connection, change: str, restore: str) -> Iterator[None]:

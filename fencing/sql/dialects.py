@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.pool import SingletonThreadPool, StaticPool
 
-from fencing.sql.client import LEAST_SECONDS, ask, milliseconds, with_settings
+from fencing.kernel.retry import LEAST_SECONDS
+from fencing.sql.client import ask, milliseconds, with_settings
 
 _DRIVERS = {
     "postgresql": ("psycopg", "asyncpg"),

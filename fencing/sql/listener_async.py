@@ -9,8 +9,9 @@ from typing import Any
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.kernel import process
+from fencing.kernel.waking import TaskWake
 from fencing.kernel.workers import PerLoop
-from fencing.locks.waiting import Enlist, Leave, TaskWake, Wait
+from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.sql.listener import TICK_SECONDS
 from fencing.sql.notifications import Subscription, Undelivered, keep_alive, new_probe
 from fencing.sql.own_engine import OwnConnection, OwnEngine

@@ -22,6 +22,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from fencing.kernel.errors import GuardNotEnforceable
 from fencing.kernel.process import after_fork
+from fencing.kernel.retry import LEAST_SECONDS
 from storage_guards.objects.batch import Batch
 from storage_guards.objects.errors import (
     STORE_ERRORS,
@@ -33,7 +34,6 @@ from storage_guards.objects.errors import (
 )
 from storage_guards.objects.requests import (
     CREATE,
-    LEAST_SECONDS,
     PAGE,
     Abort,
     Add,

@@ -16,10 +16,9 @@ from datetime import datetime
 from typing import Literal
 
 from fencing.kernel.errors import GuardNotEnforceable
+from fencing.kernel.retry import LEAST_SECONDS
 
 Clock = Callable[[], float]
-
-LEAST_SECONDS = 0.001
 
 PAGE = 1000
 """Objects of one page of a listing."""

@@ -13,10 +13,11 @@ from sqlalchemy.sql.expression import UpdateBase
 
 from fencing.kernel.errors import GuardNotEnforceable, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence, Mark
+from fencing.kernel.retry import LEAST_SECONDS
 from fencing.sql.dialects import unsupported
 from fencing.sql.files import follow
 from fencing.sql.statement_thread import StatementThread
-from storage_guards.bounds import LEAST_SECONDS, fences_of, wait_seconds
+from storage_guards.bounds import fences_of, wait_seconds
 from storage_guards.continuity import Continuity
 from storage_guards.sql.base import Operation, OperationsBase
 from storage_guards.sql.errors import NOTHING_WRITTEN

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from fencing.kernel.fence import Fence
-from fencing.sql.client import LEAST_SECONDS
+from fencing.kernel.retry import LEAST_SECONDS
 from storage_guards.continuity import new_id
 from storage_guards.sqlalchemy.direct import fetch_directly, has_hooks, is_logged
 

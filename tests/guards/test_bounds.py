@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fencing.kernel.fence import Fence
-from storage_guards.bounds import LEAST_LEASE_SECONDS, LEAST_SECONDS, MOST_SECONDS, check_timeout, wait_seconds
+from fencing.kernel.retry import LEAST_SECONDS
+from storage_guards.bounds import LEAST_LEASE_SECONDS, MOST_SECONDS, check_timeout, wait_seconds
 
 FENCE = Fence("orders:1", 5, "a" * 22)
 

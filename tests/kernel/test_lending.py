@@ -16,7 +16,7 @@ import pytest
 from fencing.kernel import lending
 from fencing.kernel.lending import AsyncPool, Pool
 from fencing.kernel.retry import NoReply
-from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
+from fencing.kernel.waking import LOST_WAKE_SECONDS, TaskWake, Wake
 from tests.support import wait_until
 from tests.support.every_step import Exit, at_every_step
 from tests.support.forks import in_child
@@ -542,7 +542,7 @@ def test_a_task_takes_what_another_one_has_lost() -> None:
 
 def test_many_tasks_wake_up_as_rarely_as_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds: list[float] = []
-    wait = lending._TaskWake.wait
+    wait = TaskWake.wait
 
     async def note(wake: Any, limit: float) -> None:
         seconds.append(limit)
@@ -561,7 +561,7 @@ def test_many_tasks_wake_up_as_rarely_as_a_few(monkeypatch: pytest.MonkeyPatch) 
         assert not pool._seekers
         assert lent
 
-    monkeypatch.setattr(lending._TaskWake, "wait", note)
+    monkeypatch.setattr(TaskWake, "wait", note)
     asyncio.run(story())
 
 

@@ -1,19 +1,15 @@
-"""What all backends share that wake their waiters: the list of a listener, the places, and the wake of a task."""
+"""What all backends share that wake their waiters: the list of a listener, and the places."""
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import math
 import time
 from typing import Any
-
-import pytest
 
 from fencing.kernel.effects import Plan
 from fencing.kernel.waking import Wake
 from fencing.locks.settings import Settings
-from fencing.locks.waiting import Leave, TaskWake, Wait, Waiter, WaiterList, WaiterPlace
+from fencing.locks.waiting import Leave, Wait, Waiter, WaiterList, WaiterPlace
 
 
 class Waiters(WaiterList[Waiter]):
@@ -86,40 +82,6 @@ def test_a_place_waits_and_leaves_before_anything_is_withdrawn() -> None:
     assert withdrawn == [], "a message that comes now finds no waiter, and is declined"
     assert next(leaving, "ended") == "ended"
     assert withdrawn == [("7", 100.0)]
-
-
-def test_a_task_is_woken_before_its_wait_and_during_it() -> None:
-    async def story() -> None:
-        wake = TaskWake()
-        wake.set()
-        await wake.wait(math.inf)
-        waiting = asyncio.ensure_future(wake.wait(math.inf))
-        await asyncio.sleep(0)
-        assert not waiting.done(), "the first wait has used it up"
-        wake.set()
-        wake.set()
-        await waiting
-        await wake.wait(0.01)  # it ends by itself
-
-    asyncio.run(asyncio.wait_for(story(), 30))
-
-
-def test_a_cancelled_wait_leaves_no_timer_and_may_be_repeated() -> None:
-    async def story() -> None:
-        wake = TaskWake()
-        waiting = asyncio.ensure_future(wake.wait(0.02))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await asyncio.sleep(0.05)
-        again = asyncio.ensure_future(wake.wait(math.inf))
-        await asyncio.sleep(0)
-        assert not again.done(), "the timer of the first wait would have woken it"
-        wake.set()
-        await again
-
-    asyncio.run(asyncio.wait_for(story(), 30))
 
 
 def test_a_waiter_sets_what_it_waits_on() -> None:
