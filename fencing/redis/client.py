@@ -19,6 +19,7 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.waking import RECHECK_SECONDS
 from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection import LazyConnection
@@ -96,11 +97,12 @@ class Connections:
         # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
         used, connection.used = connection.used, 0.0
         try:
+            left = seconds
             if not was_open or (started - used > IDLE_SECONDS and connection.is_stale()):
                 self._connect(connection, seconds)
-                connection.set_timeout(max(seconds + started - time.monotonic(), LEAST_SECONDS))
-            elif seconds != connection.seconds:
-                connection.set_timeout(seconds)
+                left = max(seconds + started - time.monotonic(), LEAST_SECONDS)
+            if not 0.0 < connection.seconds <= left:
+                connection.set_timeout(min(left, RECHECK_SECONDS))
             reply = connection.ask(call.packed, started + seconds)
             if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)

@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS
+from fencing.kernel.waking import RECHECK_SECONDS
 from fencing.redis import quirks
 from fencing.redis.foreign_connections import ForeignSocket, ReceivedReplies
 from fencing.redis.resp import INCOMPLETE, new_reader
@@ -48,7 +49,7 @@ class LazyConnection:
         self.raw = connection
         quirks.limit_connecting(connection, seconds)
         connection.connect()
-        self.seconds = seconds
+        self.seconds = 0.0
         sock = quirks.socket_of(connection)
         # A plain socket's file is written to without the poll() that its methods begin with. TLS needs those methods.
         self._fd = sock.fileno() if type(sock) is socket.socket and os.name == "posix" else None
@@ -56,7 +57,7 @@ class LazyConnection:
             self._sock, self._reader = sock, new_reader()
         else:  # of a user's class
             self._sock, self._reader = ForeignSocket(connection), ReceivedReplies()
-            self._sock.settimeout(seconds)
+        self._wait_within(seconds)
 
     def set_timeout(self, seconds: float) -> None:
         """Set the time-out of each wait."""
@@ -64,8 +65,14 @@ class LazyConnection:
             self._sock.settimeout(seconds)
             self.seconds = seconds
 
+    def _wait_within(self, seconds: float) -> None:
+        """Wait so long at most, and at a stretch no longer than ``RECHECK_SECONDS``: see ``kernel/waking.py``."""
+        self.set_timeout(min(max(seconds, LEAST_SECONDS), RECHECK_SECONDS))
+
     def ask(self, data: bytes, deadline: float) -> Any:
         """Send a command and return its reply; an error reply is returned, not raised.
+
+        The caller has set a time-out that does not exceed the time until the deadline.
 
         Args:
             data: the command, packed.
@@ -81,19 +88,24 @@ class LazyConnection:
             except BlockingIOError:
                 pass
         if data:
+            self.set_timeout(max(deadline - time.monotonic(), LEAST_SECONDS))
             sock.sendall(data)
+            self._wait_within(deadline - time.monotonic())
         while True:
-            received = sock.recv(READ_BYTES)
-            if not received:
-                raise redis.ConnectionError("Connection closed by server.")
-            reader.feed(received)
-            if (reply := reader.gets()) is not INCOMPLETE:
-                return reply
-            self.seconds = 0.0  # each part has a time-out of its own from here on
+            try:
+                received = sock.recv(READ_BYTES)
+            except TimeoutError as error:
+                raise_interruption(error)
+            else:
+                if not received:
+                    raise redis.ConnectionError("Connection closed by server.")
+                reader.feed(received)
+                if (reply := reader.gets()) is not INCOMPLETE:
+                    return reply
             left = deadline - time.monotonic()
             if left <= 0:
-                raise redis.TimeoutError("only a part of the reply came in time")
-            sock.settimeout(left)
+                raise redis.TimeoutError("the whole reply did not come in time")
+            self._wait_within(left)
 
     def send(self, data: bytes) -> None:
         """Send commands. Their replies must be read, one by one."""
@@ -107,9 +119,15 @@ class LazyConnection:
         """
         sock, reader = self._sock, self._reader
         while (reply := reader.gets()) is INCOMPLETE:
-            self.seconds = 0.0
-            sock.settimeout(max(deadline - time.monotonic(), LEAST_SECONDS))
-            received = sock.recv(READ_BYTES)
+            left = deadline - time.monotonic()
+            self._wait_within(left)
+            try:
+                received = sock.recv(READ_BYTES)
+            except TimeoutError as error:
+                raise_interruption(error)
+                if left <= RECHECK_SECONDS:
+                    raise
+                continue
             if not received:
                 raise redis.ConnectionError("Connection closed by server.")
             reader.feed(received)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -17,8 +18,10 @@ from sqlalchemy import create_engine, text
 from examples.servers import RedisServer
 from fencing import Coordinator, MemoryCoordinator, RedisCoordinator, SQLCoordinator
 from fencing.kernel.waking import SafeEvent, Wake
-from storage_guards import PsycopgGuard, SQLAlchemyGuard
+from fencing.locks import settings
+from storage_guards import PsycopgGuard, RedisGuard, SQLAlchemyGuard
 from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
 
 LONG = 40.0
 """Seconds for which each of them would wait."""
@@ -104,6 +107,28 @@ def test_in_the_queue_of_a_lock(kind: type[BaseException], any_redis: RedisServe
             stop_while(call, is_waiting, kind)
             lease.release()
             coordinator.acquire("thrown", timeout=5).release()  # nobody else stands in the queue
+
+
+@pytest.mark.parametrize("kind", [Stopped, TimeoutError, KeyboardInterrupt])
+def test_at_a_redis_that_does_not_answer(
+    kind: type[BaseException], any_redis: RedisServer, proxy: ProxyFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once it is connected: a connection is opened by redis-py, which waits in C until its time-out."""
+    monkeypatch.setattr(settings, "LONGEST_ATTEMPT_SECONDS", LONG)
+    through = proxy(any_redis)
+    with (
+        closing(redis.Redis.from_url(through.url(any_redis.url))) as client,
+        RedisCoordinator(client, ttl=3 * LONG) as coordinator,
+    ):
+        lease = coordinator.acquire("thrown", timeout=5)
+        guard = RedisGuard(client, timeout=LONG)
+        guard.claim(lease)
+        for call in (lease.renew, partial(guard.claim, lease), partial(coordinator.acquire, "other", timeout=LONG)):
+            held = through.hold_request_when(lambda request: b"EVAL" in request)
+            stop_while(call, lambda held=held: held.fired, kind)  # type: ignore[misc]
+            through.restore()
+        coordinator.acquire("other", timeout=LONG).release()  # what was asked for and taken late is given back
+        lease.release()
 
 
 @pytest.mark.parametrize("kind", [Stopped, TimeoutError])

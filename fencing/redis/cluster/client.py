@@ -76,10 +76,9 @@ class Batch:
         used, connection.used = connection.used, 0.0
         try:
             is_open = used > node._broken_at and not (now - used > IDLE_SECONDS and connection.is_stale())
-            if is_open:
-                connection.set_timeout(seconds)
-            else:
+            if not is_open:
                 node._connect(connection, seconds)
+            connection.set_timeout(seconds)
             connection.send(b"".join([call.packed for call in self._calls]))
         except (RedisError, OSError) as error:
             raise_interruption(error)
