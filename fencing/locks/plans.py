@@ -371,23 +371,14 @@ def renew(backend: Backend, fence: Fence, settings: Settings) -> Plan[float]:
     return renewed
 
 
-def renew_all(backend: RenewsGrants, holdings: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
-    """Renew the leases that are due, in as few requests as possible. Each is then renewed, lost, or due again soon.
+def renew_together(backend: RenewsGrants, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
+    """Renew leases of one ttl in one request. Each is then renewed, lost, or due again soon.
 
     Args:
-        attempt_seconds: the time limit of one request, so that a lost one does not use up the time of the others.
+        batch: at most ``max_renewals`` of the backend.
+        attempt_seconds: the time limit, so that a lost request does not use up the time of others.
     """
-    by_ttl: dict[float | None, list[Holding]] = {}
-    for holding in holdings:
-        by_ttl.setdefault(holding.settings.ttl, []).append(holding)
-    for group in sorted(by_ttl.values(), key=lambda group: group[0].deadline):
-        alive = (each for each in group if each.ended is None)  # lazy: checked when the request is made
-        while batch := list(itertools.islice(alive, backend.max_renewals)):
-            yield from _renew_batch(backend, batch, attempt_seconds)
-
-
-def _renew_batch(backend: RenewsGrants, batch: Sequence[Holding], attempt_seconds: float) -> Plan[None]:
-    settings = batch[0].settings  # a renewal uses only the ttl, which is the same for the batch
+    settings = batch[0].settings  # a renewal uses only the ttl
     attempt_deadline = backend.clock() + min(settings.attempt_seconds, attempt_seconds)
     try:
         deadlines = yield from backend.plan_renew([each.grant for each in batch], settings, deadline=attempt_deadline)

@@ -1,8 +1,10 @@
-"""The automatic renewal of leases. One worker per coordinator sends the requests, in batches.
+"""The automatic renewal of leases, in batches.
 
-A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to the worker, and
-marks leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other
-coordinators.
+A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to workers, and marks
+leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
+
+Leases with similar ttls share a lane: a few requests of it may be under way at the same time, each with a time limit
+that is right for all of them. So no lease waits for a request of another lane, which may have much more time.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -24,14 +27,18 @@ from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.causes import why_expired
 from fencing.locks.holding import Holding
+from fencing.locks.settings import TICKS_PER_TTL
 
 logger = logging.getLogger("fencing")
+
+MOST_AT_ONCE = 4
+"""How many requests of a lane may be under way at the same time."""
 
 YOUNG_SHARE = 1 / 2
 """How long a holding is young, as a share of its attempts' time limit: for at most a sixth of its ttl."""
 
-LEAST_ATTEMPT_SECONDS = 0.1
-"""The minimum time limit of one request, however short a lock's ttl is."""
+RESORT_SECONDS = 0.1
+"""How long after an interruption the young holdings are sorted again."""
 
 
 class _Moment:
@@ -63,6 +70,43 @@ class _Calendar:
         self.sorting = _Sorting(math.inf)
 
 
+class _Lane:
+    """The holdings of similar ttls whose renewal is due. Their ttls differ by less than a factor of two.
+
+    An interruption of any of its steps loses no holding.
+
+    Attributes:
+        attempt_seconds: the time limit of one request: a third of the shortest ttl that belongs here.
+    """
+
+    def __init__(self, tick_seconds: float) -> None:
+        self.attempt_seconds = tick_seconds * TICKS_PER_TTL / 3
+        self._by_ttl: dict[float | None, deque[Holding]] = {}  # a request has one ttl
+
+    def __bool__(self) -> bool:
+        return bool(self._by_ttl)
+
+    def add(self, holding: Holding) -> None:
+        """Add a holding that is due."""
+        self._by_ttl.setdefault(holding.settings.ttl, deque()).append(holding)
+
+    def take(self, batch: list[Holding], most: int) -> None:
+        """Move the most urgent ones that have not ended into an empty batch, as many as one request may have."""
+        while self._by_ttl and not batch:
+            ttl = min(self._by_ttl, key=self._deadline)
+            group = self._by_ttl[ttl]
+            while group and len(batch) < most:
+                if group[0].ended is None:
+                    batch.append(group[0])
+                group.popleft()
+            if not group:
+                del self._by_ttl[ttl]
+
+    def _deadline(self, ttl: float | None) -> float:
+        group = self._by_ttl[ttl]
+        return group[0].deadline if group else -math.inf  # the removal of an empty one was interrupted
+
+
 class _Renewal:
     """The part that sync and async share: the calendar of the holdings.
 
@@ -76,7 +120,6 @@ class _Renewal:
         self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
         self._alive: set[weakref.ref[Holding]] = set()
-        self._attempt_seconds = math.inf  # a third of the shortest ttl that was ever tracked
 
     def close(self) -> None:
         """Stop renewal. The deadlines of holdings are still watched."""
@@ -105,13 +148,10 @@ class _Renewal:
         sorting.open = False
         try:
             for holding in list(calendar.young):
-                seconds = holding.settings.attempt_seconds
-                if seconds < self._attempt_seconds:
-                    self._attempt_seconds = max(seconds, LEAST_ATTEMPT_SECONDS)
                 self._schedule(holding)
                 calendar.young.discard(holding)
         except BaseException:
-            self._sort_at(self._clock() + LEAST_ATTEMPT_SECONDS, calendar)  # the others are still young
+            self._sort_at(self._clock() + RESORT_SECONDS, calendar)  # the others are still young
             raise
 
     def held(self) -> list[Holding]:
@@ -219,19 +259,42 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
     return any(holding.ended is None for holding in _existing(references))
 
 
+def _by_lane(holdings: Iterable[Holding]) -> Iterable[tuple[float, list[Holding]]]:
+    lanes: dict[float, list[Holding]] = {}
+    for holding in holdings:
+        lanes.setdefault(holding.settings.tick_seconds, []).append(holding)
+    return lanes.items()
+
+
+class _ThreadLane(_Lane):
+    """A lane for threads. Its lock is held for everything but the requests.
+
+    Attributes:
+        running: how many requests are under way.
+        worker: performs them; ``others`` do so while one is under way.
+    """
+
+    def __init__(self, tick_seconds: float) -> None:
+        super().__init__(tick_seconds)
+        self.lock = threading.RLock()
+        self.running = 0
+        self.worker = Worker("fencing-renewal")
+        self.others = Worker("fencing-renewal", MOST_AT_ONCE - 1)
+
+
 class Renewal(_Renewal):
-    """The renewal for threads: a thread that starts when a renewal is due, and ends a second after the last."""
+    """The renewal for threads: each lane has a thread that starts when a renewal is due, and ends a second after the
+    last; and a few others, while its requests overlap."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._worker = Worker("fencing-renewal")
         self._reset()
         process.after_fork(self._reset)
 
     def _reset(self) -> None:
         self._alive = set()
         self._one_calendar = _Calendar()
-        self._queue: deque[Holding] = deque()
+        self._lanes: dict[float, _ThreadLane] = {}
 
     def _calendar(self) -> _Calendar:
         return self._one_calendar
@@ -247,26 +310,41 @@ class Renewal(_Renewal):
         (self._own_timer or timer().call_at)(when, call, wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
-        self._queue.extend(holdings)
-        self._worker.wake(self._work)
+        for tick_seconds, those in _by_lane(holdings):
+            lane = self._lanes.get(tick_seconds)
+            if lane is None:
+                lane = self._lanes.setdefault(tick_seconds, _ThreadLane(tick_seconds))
+            with lane.lock:
+                for holding in those:
+                    lane.add(holding)
+                worker = lane.others if lane.running else lane.worker
+            worker.wake(partial(self._work, lane))
 
-    def _work(self) -> float | None:
-        """Renew all holdings that are due. If there was none for a while, the thread ends."""
-        batch = [self._queue.popleft() for _ in range(len(self._queue))]
-        if not batch:
-            return None
+    def _work(self, lane: _ThreadLane) -> float | None:
+        """Renew one batch. If there was none for a while, the thread ends."""
+        batch: list[Holding] = []
+        with lane.lock:
+            lane.take(batch, self._backend.max_renewals)
+            if not batch:
+                return None
+            lane.running += 1
+            is_more = bool(lane)
         try:
-            run(plans.renew_all(self._backend, batch, self._attempt_seconds), self._backend.perform)
+            if is_more:
+                lane.others.wake(partial(self._work, lane))
+            run(plans.renew_together(self._backend, batch, lane.attempt_seconds), self._backend.perform)
         except BaseException:  # noqa: BLE001 - it is logged, and the thread continues
             self._report_failure(batch)
         finally:
+            with lane.lock:
+                lane.running -= 1
             for holding in batch:
                 self._schedule(holding)
-        return LINGER_SECONDS
+        return 0.0 if lane else LINGER_SECONDS
 
 
 class AsyncRenewal(_Renewal):
-    """The renewal for asyncio: a task per event loop, which lives while renewals are due."""
+    """The renewal for asyncio: a few tasks per event loop and lane, which live while renewals are due."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
@@ -289,34 +367,50 @@ class AsyncRenewal(_Renewal):
             loop.call_later(max(0.0, when - self._clock()), call_surely, loop, call)
 
     def _submit(self, holdings: list[Holding]) -> None:
-        state = self._calendar()
-        state.due.extend(holdings)
-        if state.task is None or state.task.done():  # done: _done comes later; if a signal interrupts its call, never
-            state.due, state.batch = [*state.batch, *state.due], []
-            state.task = background(asyncio.get_running_loop(), self._work(state), "fencing-renewal")
-            state.task.add_done_callback(partial(self._done, state))
+        lanes = self._calendar().lanes
+        for tick_seconds, those in _by_lane(holdings):
+            lane = lanes.get(tick_seconds)
+            if lane is None:
+                lane = lanes[tick_seconds] = _LoopLane(tick_seconds)
+            for task in [each for each in lane.running if each.done()]:  # its call of _done was interrupted by a signal
+                self._done(lane, task)
+            for holding in those:
+                lane.add(holding)
+            self._start(lane)
 
-    async def _work(self, state: _LoopCalendar) -> None:
-        while state.due:
-            state.batch, state.due = state.due, []
+    def _start(self, lane: _LoopLane) -> None:
+        """Start a task that renews what is due, unless there are enough."""
+        if lane and len(lane.running) < MOST_AT_ONCE:
+            batch: list[Holding] = []
+            task = background(asyncio.get_running_loop(), self._work(lane, batch), "fencing-renewal")
+            lane.running[task] = batch
+            task.add_done_callback(partial(self._done, lane))
+
+    async def _work(self, lane: _LoopLane, batch: list[Holding]) -> None:
+        """Renew what is due, batch by batch. ``batch`` always has the holdings that this task is to renew."""
+        while lane:
+            lane.take(batch, self._backend.max_renewals)
+            self._start(lane)
+            if not batch:
+                return
             try:
-                plan = plans.renew_all(self._backend, state.batch, self._attempt_seconds)
-                await run_async(plan, self._backend.perform)
+                await run_async(plans.renew_together(self._backend, batch, lane.attempt_seconds), self._backend.perform)
             except Exception:  # noqa: BLE001 - it is logged, and the task continues
-                self._report_failure(state.batch)
-            for holding in state.batch:
+                self._report_failure(batch)
+            for holding in batch:
                 self._schedule(holding)
-            state.batch = []
+            batch.clear()
 
-    def _done(self, state: _LoopCalendar, task: asyncio.Task[None]) -> None:
-        """Clean up after the task. If it was cancelled, its leases are due again soon."""
-        if state.task is not task:
-            return
-        state.task = None
-        unfinished, state.batch, state.due = [*state.batch, *state.due], [], []
-        for holding in unfinished:
-            holding.not_renewed(self._clock())
-            self._schedule(holding)
+    def _done(self, lane: _LoopLane, task: asyncio.Task[None]) -> None:
+        """Clean up after a task. If it was cancelled, its leases are due again soon, and after the last one all are."""
+        batch = lane.running.pop(task, [])
+        while batch or (lane and not lane.running):
+            if not batch:
+                lane.take(batch, self._backend.max_renewals)
+            for holding in batch:
+                holding.not_renewed(self._clock())
+                self._schedule(holding)
+            batch.clear()
 
 
 def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[Any, ...]) -> None:
@@ -325,9 +419,15 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[
         alive(*args)
 
 
+class _LoopLane(_Lane):
+    """A lane of one event loop, with the tasks that renew, and what each of them is to renew now."""
+
+    def __init__(self, tick_seconds: float) -> None:
+        super().__init__(tick_seconds)
+        self.running: dict[asyncio.Task[None], list[Holding]] = {}
+
+
 class _LoopCalendar(_Calendar):
     def __init__(self) -> None:
         super().__init__()
-        self.due: list[Holding] = []
-        self.batch: list[Holding] = []
-        self.task: asyncio.Task[Any] | None = None
+        self.lanes: dict[float, _LoopLane] = {}

@@ -47,6 +47,7 @@ class Queue:
         self.worker = Worker(self.name, most)
         self.waiting: deque[int] = deque()
         self.done: list[int] = []
+        self.lock = threading.Lock()
         self.working = 0
         self.most_working = 0
 
@@ -55,13 +56,17 @@ class Queue:
         self.worker.wake(self.work)
 
     def work(self) -> float | None:
-        if not self.waiting:
+        try:
+            item = self.waiting.popleft()
+        except IndexError:
             return None
-        self.working += 1
-        self.most_working = max(self.most_working, self.working)
+        with self.lock:
+            self.working += 1
+            self.most_working = max(self.most_working, self.working)
         time.sleep(0)
-        self.done.append(self.waiting.popleft())
-        self.working -= 1
+        with self.lock:
+            self.working -= 1
+        self.done.append(item)
         return 0.0
 
     def wait_for_end(self) -> None:

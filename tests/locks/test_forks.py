@@ -108,11 +108,8 @@ def locks_of(everything: Everything, lease: Any) -> list[Any]:
         callbacks._worker,
         everything.memory.table,
         lease,
-        *(
-            part
-            for coordinator in (everything.redis, everything.memory)
-            for part in (coordinator._renewal._worker, coordinator._give_back._worker)
-        ),
+        *(coordinator._give_back._worker for coordinator in (everything.redis, everything.memory)),
+        *(part for lane in everything.memory._renewal._lanes.values() for part in (lane, lane.worker, lane.others)),
         everything.redis._connections._pool,
         everything.redis._listener,
     ]

@@ -15,6 +15,7 @@ from fencing.kernel.waking import Wake
 from fencing.locks import backend, plans
 from fencing.locks.backend import Holder, Taken, Undecided
 from fencing.locks.holding import Grant, Holding
+from fencing.locks.renewal import _Lane
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.calls import Call, release_call
@@ -672,27 +673,30 @@ def holding(steps: Stepper, name: str, ttl: float) -> Holding:
 
 
 def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: Stepper) -> None:
-    steps.redis.max_renewals = 2
-    holdings = [holding(steps, name, ttl) for name, ttl in [("long", 60), ("a", 3), ("b", 3), ("c", 3)]]
+    lane = _Lane(Settings(ttl=4).tick_seconds)
+    holdings = [holding(steps, name, ttl) for name, ttl in [("long", 5), ("a", 4), ("b", 4), ("c", 4), ("d", 4)]]
+    for each in holdings:
+        lane.add(each)
     holdings[1].end("released")
-    answers = [b"rg", b"r"]
-    steps.run(plans.renew_all(steps.redis, holdings, 1.0), answers[0], b"", [b"free"], answers[1])
-    first, asked, _, second = steps.effects
-    assert asked.keys[0].endswith(":forced:c"), "why it is gone"
-    assert [key for key in first.keys if ":" not in key] == ["b", "c"], "who has ended is not asked for"
-    assert [key for key in second.keys if ":" not in key] == ["long"]
-    assert [each.ended for each in holdings] == [None, "released", None, "gone"]
-    assert holdings[0].deadline == pytest.approx(1000 + 60 * 0.99 - 0.002)
+    batches = []
+    while lane:
+        batches.append(list[Holding]())
+        lane.take(batches[-1], 2)
+    assert [[each.fence.resource for each in batch] for batch in batches] == [["b", "c"], ["d"], ["long"]]
+    assert lane.attempt_seconds <= 4 / 3, "it is right for the shortest ttl that belongs here"
+    steps.run(plans.renew_together(steps.redis, batches[0], 1.0), b"rg", b"", [b"free"])
+    assert steps.effects[1].keys[0].endswith(":forced:c"), "why it is gone"
+    assert [each.ended for each in holdings] == [None, "released", None, "gone", None]
+    assert holdings[2].deadline == pytest.approx(1000 + 4 * 0.99 - 0.002)
 
 
 def test_a_request_without_reply_does_not_use_up_the_others_time(steps: Stepper) -> None:
-    long, short = holding(steps, "long", 60), holding(steps, "short", 3)
-    steps.run(plans.renew_all(steps.redis, [long, short], 1.0), (1.0, no_reply()), (1.0, no_reply()))
-    assert [effect.timeout for effect in steps.effects] == [1.0, 1.0]
-    for each in (long, short):
-        assert each.ended is None
-        assert each.due is not None
-        assert each.due < steps.now + each.settings.attempt_seconds / 2, "tried again soon"
+    each = holding(steps, "r", 60)
+    steps.run(plans.renew_together(steps.redis, [each], 1.0), (1.0, no_reply()))
+    assert [effect.timeout for effect in steps.effects] == [1.0]
+    assert each.ended is None
+    assert each.due is not None
+    assert each.due < steps.now + each.settings.attempt_seconds / 2, "tried again soon"
 
 
 def test_renewals_are_due_at_a_third_of_the_ttl_on_a_grid(steps: Stepper) -> None:

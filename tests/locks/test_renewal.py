@@ -342,7 +342,8 @@ def test_the_thread_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -
     clock.advance(STEP)
     wait_until(lambda: two.remaining() > TTL - STEP)
     two.release()
-    wait_until(lambda: not coordinator._renewal._worker.is_running)
+    [lane] = coordinator._renewal._lanes.values()
+    wait_until(lambda: not lane.worker.is_running)
     for thread in worked:
         thread.join(10)
     assert worked
@@ -354,7 +355,7 @@ def test_short_holdings_start_no_thread_and_leave_no_calls_behind(monkeypatch: p
     coordinator = MemoryCoordinator(ttl=30)
     for _ in range(500):
         coordinator.acquire("r").release()
-    assert not coordinator._renewal._worker.is_running
+    assert not coordinator._renewal._lanes
     assert len(timer_module.timer()._heap) < 200, "one for each moment of the calendar at most"
     wait_until(lambda: not threads("fencing-timer"))
     assert timer_module.timer()._heap == []
@@ -408,7 +409,7 @@ def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.M
     done, lost = renewal_module.AsyncRenewal._done, list[Any]()
 
     def interrupted(self: Any, state: Any, task: Any) -> None:
-        if lost:
+        if task in lost or len(lost) == renewal_module.MOST_AT_ONCE:
             return done(self, state, task)
         lost.append(task)
         raise InterruptedError
@@ -422,10 +423,63 @@ def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.M
             for _ in range(5):
                 clock.advance(STEP)
                 await until(lambda: lease.remaining() > TTL - STEP / 2)
-            assert lost
+            assert len(lost) == renewal_module.MOST_AT_ONCE
             assert await lease.release() is True
 
     asyncio.run(main())
+
+
+class Gate:
+    """Renewals of some resources wait for the test's permission."""
+
+    def __init__(self, side: MemorySide, coordinator: Any, *names: str) -> None:
+        self.waiting, self.permitted = 0, False
+        perform = coordinator.perform
+
+        def is_held(effect: Any) -> bool:
+            return effect.operation == "renew" and any(fence.resource in names for fence in effect.arguments[1])
+
+        def perform_held(effect: Any) -> Any:
+            if is_held(effect):
+                self.waiting += 1
+                wait_until(lambda: self.permitted)
+            return perform(effect)
+
+        async def perform_held_async(effect: Any) -> Any:
+            if is_held(effect):
+                self.waiting += 1
+                await until(lambda: self.permitted)
+            return await perform(effect)
+
+        coordinator.perform = perform_held_async if side.asynchronous else perform_held
+
+
+def test_a_short_lease_does_not_wait_for_the_requests_of_long_ones(side: MemorySide) -> None:
+    coordinator = side.coordinator(ttl=TTL)
+    names = [str(i) for i in range(renewal_module.MOST_AT_ONCE + 2)]
+    gate = Gate(side, coordinator, *names)
+    short = side.call(coordinator.acquire, "short")
+    long = [side.call(coordinator.lock(name, ttl=3 * TTL + i / 100).acquire) for i, name in enumerate(names)]
+    while gate.waiting < renewal_module.MOST_AT_ONCE:
+        pass_a_renewal(side, short)
+    for _ in range(2):
+        pass_a_renewal(side, short)
+    gate.permitted = True
+    side.wait_until(lambda: all(lease.remaining() > TTL for lease in long))
+    assert all(side.call(lease.release) for lease in (short, *long))
+
+
+def test_a_few_requests_of_leases_with_similar_ttls_are_under_way_at_once(side: MemorySide) -> None:
+    coordinator = side.coordinator()
+    names = [str(i) for i in range(renewal_module.MOST_AT_ONCE + 2)]
+    gate = Gate(side, coordinator, *names)
+    leases = [side.call(coordinator.lock(name, ttl=TTL + i / 100).acquire) for i, name in enumerate(names)]
+    side.clock.advance(STEP)
+    side.wait_until(lambda: gate.waiting == renewal_module.MOST_AT_ONCE)
+    gate.permitted = True
+    side.wait_until(lambda: all(lease.remaining() > TTL - STEP for lease in leases))
+    assert gate.waiting == len(names)
+    assert all(side.call(lease.release) for lease in leases)
 
 
 def test_threads_that_read_the_event_at_once_get_the_same_one() -> None:

@@ -448,9 +448,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-lost-callback-stops-all-later-renewals",
         "fencing/locks/renewal.py",
-        "if state.task is None or state.task.done():",
-        "if state.task is None:",
+        "[each for each in lane.running if each.done()]",
+        "list[Any]()",
         ("tests/locks/test_renewal.py::test_a_lost_callback_of_a_renewal_does_not_end_renewal",),
+    ),
+    Mutant(
+        "a-lease-waits-for-the-request-of-a-longer-one",
+        "fencing/locks/renewal.py",
+        "lanes.setdefault(holding.settings.tick_seconds, []).append(holding)",
+        "lanes.setdefault(1.0, []).append(holding)",
+        ("tests/locks/test_renewal.py::test_a_short_lease_does_not_wait_for_the_requests_of_long_ones",),
+    ),
+    Mutant(
+        "leases-of-similar-ttls-are-renewed-one-request-after-the-other",
+        "fencing/locks/renewal.py",
+        "if lane and len(lane.running) < MOST_AT_ONCE:",
+        "if lane and not lane.running:",
+        ("tests/locks/test_renewal.py::test_a_few_requests_of_leases_with_similar_ttls_are_under_way_at_once",),
+    ),
+    Mutant(
+        "an-urgent-lease-is-renewed-in-its-turn",
+        "fencing/locks/renewal.py",
+        "ttl = min(self._by_ttl, key=self._deadline)",
+        "ttl = next(iter(self._by_ttl))",
+        ("tests/locks/test_plans.py::test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first",),
     ),
     Mutant(
         "a-lock-that-an-inner-block-uses-is-freed",
@@ -1321,6 +1342,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "key=lambda reply: (nodes[reply[3]], int(reply[3] or 0))",
         "key=lambda reply: int(reply[3] or 0)",
         ("tests/redlock/test_decisions.py::test_the_number_of_a_holder_is_that_of_most_of_its_nodes",),
+    ),
+    Mutant(
+        "an-exception-of-a-signal-handler-is-a-time-out-of-redis",
+        "fencing/redis/connection.py",
+        "                raise_interruption(error)\n            else:",
+        "                pass\n            else:",
+        ("tests/redis/test_giving_back.py::test_an_exception_of_a_signal_handler_gives_back[TimeoutError]",),
+    ),
+    Mutant(
+        "a-slot-that-its-owner-does-not-serve-is-tried-for-ever",
+        "fencing/redis/cluster/topology.py",
+        "if _NOT_SERVED in str(error):",
+        "if False:",
+        ("tests/redis_guard/test_cluster.py::test_a_slot_that_no_node_has[sync-to its owner alone]",),
     ),
     Mutant(
         "a-release-that-reached-a-minority-has-not-run",

@@ -39,12 +39,15 @@ class Signal(Exception):
     """What a signal handler raises."""
 
 
-def test_an_exception_of_a_signal_handler_gives_back(any_redis: RedisServer, proxy: ProxyFactory) -> None:
+@pytest.mark.parametrize("kind", [Signal, TimeoutError])
+def test_an_exception_of_a_signal_handler_gives_back(
+    any_redis: RedisServer, proxy: ProxyFactory, kind: type[Exception]
+) -> None:
     through = proxy(any_redis)
     client = any_redis.client()
 
     def handle(*_: object) -> None:
-        raise Signal
+        raise kind("the time of this job is up")
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
@@ -59,7 +62,7 @@ def test_an_exception_of_a_signal_handler_gives_back(any_redis: RedisServer, pro
 
             thread = threading.Thread(target=interrupt)
             thread.start()
-            with pytest.raises(Signal):
+            with pytest.raises(kind, match="of this job"):
                 coordinator.acquire("r")
             thread.join()
             wait_until(lambda: client.get("r") is None)

@@ -83,6 +83,26 @@ def test_a_lost_reply_to_a_renewal_is_not_a_loss(side: Side, any_redis: RedisSer
     assert side.call(lease.release) is True
 
 
+def test_a_short_lease_of_before_leaves_the_requests_of_others_their_time(side: Side, any_redis: RedisServer) -> None:
+    coordinator = side.coordinator(any_redis.url, ttl=TTL)
+    lease = side.call(coordinator.lock("short", ttl=0.3).acquire)
+    side.wait_until(lambda: lease._holding.due is not None)  # it is in the calendar
+    side.call(lease.release)
+    limits: list[float] = []
+    perform = coordinator.perform
+
+    def note(call: Any) -> Any:
+        if call.script is RENEW:
+            limits.append(call.timeout)
+        return perform(call)
+
+    coordinator.perform = note
+    lease = side.call(coordinator.acquire, "r", timeout=60)
+    wait_until_renewed(lease)
+    assert min(limits) > TTL / 7, "a third of the shortest ttl of its lane, which is more than half of its own"
+    assert side.call(lease.release) is True
+
+
 def test_a_lease_does_not_keep_the_interpreter_alive(any_redis: RedisServer) -> None:
     code = (
         "import redis, threading, time, warnings; from fencing import FencedLock; warnings.simplefilter('ignore')\n"

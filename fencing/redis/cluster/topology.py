@@ -34,6 +34,9 @@ SUSPECT_SECONDS = 10.0
 
 SUSPECT_SHARE = 1 / 4
 
+_NOT_SERVED = "Hash slot not served"
+"""In the error of a node that does not have the slot, and knows of no other one that has it (cluster.c of Redis)."""
+
 FAULT_SECONDS = 1.0
 """How long the Cluster may give an answer that cannot be right. It is right again soon after a change."""
 
@@ -157,8 +160,11 @@ class Topology:
             return self.redirect(error, node), type(error) is AskError
         if isinstance(failure, NoReply) and not isinstance(error, TryAgainError):
             self.suspect(node)
-        if isinstance(error, ClusterDownError) and self._uncovered is not None:
-            raise self.not_covered(self._uncovered) from error
+        if isinstance(error, ClusterDownError):
+            if self._uncovered is not None:
+                raise self.not_covered(self._uncovered) from error
+            if _NOT_SERVED in str(error):
+                raise self._not_served(slot, node) from error
         raise failure
 
     def not_covered(self, slot: int) -> Failure:
@@ -170,6 +176,12 @@ class Topology:
         text = f"no node has slot {slot}"
         return self._fault(
             "slots", text, f"Redis at {self.address} does not cover all slots: {text}; run redis-cli --cluster fix"
+        )
+
+    def _not_served(self, slot: int, node: Address) -> Failure:
+        text = f"{_NOT_SERVED}: slot {slot} by {node[0]}:{node[1]}, which has it as others say"
+        return self._fault(
+            "not served", text, f"the nodes of Redis at {self.address} disagree: {text}; run redis-cli --cluster fix"
         )
 
     def _in_circles(self, slot: int | None, node: Address) -> Failure:
