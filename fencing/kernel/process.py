@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
@@ -63,8 +62,12 @@ def after_fork(remake: Remake) -> None:
 
 def current_owner() -> tuple[int, object]:
     """Return the id of this thread, and the asyncio task that runs in it; None where there is none."""
-    loop = quirks.running_loop()
-    return threading.get_ident(), None if loop is None else asyncio.current_task(loop)
+    loop = quirks.running_loop_getter()()
+    if loop is None:
+        return threading.get_ident(), None
+    import asyncio  # here, so that a program that only uses threads does not load it
+
+    return threading.get_ident(), asyncio.current_task(loop)
 
 
 def _in_child() -> None:

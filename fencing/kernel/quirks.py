@@ -6,9 +6,13 @@ runs it.
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
 
 SEEN = ("3.11", "3.13")
 """The oldest and the newest version of CPython in which all of these were checked."""
@@ -48,8 +52,15 @@ def start(thread: threading.Thread) -> None:
         raise interruption
 
 
-running_loop = asyncio._get_running_loop
-"""Returns this thread's running event loop, or None. The documented function raises then. There is no fallback."""
+@functools.cache  # so that a later call is one of C
+def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
+    """Return the function that returns this thread's running event loop, or None. The documented one raises then.
+
+    It is ``asyncio._get_running_loop``. There is no fallback.
+    """
+    import asyncio  # here, so that a program that only uses threads does not load it
+
+    return asyncio._get_running_loop
 
 
 def may_be_left_behind(task: asyncio.Task[Any]) -> None:

@@ -26,6 +26,8 @@ Notes = tuple["weakref.ref[Block]", ...]
 blocks: ContextVar[Notes] = ContextVar("fencing_blocks", default=())
 """The blocks of this context, the latest first. Those that have ended, or are collected, stay until the next begins."""
 
+_running_loop = quirks.running_loop_getter()
+
 
 class HeldLock(Protocol):
     """The parts of a sync or async lock that its blocks use."""
@@ -185,7 +187,7 @@ class Block:
 
 
 def _this_task() -> weakref.ref[asyncio.Task[Any]] | None:
-    loop = quirks.running_loop()
+    loop = _running_loop()
     task = None if loop is None else asyncio.current_task(loop)
     return None if task is None else weakref.ref(task)
 

@@ -111,7 +111,7 @@ def test_what_interrupts_a_start_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_running_loop_is_found_and_none_is_no_error() -> None:
-    running_loop = quirks.running_loop
+    running_loop = quirks.running_loop_getter()
     assert running_loop() is None
 
     async def find() -> bool:
