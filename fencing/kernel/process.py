@@ -51,7 +51,7 @@ def after_fork(remake: Remake) -> None:
         return
     function: Any = getattr(remake, "__func__")  # noqa: B009 - a method has it
     forget = _remakes.pop  # bound now: at interpreter exit the module may already be empty
-    alive = weakref.ref(owner, lambda _: forget(key, None))
+    alive = weakref.ref(owner, partial(forget, key))  # in C, where nothing is interrupted; it passes the default
 
     def method() -> Remake | None:
         found = alive()

@@ -3,8 +3,8 @@
 A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to workers, and marks
 leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
 
-Leases with similar ttls share a lane: a few requests of it may be under way at the same time, each with a time limit
-that is right for all of them. So no lease waits for a request of another lane, which may have much more time.
+Leases with similar ttls share a lane. A few requests of a lane may be under way at the same time. Each has a time limit
+that is right for all leases of the lane. So no lease waits for a request of another lane, which may have much more time.
 """
 
 from __future__ import annotations
@@ -283,8 +283,8 @@ class _ThreadLane(_Lane):
 
 
 class Renewal(_Renewal):
-    """The renewal for threads: each lane has a thread that starts when a renewal is due, and ends a second after the
-    last; and a few others, while its requests overlap."""
+    """The renewal for threads. Each lane has a thread that starts when a renewal is due, and ends a second after the
+    last one. It has a few others while its requests overlap."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)

@@ -490,8 +490,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the-rest-of-a-request-is-not-sent",
         "fencing/redis/connection.py",
-        "        if data:\n            sock.sendall(data)",
-        "        if self._fd is None:\n            sock.sendall(data)",
+        "        if data:\n            self.set_timeout(",
+        "        if self._fd is None:\n            self.set_timeout(",
         ("tests/redis/test_connections.py::test_a_request_that_is_sent_in_parts",),
     ),
     Mutant(
