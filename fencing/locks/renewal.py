@@ -4,7 +4,7 @@ A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases wh
 leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
 
 Leases with similar ttls share a lane. A few requests of a lane may be under way at the same time. Each has a time limit
-that is right for all leases of the lane. So no lease waits for a request of another lane, which may have much more time.
+that is right for all leases of the lane. So no lease waits for a request of another lane, which may have more time.
 """
 
 from __future__ import annotations
@@ -317,8 +317,17 @@ class Renewal(_Renewal):
             with lane.lock:
                 for holding in those:
                     lane.add(holding)
-                worker = lane.others if lane.running else lane.worker
-            worker.wake(partial(self._work, lane))
+                is_busy = lane.running > 0
+            if not is_busy or not self._wake_others(lane):
+                lane.worker.wake(partial(self._work, lane))
+
+    def _wake_others(self, lane: _ThreadLane) -> bool:
+        """Have another thread of the lane renew. Return False if none can be started: those that run go on."""
+        try:
+            lane.others.wake(partial(self._work, lane))
+        except RuntimeError:
+            return False
+        return True
 
     def _work(self, lane: _ThreadLane) -> float | None:
         """Renew one batch. If there was none for a while, the thread ends."""
@@ -331,7 +340,7 @@ class Renewal(_Renewal):
             is_more = bool(lane)
         try:
             if is_more:
-                lane.others.wake(partial(self._work, lane))
+                self._wake_others(lane)
             run(plans.renew_together(self._backend, batch, lane.attempt_seconds), self._backend.perform)
         except BaseException:  # noqa: BLE001 - it is logged, and the thread continues
             self._report_failure(batch)
@@ -339,7 +348,10 @@ class Renewal(_Renewal):
             with lane.lock:
                 lane.running -= 1
             for holding in batch:
-                self._schedule(holding)
+                try:
+                    self._schedule(holding)
+                except RuntimeError:  # no thread could be started; a later one finds what is in the calendar
+                    logger.exception("the next renewal of %r was not scheduled", holding.fence.resource)
         return 0.0 if lane else LINGER_SECONDS
 
 

@@ -112,10 +112,15 @@ def check_answered(replies: Replies, least: int, *, undone: bool = False) -> Non
     was_sent = any(each.may_have_run for each in lost)
     raise NoReply(
         TimeoutError(text),
-        may_have_run=was_sent or replied > 0,
+        may_have_run=was_sent or any(map(_has_changed, replies)),
         was_refused=not was_sent,
         was_undone=undone and was_sent,
     ) from cause
+
+
+def _has_changed(reply: Any) -> bool:
+    """Return whether a node has granted, renewed or freed something, as its reply says."""
+    return (type(reply) is int and reply > 0) or (type(reply) is bytes and any(each != GONE for each in reply))
 
 
 def named(nodes: Sequence[int]) -> str:

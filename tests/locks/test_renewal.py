@@ -13,6 +13,7 @@ import pytest
 from fencing import AsyncMemoryCoordinator, Lease, LeaseLost, MemoryCoordinator
 from fencing.kernel import timer as timer_module
 from fencing.kernel.fence import Fence, HasFence
+from fencing.kernel.workers import Worker
 from fencing.locks import renewal as renewal_module
 from fencing.testing import ManualClock
 from tests.support import wait_until
@@ -320,6 +321,26 @@ def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.Monk
     wait_until(lambda: second.remaining() > TTL - STEP)
     assert second.release() is True
     assert first.release() is False
+
+
+def test_one_thread_of_a_lane_renews_all_where_no_other_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    wake, refused = Worker.wake, list[Worker]()
+
+    def failing(worker: Worker, work: Any) -> None:
+        if worker._most > 1:
+            refused.append(worker)
+            raise RuntimeError("can't start new thread")
+        wake(worker, work)
+
+    monkeypatch.setattr(Worker, "wake", failing)
+    clock = ManualClock()
+    with MemoryCoordinator(clock=clock) as coordinator:
+        leases = [coordinator.lock(str(i), ttl=TTL + i / 100).acquire() for i in range(10)]
+        for _ in range(3):
+            clock.advance(STEP)
+            wait_until(lambda: all(lease.remaining() > TTL - STEP for lease in leases))
+        assert refused
+        assert all(lease.release() for lease in leases)
 
 
 def test_the_thread_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -> None:

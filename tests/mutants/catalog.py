@@ -467,6 +467,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/locks/test_renewal.py::test_a_few_requests_of_leases_with_similar_ttls_are_under_way_at_once",),
     ),
     Mutant(
+        "a-lane-that-can-start-no-other-thread-fails",
+        "fencing/locks/renewal.py",
+        "        except RuntimeError:\n            return False",
+        "        except ZeroDivisionError:\n            return False",
+        ("tests/locks/test_renewal.py::test_one_thread_of_a_lane_renews_all_where_no_other_can_be_started",),
+    ),
+    Mutant(
         "an-urgent-lease-is-renewed-in-its-turn",
         "fencing/locks/renewal.py",
         "ttl = min(self._by_ttl, key=self._deadline)",
@@ -1360,9 +1367,9 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-release-that-reached-a-minority-has-not-run",
         "fencing/redlock/decisions.py",
-        "may_have_run=was_sent or replied > 0,",
+        "may_have_run=was_sent or any(map(_has_changed, replies)),",
         "may_have_run=was_sent,",
-        ("tests/redlock/test_decisions.py::test_what_one_node_answered_may_have_run",),
+        ("tests/redlock/test_decisions.py::test_what_one_node_has_done_has_run",),
     ),
     Mutant(
         "a-fan-out-ends-while-it-is-sent",

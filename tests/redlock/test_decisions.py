@@ -118,11 +118,15 @@ def test_only_an_acquisition_has_a_release_behind_a_time_out() -> None:
     assert not raised.value.was_undone, "nothing was sent"
 
 
-def test_what_one_node_answered_may_have_run() -> None:
+def test_what_one_node_has_done_has_run() -> None:
     """A release that is repeated then cannot tell that the lock was not held. It is as vain to repeat it as before."""
     refused = NoReply(ConnectionRefusedError(), may_have_run=False)
     for replies, may_have_run, was_refused in (
         ([1, refused, refused], True, True),
+        ([0, refused, refused], False, True),
+        ([b"gfg", refused, refused], True, True),
+        ([b"ggg", refused, refused], False, True),
+        ([taken(SMALLER), refused, refused], False, True),
         ([1, LOST, refused], True, False),
         ([LOST, refused, refused], True, False),
         ([refused] * 3, False, True),

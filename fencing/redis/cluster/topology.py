@@ -181,7 +181,7 @@ class Topology:
     def _not_served(self, slot: int, node: Address) -> Failure:
         text = f"{_NOT_SERVED}: slot {slot} by {node[0]}:{node[1]}, which has it as others say"
         return self._fault(
-            "not served", text, f"the nodes of Redis at {self.address} disagree: {text}; run redis-cli --cluster fix"
+            f"slot {slot}", text, f"the nodes of Redis at {self.address} disagree: {text}; run redis-cli --cluster fix"
         )
 
     def _in_circles(self, slot: int | None, node: Address) -> Failure:
