@@ -88,6 +88,17 @@ class CoordinatorTests(Contract):
                 continue
         return coordinator, self.call(coordinator.acquire, name, timeout=10)
 
+    def _first_expiring(self, name: str, token: str) -> tuple[Any, Any]:
+        """Return a coordinator whose leases expire, and the grant of a plan. A busy machine needs a longer ttl."""
+        for factor in (1, 4):
+            coordinator = self._track(self.make_expiring(factor * self.short_ttl))
+            try:
+                return coordinator, self._acquire(coordinator, name, token)
+            except CoordinatorUnavailable:
+                continue
+        coordinator = self._track(self.make_expiring(16 * self.short_ttl))
+        return coordinator, self._acquire(coordinator, name, token)
+
     def _with_enough_time(self, story: Callable[[], None]) -> None:
         """Run a story of renewals in time; if it fails, again with a longer ``short_ttl``: a busy machine stalls."""
         shortest = self.short_ttl

@@ -147,8 +147,9 @@ class Requests(CoordinatorTests):
         assert self._plan(coordinator, plans.release(coordinator, late.fence, coordinator.settings))
 
     def test_an_expired_token_does_not_come_back_under_its_old_number(self) -> None:
-        coordinator, name, token = self._expiring(), self._name(), new_token()
-        ended = self._acquire(coordinator, name, token).fence
+        name, token = self._name(), new_token()
+        coordinator, first = self._first_expiring(name, token)
+        ended = first.fence
         while self.call(coordinator.lock(name).holder) is not None:
             time.sleep(self.short_ttl / 10)
         late = self._acquire(coordinator, name, token)
