@@ -7,6 +7,7 @@ import ctypes
 import functools
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from fencing.kernel.interruptions import interruption_in
+from tests.support import wait_until
 
 Pair = tuple[socket.socket, socket.socket]
 
@@ -103,21 +105,22 @@ def test_an_exception_that_another_thread_raises_here(pair: Pair) -> None:
     ours, theirs = pair
     ours.settimeout(5)
     stream = ours.makefile("rb", buffering=0)
-    this = ctypes.c_ulong(threading.get_ident())
+    this = threading.get_ident()
 
     def interrupt() -> None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(this, ctypes.py_object(TimeoutError))
+        wait_until(lambda: sys._current_frames()[this].f_code.co_name == "readinto")
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(this), ctypes.py_object(TimeoutError))
         theirs.send(b"1")
 
-    timer = threading.Timer(0.01, interrupt)
-    timer.start()
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     with stream, pytest.raises(TimeoutError) as caught:  # noqa: PT012 - it comes in the block
         while True:
             error, interruption = error_of(stream.read, 1)
             if interruption is error:
                 raise error
     assert not caught.value.args
-    timer.join()
+    thread.join()
 
 
 def test_errors_of_the_socket_are_no_interruptions(pair: Pair) -> None:
