@@ -3,8 +3,7 @@
 A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to workers, and marks
 leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
 
-Leases with similar ttls share a lane. A few requests of a lane may be under way at the same time. Each has a time limit
-that is right for all leases of the lane. So no lease waits for a request of another lane, which may have more time.
+Leases with similar ttls share a lane, and each lane has its own workers: see ``fencing/locks/lanes.py``.
 """
 
 from __future__ import annotations
@@ -12,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -22,17 +19,14 @@ from typing import Any
 from fencing.kernel import process
 from fencing.kernel.effects import background, call_surely, run, run_async
 from fencing.kernel.timer import LINGER_SECONDS, CallAt, timer
-from fencing.kernel.workers import PerLoop, Worker
+from fencing.kernel.workers import PerLoop
 from fencing.locks import plans
 from fencing.locks.backend import Backend
 from fencing.locks.causes import why_expired
 from fencing.locks.holding import Holding
-from fencing.locks.settings import TICKS_PER_TTL
+from fencing.locks.lanes import MOST_AT_ONCE, LoopLane, ThreadLane, by_lane
 
 logger = logging.getLogger("fencing")
-
-MOST_AT_ONCE = 4
-"""How many requests of a lane may be under way at the same time."""
 
 YOUNG_SHARE = 1 / 2
 """How long a holding is young, as a share of its attempts' time limit: for at most a sixth of its ttl."""
@@ -68,43 +62,6 @@ class _Calendar:
         self.moments: dict[float, _Moment] = {}
         self.young: set[Holding] = set()
         self.sorting = _Sorting(math.inf)
-
-
-class _Lane:
-    """The holdings of similar ttls whose renewal is due. Their ttls differ by less than a factor of two.
-
-    An interruption of any of its steps loses no holding.
-
-    Attributes:
-        attempt_seconds: the time limit of one request: a third of the shortest ttl that belongs here.
-    """
-
-    def __init__(self, tick_seconds: float) -> None:
-        self.attempt_seconds = tick_seconds * TICKS_PER_TTL / 3
-        self._by_ttl: dict[float | None, deque[Holding]] = {}  # a request has one ttl
-
-    def __bool__(self) -> bool:
-        return bool(self._by_ttl)
-
-    def add(self, holding: Holding) -> None:
-        """Add a holding that is due."""
-        self._by_ttl.setdefault(holding.settings.ttl, deque()).append(holding)
-
-    def take(self, batch: list[Holding], most: int) -> None:
-        """Move the most urgent ones that have not ended into an empty batch, as many as one request may have."""
-        while self._by_ttl and not batch:
-            ttl = min(self._by_ttl, key=self._deadline)
-            group = self._by_ttl[ttl]
-            while group and len(batch) < most:
-                if group[0].ended is None:
-                    batch.append(group[0])
-                group.popleft()
-            if not group:
-                del self._by_ttl[ttl]
-
-    def _deadline(self, ttl: float | None) -> float:
-        group = self._by_ttl[ttl]
-        return group[0].deadline if group else -math.inf  # the removal of an empty one was interrupted
 
 
 class _Renewal:
@@ -259,29 +216,6 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
     return any(holding.ended is None for holding in _existing(references))
 
 
-def _by_lane(holdings: Iterable[Holding]) -> Iterable[tuple[float, list[Holding]]]:
-    lanes: dict[float, list[Holding]] = {}
-    for holding in holdings:
-        lanes.setdefault(holding.settings.tick_seconds, []).append(holding)
-    return lanes.items()
-
-
-class _ThreadLane(_Lane):
-    """A lane for threads. Its lock is held for everything but the requests.
-
-    Attributes:
-        running: how many requests are under way.
-        worker: performs them; ``others`` do so while one is under way.
-    """
-
-    def __init__(self, tick_seconds: float) -> None:
-        super().__init__(tick_seconds)
-        self.lock = threading.RLock()
-        self.running = 0
-        self.worker = Worker("fencing-renewal")
-        self.others = Worker("fencing-renewal", MOST_AT_ONCE - 1)
-
-
 class Renewal(_Renewal):
     """The renewal for threads. Each lane has a thread that starts when a renewal is due, and ends a second after the
     last one. It has a few others while its requests overlap."""
@@ -294,7 +228,7 @@ class Renewal(_Renewal):
     def _reset(self) -> None:
         self._alive = set()
         self._one_calendar = _Calendar()
-        self._lanes: dict[float, _ThreadLane] = {}
+        self._lanes: dict[float, ThreadLane] = {}
 
     def _calendar(self) -> _Calendar:
         return self._one_calendar
@@ -310,10 +244,10 @@ class Renewal(_Renewal):
         (self._own_timer or timer().call_at)(when, call, wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
-        for tick_seconds, those in _by_lane(holdings):
+        for tick_seconds, those in by_lane(holdings):
             lane = self._lanes.get(tick_seconds)
             if lane is None:
-                lane = self._lanes.setdefault(tick_seconds, _ThreadLane(tick_seconds))
+                lane = self._lanes.setdefault(tick_seconds, ThreadLane(tick_seconds))
             with lane.lock:
                 for holding in those:
                     lane.add(holding)
@@ -321,7 +255,7 @@ class Renewal(_Renewal):
             if not is_busy or not self._wake_others(lane):
                 lane.worker.wake(partial(self._work, lane))
 
-    def _wake_others(self, lane: _ThreadLane) -> bool:
+    def _wake_others(self, lane: ThreadLane) -> bool:
         """Have another thread of the lane renew. Return False if none can be started: those that run go on."""
         try:
             lane.others.wake(partial(self._work, lane))
@@ -329,7 +263,7 @@ class Renewal(_Renewal):
             return False
         return True
 
-    def _work(self, lane: _ThreadLane) -> float | None:
+    def _work(self, lane: ThreadLane) -> float | None:
         """Renew one batch. If there was none for a while, the thread ends."""
         batch: list[Holding] = []
         with lane.lock:
@@ -380,17 +314,17 @@ class AsyncRenewal(_Renewal):
 
     def _submit(self, holdings: list[Holding]) -> None:
         lanes = self._calendar().lanes
-        for tick_seconds, those in _by_lane(holdings):
+        for tick_seconds, those in by_lane(holdings):
             lane = lanes.get(tick_seconds)
             if lane is None:
-                lane = lanes[tick_seconds] = _LoopLane(tick_seconds)
+                lane = lanes[tick_seconds] = LoopLane(tick_seconds)
             for task in [each for each in lane.running if each.done()]:  # its call of _done was interrupted by a signal
                 self._done(lane, task)
             for holding in those:
                 lane.add(holding)
             self._start(lane)
 
-    def _start(self, lane: _LoopLane) -> None:
+    def _start(self, lane: LoopLane) -> None:
         """Start a task that renews what is due, unless there are enough."""
         if lane and len(lane.running) < MOST_AT_ONCE:
             batch: list[Holding] = []
@@ -398,7 +332,7 @@ class AsyncRenewal(_Renewal):
             lane.running[task] = batch
             task.add_done_callback(partial(self._done, lane))
 
-    async def _work(self, lane: _LoopLane, batch: list[Holding]) -> None:
+    async def _work(self, lane: LoopLane, batch: list[Holding]) -> None:
         """Renew what is due, batch by batch. ``batch`` always has the holdings that this task is to renew."""
         while lane:
             lane.take(batch, self._backend.max_renewals)
@@ -413,7 +347,7 @@ class AsyncRenewal(_Renewal):
                 self._schedule(holding)
             batch.clear()
 
-    def _done(self, lane: _LoopLane, task: asyncio.Task[None]) -> None:
+    def _done(self, lane: LoopLane, task: asyncio.Task[None]) -> None:
         """Clean up after a task. If it was cancelled, its leases are due again soon, and after the last one all are."""
         batch = lane.running.pop(task, [])
         while batch or (lane and not lane.running):
@@ -431,15 +365,7 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[
         alive(*args)
 
 
-class _LoopLane(_Lane):
-    """A lane of one event loop, with the tasks that renew, and what each of them is to renew now."""
-
-    def __init__(self, tick_seconds: float) -> None:
-        super().__init__(tick_seconds)
-        self.running: dict[asyncio.Task[None], list[Holding]] = {}
-
-
 class _LoopCalendar(_Calendar):
     def __init__(self) -> None:
         super().__init__()
-        self.lanes: dict[float, _LoopLane] = {}
+        self.lanes: dict[float, LoopLane] = {}

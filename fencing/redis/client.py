@@ -19,7 +19,6 @@ from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
-from fencing.kernel.waking import RECHECK_SECONDS
 from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection import LazyConnection
@@ -102,7 +101,7 @@ class Connections:
                 self._connect(connection, seconds)
                 left = max(seconds + started - time.monotonic(), LEAST_SECONDS)
             if not 0.0 < connection.seconds <= left:
-                connection.set_timeout(min(left, RECHECK_SECONDS))
+                connection.wait_within(left)
             reply = connection.ask(call.packed, started + seconds)
             if type(reply) is NoScriptError:
                 reply = connection.ask(command(call, by_text=True), started + seconds)

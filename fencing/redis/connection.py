@@ -57,7 +57,7 @@ class LazyConnection:
             self._sock, self._reader = sock, new_reader()
         else:  # of a user's class
             self._sock, self._reader = ForeignSocket(connection), ReceivedReplies()
-        self._wait_within(seconds)
+        self.wait_within(seconds)
 
     def set_timeout(self, seconds: float) -> None:
         """Set the time-out of each wait."""
@@ -65,7 +65,7 @@ class LazyConnection:
             self._sock.settimeout(seconds)
             self.seconds = seconds
 
-    def _wait_within(self, seconds: float) -> None:
+    def wait_within(self, seconds: float) -> None:
         """Wait so long at most, and at a stretch no longer than ``RECHECK_SECONDS``: see ``kernel/waking.py``."""
         self.set_timeout(min(max(seconds, LEAST_SECONDS), RECHECK_SECONDS))
 
@@ -90,7 +90,7 @@ class LazyConnection:
         if data:
             self.set_timeout(max(deadline - time.monotonic(), LEAST_SECONDS))
             sock.sendall(data)
-            self._wait_within(deadline - time.monotonic())
+            self.wait_within(deadline - time.monotonic())
         while True:
             try:
                 received = sock.recv(READ_BYTES)
@@ -105,7 +105,7 @@ class LazyConnection:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise redis.TimeoutError("the whole reply did not come in time")
-            self._wait_within(left)
+            self.wait_within(left)
 
     def send(self, data: bytes) -> None:
         """Send commands. Their replies must be read, one by one."""
@@ -120,7 +120,7 @@ class LazyConnection:
         sock, reader = self._sock, self._reader
         while (reply := reader.gets()) is INCOMPLETE:
             left = deadline - time.monotonic()
-            self._wait_within(left)
+            self.wait_within(left)
             try:
                 received = sock.recv(READ_BYTES)
             except TimeoutError as error:

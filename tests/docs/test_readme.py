@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from examples.servers import RedisServer
 from fencing import Fence, RedisCoordinator, StaleFence
@@ -16,6 +21,7 @@ from storage_guards import SQLAlchemyGuard
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
+_OURS = tuple(f"{ROOT / name}/" for name in ("fencing", "storage_guards"))
 
 
 def example(redis_url: str, database_url: str) -> str:
@@ -29,11 +35,16 @@ def example(redis_url: str, database_url: str) -> str:
     return str(code)
 
 
-def test_the_example_works(any_redis: RedisServer, postgres_url: str) -> None:
+def engine_of_the_shop(postgres_url: str) -> Engine:
     engine = create_engine(postgres_url)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE orders (id int PRIMARY KEY, total int)"))
         connection.execute(text("INSERT INTO orders (id, total) VALUES (42, 7)"))
+    return engine
+
+
+def test_the_example_works(any_redis: RedisServer, postgres_url: str) -> None:
+    engine = engine_of_the_shop(postgres_url)
     code = example(any_redis.url, postgres_url)
     run(code)
     with engine.connect() as connection:
@@ -52,8 +63,51 @@ def run(code: str, **names: Any) -> None:
     try:
         exec(code, names)
     finally:
-        names["coordinator"].close()
-        names["guard"]._engine.dispose()
+        close(names)
+
+
+def close(names: dict[str, Any]) -> None:
+    names["coordinator"].close()
+    names["guard"]._engine.dispose()
+
+
+@contextmanager
+def entered_files() -> Iterator[dict[str, None]]:
+    """Note the files of the two packages whose functions are called, in the order of the first calls."""
+    files: dict[str, None] = {}
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(_OURS):
+            files.setdefault(str(Path(frame.f_code.co_filename).relative_to(ROOT)))
+
+    before = sys.getprofile()
+    gc.disable()  # destructors of what other tests have left are none of its calls
+    sys.setprofile(note)
+    try:
+        yield files
+    finally:
+        sys.setprofile(before)
+        gc.enable()
+
+
+def test_the_example_enters_the_files_that_a_page_lists(any_redis: RedisServer, postgres_url: str) -> None:
+    """They are counted once everything is connected."""
+    engine_of_the_shop(postgres_url).dispose()
+    preparation, block, rest = example(any_redis.url, postgres_url).partition("with coordinator.hold")
+    names: dict[str, Any] = {}
+    exec(preparation, names)
+    compiled = compile(block + rest, "README.md", "exec")
+    try:
+        for _ in range(5):
+            exec(compiled, names)
+        with entered_files() as files:
+            exec(compiled, names)
+    finally:
+        close(names)
+    page = (ROOT / "docs/internals/architecture.md").read_text("utf-8")
+    section = page.split("## The way of a call")[1].split("## ")[0]
+    assert list(files) == re.findall(r"^\| `(.*?)` \|", section, re.MULTILINE)
+    assert len(files) <= 35
 
 
 def test_the_example_has_fifteen_lines() -> None:

@@ -15,7 +15,7 @@ from fencing.kernel.waking import Wake
 from fencing.locks import backend, plans
 from fencing.locks.backend import Holder, Taken, Undecided
 from fencing.locks.holding import Grant, Holding
-from fencing.locks.renewal import _Lane
+from fencing.locks.lanes import Lane
 from fencing.locks.settings import Settings
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.calls import Call, release_call
@@ -673,7 +673,7 @@ def holding(steps: Stepper, name: str, ttl: float) -> Holding:
 
 
 def test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first(steps: Stepper) -> None:
-    lane = _Lane(Settings(ttl=4).tick_seconds)
+    lane = Lane(Settings(ttl=4).tick_seconds)
     holdings = [holding(steps, name, ttl) for name, ttl in [("long", 5), ("a", 4), ("b", 4), ("c", 4), ("d", 4)]]
     for each in holdings:
         lane.add(each)

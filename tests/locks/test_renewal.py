@@ -15,6 +15,7 @@ from fencing.kernel import timer as timer_module
 from fencing.kernel.fence import Fence, HasFence
 from fencing.kernel.workers import Worker
 from fencing.locks import renewal as renewal_module
+from fencing.locks.lanes import MOST_AT_ONCE
 from fencing.testing import ManualClock
 from tests.support import wait_until
 from tests.support.loops import until
@@ -430,7 +431,7 @@ def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.M
     done, lost = renewal_module.AsyncRenewal._done, list[Any]()
 
     def interrupted(self: Any, state: Any, task: Any) -> None:
-        if task in lost or len(lost) == renewal_module.MOST_AT_ONCE:
+        if task in lost or len(lost) == MOST_AT_ONCE:
             return done(self, state, task)
         lost.append(task)
         raise InterruptedError
@@ -444,7 +445,7 @@ def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.M
             for _ in range(5):
                 clock.advance(STEP)
                 await until(lambda: lease.remaining() > TTL - STEP / 2)
-            assert len(lost) == renewal_module.MOST_AT_ONCE
+            assert len(lost) == MOST_AT_ONCE
             assert await lease.release() is True
 
     asyncio.run(main())
@@ -477,11 +478,11 @@ class Gate:
 
 def test_a_short_lease_does_not_wait_for_the_requests_of_long_ones(side: MemorySide) -> None:
     coordinator = side.coordinator(ttl=TTL)
-    names = [str(i) for i in range(renewal_module.MOST_AT_ONCE + 2)]
+    names = [str(i) for i in range(MOST_AT_ONCE + 2)]
     gate = Gate(side, coordinator, *names)
     short = side.call(coordinator.acquire, "short")
     long = [side.call(coordinator.lock(name, ttl=3 * TTL + i / 100).acquire) for i, name in enumerate(names)]
-    while gate.waiting < renewal_module.MOST_AT_ONCE:
+    while gate.waiting < MOST_AT_ONCE:
         pass_a_renewal(side, short)
     for _ in range(2):
         pass_a_renewal(side, short)
@@ -492,11 +493,11 @@ def test_a_short_lease_does_not_wait_for_the_requests_of_long_ones(side: MemoryS
 
 def test_a_few_requests_of_leases_with_similar_ttls_are_under_way_at_once(side: MemorySide) -> None:
     coordinator = side.coordinator()
-    names = [str(i) for i in range(renewal_module.MOST_AT_ONCE + 2)]
+    names = [str(i) for i in range(MOST_AT_ONCE + 2)]
     gate = Gate(side, coordinator, *names)
     leases = [side.call(coordinator.lock(name, ttl=TTL + i / 100).acquire) for i, name in enumerate(names)]
     side.clock.advance(STEP)
-    side.wait_until(lambda: gate.waiting == renewal_module.MOST_AT_ONCE)
+    side.wait_until(lambda: gate.waiting == MOST_AT_ONCE)
     gate.permitted = True
     side.wait_until(lambda: all(lease.remaining() > TTL - STEP for lease in leases))
     assert gate.waiting == len(names)

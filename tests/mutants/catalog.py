@@ -454,7 +454,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a-lease-waits-for-the-request-of-a-longer-one",
-        "fencing/locks/renewal.py",
+        "fencing/locks/lanes.py",
         "lanes.setdefault(holding.settings.tick_seconds, []).append(holding)",
         "lanes.setdefault(1.0, []).append(holding)",
         ("tests/locks/test_renewal.py::test_a_short_lease_does_not_wait_for_the_requests_of_long_ones",),
@@ -475,7 +475,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an-urgent-lease-is-renewed-in-its-turn",
-        "fencing/locks/renewal.py",
+        "fencing/locks/lanes.py",
         "ttl = min(self._by_ttl, key=self._deadline)",
         "ttl = next(iter(self._by_ttl))",
         ("tests/locks/test_plans.py::test_leases_of_one_ttl_share_a_request_and_the_most_urgent_go_first",),
