@@ -206,6 +206,14 @@ class Pool(_Lending[C]):
         plan = self._plan_take(_Seeker(wake, is_late=False), seconds)
         return run(plan, lambda left: wake.wait(min(left, LOST_WAKE_SECONDS)))
 
+    def take_free(self, wanted: C) -> bool:
+        """Take this very object, if it is free. Return whether it was."""
+        try:
+            self.free.remove(wanted)
+            return True
+        except ValueError:
+            return False
+
     def give_back(self, lent: C) -> None:
         """Lend the object to the next call. After the closing, close it first. A child lends nothing of its parent."""
         if self._is_forked and self.is_inherited(lent):

@@ -10,6 +10,7 @@ import math
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn
 
 import redis
@@ -18,6 +19,7 @@ from redis.exceptions import NoScriptError, RedisError
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.lending import Pool
+from fencing.kernel.opening import Openings
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
@@ -50,16 +52,16 @@ UNDO_SECONDS = 0.01
 class Connections:
     """The connections of a coordinator for threads. A forked child opens its own."""
 
-    def __init__(self, client: redis.Redis) -> None:
-        self._factory = ConnectionFactory(client)
-        self.address, self.location = self._factory.address, self._factory.location
-        self._user_timeout = self._factory.limit_seconds(math.inf)
+    def __init__(self, client: redis.Redis, openings: Openings | None = None) -> None:
         self._pool = Pool(LazyConnection, MAX_CONNECTIONS)
+        self.factory = ConnectionFactory(client, openings, partial(_adopt, self._pool))
+        self.address, self.location = self.factory.address, self.factory.location
+        self._user_timeout = self.factory.limit_seconds(math.inf)
         self._broken_at = 0.0  # a connection that was last used before this moment is opened again
 
     def when_moved(self, callback: Callable[[Address], None]) -> None:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
-        self._factory.on_move = weakref.WeakMethod(callback)
+        self.factory.on_move = weakref.WeakMethod(callback)
 
     def perform(self, call: Call, replicas: int = 0) -> Any:
         """Run the call's script and return its reply; ``replicas``: as in ``Replicated``.
@@ -91,7 +93,7 @@ class Connections:
     def _exchange(self, connection: LazyConnection, call: Call, started: float) -> Any:
         seconds = call.timeout
         if not LEAST_SECONDS <= seconds <= self._user_timeout:
-            seconds = self._factory.limit_seconds(seconds)
+            seconds = self.factory.limit_seconds(seconds)
         was_open = connection.used > self._broken_at
         # 0 until the reply has arrived: a connection that was interrupted in between is never used again.
         used, connection.used = connection.used, 0.0
@@ -148,11 +150,10 @@ class Connections:
 
     def _connect(self, connection: LazyConnection, seconds: float) -> None:
         try:
-            started = time.monotonic()
-            made = self._factory.find(seconds)
-            connection.open(made, max(started + seconds - time.monotonic(), LEAST_SECONDS))
-            if self._factory.must_ask_info():
-                self._factory.check_info(connection.ask(ASK_INFO, time.monotonic() + seconds))
+            deadline = time.monotonic() + seconds
+            connection.open(self.factory.open(seconds), max(deadline - time.monotonic(), LEAST_SECONDS))
+            if self.factory.must_ask_info():
+                self.factory.check_info(connection.ask(ASK_INFO, deadline))
         except (RedisError, OSError) as error:
             raise_interruption(error)
             raise map_connect_error(error, self.address) from error
@@ -177,3 +178,16 @@ class Connections:
     def close(self) -> None:
         """Close all connections. Later calls raise RuntimeError, except releases."""
         self._pool.close()
+
+
+def _adopt(pool: Pool[LazyConnection], opened: Any) -> bool:
+    """Give a connection of redis-py that came too late for its call to a free place of the pool."""
+    for connection in list(pool.free):
+        if connection.raw is None and pool.take_free(connection):
+            try:
+                connection.open(opened, LEAST_SECONDS)
+                connection.used = time.monotonic()
+            finally:
+                pool.give_back(connection)
+            return True
+    return False

@@ -53,17 +53,17 @@ class AsyncConnections:
     """The connections of a coordinator for asyncio, one per event loop. A forked child opens its own."""
 
     def __init__(self, client: redis.asyncio.Redis) -> None:
-        self._factory = ConnectionFactory(client)
-        self.address, self.location = self._factory.address, self._factory.location
+        self.factory = ConnectionFactory(client)
+        self.address, self.location = self.factory.address, self.factory.location
         self.closed = False
-        self._user_timeout = self._factory.limit_seconds(math.inf)
-        factory = self._factory
+        self._user_timeout = self.factory.limit_seconds(math.inf)
+        factory = self.factory
         self._loops = PerLoop(partial(LoopConnection, factory), stop=LoopConnection.stop)
         self._lone = PerLoop(lambda loop: AsyncPool(partial(LoneConnection, factory, loop), MAX_CONNECTIONS))
 
     def when_moved(self, callback: Callable[[Address], None]) -> None:
         """Have a method called with the address when Sentinels name another primary. It is not kept alive."""
-        self._factory.on_move = weakref.WeakMethod(callback)
+        self.factory.on_move = weakref.WeakMethod(callback)
 
     async def perform(self, call: Call, connection: LoopConnection | None = None) -> Any:
         """Run the call's script and return its reply. If the task is cancelled, the compensation is sent.
@@ -84,7 +84,7 @@ class AsyncConnections:
             connection = self._new_connection(call, loop)
         seconds = call.timeout
         if not LEAST_SECONDS <= seconds <= self._user_timeout:
-            seconds = self._factory.limit_seconds(seconds)
+            seconds = self.factory.limit_seconds(seconds)
         now = time.monotonic()
         future = loop.create_future()
         try:
@@ -141,7 +141,7 @@ class AsyncConnections:
         """Run calls, sent one directly after another. Return the reply to each, or the failure it alone would raise."""
         loop = asyncio.get_running_loop()
         connection = self._loops.get(loop) or self._new_connection(calls[0], loop)
-        seconds = self._factory.limit_seconds(seconds)
+        seconds = self.factory.limit_seconds(seconds)
         try:
             if not connection.open:
                 await connection.wait_until_open(seconds)
@@ -169,7 +169,7 @@ class AsyncConnections:
             return self._loops[loop]
         if call.script is not RELEASE:  # a block may end after the closing; it gets a connection of its own
             raise RuntimeError("this coordinator was closed; make a new one")
-        return LoopConnection(self._factory, loop)
+        return LoopConnection(self.factory, loop)
 
     async def close(self) -> None:
         """Close the connection of the running loop. Later calls raise RuntimeError, except releases."""

@@ -44,11 +44,9 @@ class LazyConnection:
         self._reader: Any = None  # parses replies that are read without redis-py
 
     def open(self, connection: Any, seconds: float) -> None:
-        """Connect, and set the time-out of each wait."""
+        """Use this connection of redis-py, which is open, and set the time-out of each wait."""
         self.close()
         self.raw = connection
-        quirks.limit_connecting(connection, seconds)
-        connection.connect()
         self.seconds = 0.0
         sock = quirks.socket_of(connection)
         # A plain socket's file is written to without the poll() that its methods begin with. TLS needs those methods.
@@ -112,7 +110,8 @@ class LazyConnection:
         self._sock.sendall(data)
 
     def next_reply(self, deadline: float) -> Any:
-        """Return the next reply; an error reply is returned, not raised. After the deadline, what has arrived is read.
+        """Return the next reply; an error reply is returned, not raised. After the deadline, what has arrived is read,
+        for ``RECHECK_SECONDS`` at most.
 
         Raises:
             RedisError, OSError: the connection is broken, or there was no reply in time.
@@ -120,6 +119,8 @@ class LazyConnection:
         sock, reader = self._sock, self._reader
         while (reply := reader.gets()) is INCOMPLETE:
             left = deadline - time.monotonic()
+            if left <= -RECHECK_SECONDS:
+                raise redis.TimeoutError("the whole reply did not come in time")
             self.wait_within(left)
             try:
                 received = sock.recv(READ_BYTES)

@@ -26,7 +26,6 @@ from fencing.redis.calls import Call
 from fencing.redis.connection_factory import (
     ASK_INFO,
     MAY_BE_ANOTHER,
-    REPLIED,
     ConnectionFactory,
     command,
     is_logged_out,
@@ -35,6 +34,7 @@ from fencing.redis.connection_factory import (
     must_undo,
     not_of_a_script,
 )
+from fencing.redis.resp import REPLIED
 
 STALL_SECONDS = 0.1
 """A connection is closed when the oldest call's time-out has passed, and the call was sent at least this long ago. A

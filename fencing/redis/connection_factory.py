@@ -13,6 +13,8 @@ import re
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import redis.asyncio
@@ -33,8 +35,10 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from fencing.kernel import process
 from fencing.kernel.effects import run, run_async
 from fencing.kernel.errors import CoordinatorUnavailable, NotAcquired
+from fencing.kernel.opening import Opener, Opening, Openings
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.redis import quirks
 from fencing.redis.calls import Call
@@ -69,12 +73,14 @@ MAY_BE_ANOTHER = (BusyLoadingError, MasterDownError, ReadOnlyError)
 
 REFUSED = (AuthenticationError, AuthorizationError)
 
-REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
-"""The exceptions of redis-py for an error reply. The connection still works."""
-
 
 class ConnectionFactory:
     """A factory of connections with the client's settings.
+
+    Args:
+        client: the user's.
+        openings: those of the coordinator, if it has several servers.
+        adopt: gives an open connection that came too late for its call to a pool: see :class:`Opener`.
 
     Attributes:
         address: the server's address, for messages.
@@ -87,7 +93,9 @@ class ConnectionFactory:
     primary: Address | None = None
     on_move: weakref.WeakMethod[Callable[[Address], None]] | None = None
 
-    def __init__(self, client: Any) -> None:
+    def __init__(
+        self, client: Any, openings: Openings | None = None, adopt: Callable[[Any], bool] | None = None
+    ) -> None:
         pool, self._make, options = quirks.pool_of(client)
         self._pool = pool  # referenced here because a Sentinel's connections ask it for the primary's address
         self._user_timeout = min(
@@ -118,6 +126,8 @@ class ConnectionFactory:
             self.address = f"the Sentinel service {service!r}"
             self._sentinels = _sentinels_of(pool, service)
         self.location = f"{self.address}, database {options.get('db') or 0}"
+        self._openings, self._adopt = openings, adopt
+        self._opener = self._new_opener(None)
 
     def make(self, primary: Address | None = None) -> Any:
         """Make a connection that is not open yet; ``primary``: what Sentinels have named."""
@@ -127,36 +137,61 @@ class ConnectionFactory:
             options = {**options, "connection_pool": named}
         return self._make(**options)
 
-    def find(self, seconds: float) -> Any:
-        """Make a connection that is not open yet, for threads. Sentinels are asked for the primary within the time.
+    def open(self, seconds: float) -> Any:
+        """Return an open connection of redis-py, for threads.
+
+        Args:
+            seconds: how long to wait at most. Sentinels are asked for the primary within this time.
 
         Raises:
             NoReply, CoordinatorUnavailable: they name none.
+            RedisError, OSError: there is no connection to the server.
         """
-        if self._sentinels is None:
-            return self.make()
         started = time.monotonic()
+        if self._sentinels is not None:
+            try:
+                self._move_to(run(self._sentinels.plan_find(seconds), ask))
+            except (NoPrimary, NoService) as error:
+                raise self._not_named(error, started) from error
+        left = max(started + seconds - time.monotonic(), LEAST_SECONDS)
+        return self._opener.open(left, self.connect_seconds)
+
+    def connect(self, opening: Opening[Any]) -> Any:
+        """Open a connection, on a helper thread of an opener."""
+        connection = self.make(self.primary)
+        opening.breaks_off_by(partial(quirks.shut_down, connection))
+        left = max(opening.until - process.now(), LEAST_SECONDS)
+        quirks.limit_connecting(connection, left, self.connect_seconds)
         try:
-            return self._make_to(run(self._sentinels.plan_find(seconds), ask))
-        except (NoPrimary, NoService) as error:
-            raise self._not_named(error, started) from error
+            connection.connect()
+        except BaseException:
+            connection.disconnect()
+            raise
+        return connection
+
+    def _new_opener(self, primary: Address | None) -> Opener[Any]:
+        address = self.address if primary is None else "{}:{}".format(*primary)
+        return Opener(address, self.connect, methodcaller("disconnect"), self._adopt, self._openings)
 
     async def find_async(self, seconds: float) -> Any:
-        """Do what :meth:`find` does, for asyncio."""
+        """Make a connection that is not open yet, for asyncio. Sentinels are asked as in :meth:`open`."""
         if self._sentinels is None:
             return self.make()
         started = time.monotonic()
         try:
-            return self._make_to(await run_async(self._sentinels.plan_find(seconds), ask_async))
+            self._move_to(await run_async(self._sentinels.plan_find(seconds), ask_async))
         except (NoPrimary, NoService) as error:
             raise self._not_named(error, started) from error
+        return self.make(self.primary)
 
-    def _make_to(self, primary: Address) -> Any:
+    def _move_to(self, primary: Address) -> None:
         before, self.primary = self.primary, primary
+        if before != primary:
+            self._opener.retire()  # what it opens is to the old primary
+            self._opener = self._new_opener(primary)
         moved = None if before in (None, primary) or self.on_move is None else self.on_move()
         if moved is not None:
             moved(primary)
-        return self.make(primary)
 
     @property
     def connect_seconds(self) -> float:
@@ -214,7 +249,7 @@ def _sentinels_of(pool: Any, service: str) -> Sentinels | None:
         )
     manager = pool.sentinel_manager
     factories = [ConnectionFactory(client) for client in manager.sentinels]
-    sentinels = [Sentinel(factory.address, factory.make) for factory in factories]
+    sentinels = [Sentinel(factory.address, factory.make, factory.open) for factory in factories]
     return Sentinels(service, sentinels, manager.min_other_sentinels, quirks.forced_host(manager))
 
 

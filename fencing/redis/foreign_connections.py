@@ -13,8 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fencing.kernel.effects import background
-from fencing.redis.connection_factory import REPLIED
-from fencing.redis.resp import INCOMPLETE
+from fencing.redis.resp import INCOMPLETE, REPLIED
 
 
 class ReceivedReplies:

@@ -7,6 +7,7 @@ handles them.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from fencing.redis import quirks
 from fencing.redis.calls import Call, decline_call
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_connect_error
+from fencing.redis.resp import bulks
 from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Waiter, Waiters
 
@@ -177,12 +179,15 @@ class Listener:
 
     def _connect(self, deadline: float) -> None:
         connection = LazyConnection()
+        subscription = b"*2\r\n" + bulks(("SUBSCRIBE", self._waiters.channel))
         try:
             try:
-                made = self._factory.find(self._factory.limit_seconds(deadline - time.monotonic()))
-                connection.open(made, self._factory.limit_seconds(deadline - time.monotonic()))
-                connection.raw.send_command("SUBSCRIBE", self._waiters.channel, check_health=False)
-                connection.read()
+                deadline = min(deadline, time.monotonic() + self._factory.limit_seconds(math.inf))
+                seconds = deadline - time.monotonic()
+                connection.open(self._factory.open(seconds), seconds)
+                reply = connection.ask(subscription, deadline)
+                if isinstance(reply, RedisError):
+                    raise reply
             except (RedisError, OSError) as error:
                 raise_interruption(error)
                 raise map_listen_error(error, self._factory.address) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -130,13 +131,24 @@ def remap_of(cluster: Any) -> Callable[[tuple[str, int]], tuple[str, int]] | Non
     return getattr(cluster.nodes_manager, "address_remap", None)
 
 
-def limit_connecting(connection: Any, seconds: float) -> None:
-    """Set the time-outs with which a connection for threads connects, and which it keeps.
+def limit_connecting(connection: Any, connect_seconds: float, seconds: float) -> None:
+    """Set the time-outs with which a connection for threads connects, and then waits for each part of its handshake.
 
-    They are ``socket_timeout`` and ``socket_connect_timeout``, which it reads when it connects. Without them, only the
+    They are ``socket_connect_timeout`` and ``socket_timeout``, which it reads when it connects. Without them, only the
     system's limits apply.
     """
-    connection.socket_timeout = connection.socket_connect_timeout = seconds
+    connection.socket_connect_timeout, connection.socket_timeout = connect_seconds, seconds
+
+
+def shut_down(connection: Any) -> None:
+    """End a connection that another thread is opening, as far as it has a socket already. Its handshake fails.
+
+    The method of ``socket`` is called, also for TLS: that of ``ssl`` takes the session from under the other thread.
+    """
+    sock = socket_of(connection)
+    if sock is not None:
+        with suppress(OSError):  # it is closed
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def close_copy(connection: Any) -> None:

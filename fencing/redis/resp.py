@@ -32,6 +32,9 @@ try:
 except ImportError:  # recommended, not required
     hiredis = None  # type: ignore[assignment]
 
+REPLIED = (ResponseError, BusyLoadingError, AuthenticationError)
+"""The exceptions of redis-py for an error reply. The connection still works."""
+
 INCOMPLETE = object()
 """The result of ``gets()`` while the next reply is incomplete."""
 

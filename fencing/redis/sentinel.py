@@ -18,7 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from fencing.kernel.effects import Plan
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.retry import LEAST_SECONDS
-from fencing.redis import quirks
+from fencing.redis.connection import LazyConnection
 from fencing.redis.resp import bulks
 
 Address = tuple[str, int]
@@ -55,10 +55,11 @@ class Ask(NamedTuple):
 
 
 class Sentinel(NamedTuple):
-    """A Sentinel's address, and what makes a connection to it."""
+    """A Sentinel's address, and what makes a connection to it; for threads, what opens one within so many seconds."""
 
     address: str
     make: Callable[[], Any]
+    open: Callable[[float], Any]
 
 
 class NamedPrimary:
@@ -147,17 +148,18 @@ class Sentinels:
 
 def ask(effect: Ask) -> list[dict[str, str]]:
     """Ask a Sentinel, for threads. Return its states of all primaries."""
-    connection = effect.sentinel.make()
+    connection, deadline = LazyConnection(), time.monotonic() + effect.seconds
     try:
-        quirks.limit_connecting(connection, effect.seconds)
-        connection.connect()
-        connection.send_packed_command([ASK_PRIMARIES], check_health=False)
-        return _states(connection.read_response(disconnect_on_error=False))
+        connection.open(effect.sentinel.open(effect.seconds), effect.seconds)
+        reply = connection.ask(ASK_PRIMARIES, deadline)
+        if isinstance(reply, RedisError):
+            raise reply
+        return _states(reply)
     except _FAILURES as error:
         raise_interruption(error)
         raise _no_answer(error) from error
     finally:
-        connection.disconnect()
+        connection.close()
 
 
 async def ask_async(effect: Ask) -> list[dict[str, str]]:

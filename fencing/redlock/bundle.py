@@ -14,11 +14,13 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fencing.kernel.errors import CoordinatorUnavailable
+from fencing.kernel.opening import Opening
 from fencing.kernel.waking import Wake
 from fencing.redis import quirks
 from fencing.redis.calls import Call
 from fencing.redis.connection import LazyConnection
-from fencing.redlock.nodes import INFO, LOADS
+from fencing.redis.connection_factory import ConnectionFactory
+from fencing.redlock.nodes import INFO, LOADS, Nodes
 
 Expected = tuple[Call | None, float]
 """A reply that is missing: the call (None: its reply is dropped), and when the caller stopped waiting for it; infinity:
@@ -29,35 +31,44 @@ class NodeConnection(LazyConnection):
     """A connection to one node, and the replies that it still owes, in order.
 
     Attributes:
+        greeting: the reply to the first question.
+        index: of the node.
         reads_ahead: whether there may be bytes of which the kernel knows nothing: TLS reads whole records.
         used: when its last good exchange began; minus infinity: it is closed.
     """
 
-    __slots__ = ("expected", "member", "reader", "reads_ahead", "sock")
+    __slots__ = ("expected", "greeting", "index", "member", "reader", "reads_ahead", "sock")
 
     CLOSED = -math.inf
 
-    def __init__(self) -> None:
+    def __init__(self, index: int) -> None:
         super().__init__()
+        self.index = index
         self.sock: Any = None
         self.reader: Any = None
         self.reads_ahead = False
+        self.greeting: Any = None
         self.member = b""
         self.expected: list[Expected] = []
 
-    def greet(self, connection: Any, seconds: float) -> Any:
-        """Connect, and return the reply to the first question."""
-        self.expected = []
-        self.open(connection, seconds)
+    @classmethod
+    def greeted(cls, index: int, factory: ConnectionFactory, opening: Opening[NodeConnection]) -> NodeConnection:
+        """Open a connection, ask the first question, and load the scripts. A helper thread of an opener does it."""
+        node, seconds = cls(index), factory.connect_seconds
         deadline = time.monotonic() + seconds
-        super().send(INFO + b"".join(LOADS))  # in one round trip: a far server has no time for more
-        reply, *_ = [self.next_reply(deadline) for _ in (INFO, *LOADS)]
-        self.sock = quirks.socket_of(connection)
-        if self.sock is None:
-            raise CoordinatorUnavailable("there is no socket to wait for; pass clients with redis-py's connections")
-        self.sock.settimeout(0)
-        self.reader, self.reads_ahead = self._reader, self._fd is None
-        return reply
+        try:
+            node.open(factory.connect(opening), seconds)
+            node._sock.sendall(INFO + b"".join(LOADS))  # in one round trip: a far server has no time for more
+            node.greeting, *_ = [node.next_reply(deadline) for _ in (INFO, *LOADS)]
+            node.sock = quirks.socket_of(node.raw)
+            if node.sock is None:
+                raise CoordinatorUnavailable("there is no socket to wait for; pass clients with redis-py's connections")
+            node.sock.settimeout(0)
+            node.reader, node.reads_ahead = node._reader, node._fd is None
+        except BaseException:
+            node.close()
+            raise
+        return node
 
     def send(self, data: bytes) -> None:
         """Write all of it. A socket whose buffer is full has a server that does not read."""
@@ -106,7 +117,7 @@ class Bundle:
     """
 
     def __init__(self, count: int) -> None:
-        self.nodes = [NodeConnection() for _ in range(count)]
+        self.nodes = [NodeConnection(index) for index in range(count)]
         self.closed = set(range(count))
         self.wanted: deque[Wake] = deque()
         self.reference = weakref.ref(self)
@@ -120,10 +131,21 @@ class Bundle:
                 return True
         return False
 
-    def register(self, index: int) -> None:
-        """Note that a connection was opened."""
-        self._poll.register(self.nodes[index].sock, index)
-        self.closed.discard(index)
+    def adopt(self, nodes: Nodes, node: NodeConnection) -> None:
+        """Use a connection that was opened, in the place of one that is closed.
+
+        Raises:
+            NoReply, CoordinatorUnavailable: the server is none that can be a node.
+        """
+        try:
+            node.member = nodes.greeted(node.index, node.greeting)
+        except BaseException:
+            node.close()  # it must not be asked
+            raise
+        node.used = time.monotonic()
+        self.nodes[node.index] = node
+        self._poll.register(node.sock, node.index)
+        self.closed.discard(node.index)
 
     def close(self) -> None:
         """Close all connections."""

@@ -17,14 +17,16 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from fencing.kernel import process
+from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import raise_interruption
 from fencing.kernel.lending import Pool
+from fencing.kernel.opening import Opener, Openings
 from fencing.kernel.retry import NoReply
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.redis.calls import Call, release_call
 from fencing.redis.connection_factory import MAX_CONNECTIONS, map_error
 from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL
-from fencing.redlock.bundle import Bundle
+from fencing.redlock.bundle import Bundle, NodeConnection
 from fencing.redlock.calls import Fanout
 from fencing.redlock.decisions import check_answered
 from fencing.redlock.exchange import Exchange
@@ -45,6 +47,11 @@ class FanoutConnections:
         self.nodes = nodes
         self.address = self.location = nodes.address
         self._pool = Pool(partial(Bundle, nodes.count), MAX_CONNECTIONS)
+        openings = Openings()
+        self._openers = [
+            Opener(each.address, partial(NodeConnection.greeted, i, each), NodeConnection.close, self._adopt, openings)
+            for i, each in enumerate(nodes.factories)
+        ]
         self._reset()
         process.after_fork(self._reset)
 
@@ -73,7 +80,7 @@ class FanoutConnections:
                     bundle = pool.free.pop()  # take() does the same, but a call of Python takes its time
                 except IndexError:
                     bundle = pool.take(max(fanout.timeout, LEAST_WAIT_SECONDS))
-            exchange = Exchange(self.nodes, bundle, fanout)
+            exchange = Exchange(self.nodes, self._openers, bundle, fanout)
             try:
                 exchange.run()
                 if call.token is not None and (exchange.owes or self._owing):
@@ -96,6 +103,19 @@ class FanoutConnections:
         if not exchange.decided or fanout.quorum < fanout.least:
             check_answered(exchange.replies, fanout.least, undone=call.may_take)
         return exchange.replies
+
+    def _adopt(self, node: NodeConnection) -> bool:
+        """Give a connection that came too late for its call to a free bundle."""
+        for bundle in list(self._pool.free):
+            if node.index in bundle.closed and self._pool.take_free(bundle):
+                try:
+                    bundle.adopt(self.nodes, node)
+                    return True
+                except (NoReply, CoordinatorUnavailable):
+                    return False  # the server is none that can be a node; the next call is told
+                finally:
+                    self._give_back(bundle)
+        return False
 
     def _note_owing(self, token: str, bundle: Bundle) -> None:
         if not bundle.owes():
@@ -131,25 +151,19 @@ class FanoutConnections:
 
         That is so for a release: an interruption may have taken the bundle from its call, and its traceback keeps it.
         """
-        free = self._pool.free
-        try:
-            free.remove(bundle)
+        if self._pool.take_free(bundle):
             return bundle
-        except ValueError:
-            pass  # another call uses it
         deadline, wake = time.monotonic() + max(fanout.timeout, LEAST_WAIT_SECONDS), Wake()
         try:
             bundle.wanted.append(wake)
             while True:
-                try:
-                    free.remove(bundle)
+                if self._pool.take_free(bundle):
                     return bundle
-                except ValueError:
-                    if time.monotonic() > deadline:
-                        if fanout.is_for_anyone:
-                            self._owing.pop(_first_token(fanout.call), None)
-                            return None
-                        raise NoReply(TimeoutError("its connections were busy"), may_have_run=False) from None
+                if time.monotonic() > deadline:
+                    if fanout.is_for_anyone:
+                        self._owing.pop(_first_token(fanout.call), None)
+                        return None
+                    raise NoReply(TimeoutError("its connections were busy"), may_have_run=False)
                 wake.wait(LOST_WAKE_SECONDS)
         finally:
             if wake in bundle.wanted:

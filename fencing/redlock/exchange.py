@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import ssl
 import time
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 from redis.exceptions import NoScriptError, RedisError
 
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import interruption_in, raise_interruption
+from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.waking import LOST_WAKE_SECONDS
 from fencing.redis.connection import READ_BYTES
 from fencing.redis.connection_factory import map_connect_error, map_error, not_of_a_script
 from fencing.redis.resp import INCOMPLETE
@@ -25,6 +27,10 @@ WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 FRESH_SECONDS = 1.0
 """A connection that was used within so many seconds is believed to be open."""
+
+OPENING_STEP_SECONDS = 0.001
+"""How long the first wait for connections that are being opened takes; the later ones take up to ``LOST_WAKE_SECONDS``:
+nothing wakes a thread that waits for replies."""
 
 
 class Exchange:
@@ -42,6 +48,8 @@ class Exchange:
         "_call",
         "_fanout",
         "_nodes",
+        "_openers",
+        "_opening",
         "_sent_at",
         "_votes",
         "_waiting",
@@ -50,8 +58,9 @@ class Exchange:
         "replies",
     )
 
-    def __init__(self, nodes: Nodes, bundle: Bundle, fanout: Fanout) -> None:
-        self._nodes, self._bundle, self._fanout = nodes, bundle, fanout
+    def __init__(self, nodes: Nodes, openers: Sequence[Opener[NodeConnection]], bundle: Bundle, fanout: Fanout) -> None:
+        self._nodes, self._openers, self._bundle, self._fanout = nodes, openers, bundle, fanout
+        self._opening: dict[int, Opening[NodeConnection]] = {}
         self._call = fanout.call
         self._sent_at = time.monotonic()
         self._awaited: Expected = (fanout.call, math.inf)
@@ -64,6 +73,8 @@ class Exchange:
     def run(self) -> None:
         """Send the call, and read replies until enough agree, all have replied, or the time is up."""
         self._send()
+        if self._opening:
+            self._send_to_opened()
         left = max(self._fanout.timeout, LEAST_SECONDS)
         # Counted from here: new connections to some nodes must not use up the time of the others.
         deadline = time.monotonic() + left
@@ -85,7 +96,7 @@ class Exchange:
         all_are_chosen = len(chosen) == len(asked)
         data, is_for_anyone = self._call.packed, fanout.is_for_anyone
         fresh_since, owes_since = now - FRESH_SECONDS, now - fanout.timeout
-        for index in asked:  # those that must be opened come last: opening takes time
+        for index in asked:  # those that must be opened come last: it takes some time to begin that
             node = bundle.nodes[index]
             expected = node.expected
             try:
@@ -104,11 +115,16 @@ class Exchange:
                 self._failed(index, error)
 
     def _prepare(self, index: int, node: NodeConnection, is_chosen: bool, now: float) -> bool:
-        """Open a connection that is of no more use, if the node is chosen. Return whether to send the call to it."""
+        """Begin to open a connection, if the node is chosen and the one there is of no more use.
+
+        Return whether to send the call now.
+        """
         if is_chosen:
-            if node.sock is None or self._is_stale(index, node, now):
-                self._open(index, node)
-            return True
+            if node.sock is not None and not self._is_stale(index, node, now):
+                return True
+            self._bundle.close_node(index)
+            self._begin_to_open(index)
+            return False
         if node.sock is not None and self._fanout.is_for_anyone:
             return True
         self.replies[index] = NoReply(TimeoutError("the node is skipped"), may_have_run=False)
@@ -126,20 +142,54 @@ class Exchange:
             self._nodes.failed(index, now)
         return now - owes_since > max(STALLED_SECONDS, self._fanout.timeout)
 
-    def _open(self, index: int, node: NodeConnection) -> None:
-        self._bundle.close_node(index)
+    def _begin_to_open(self, index: int) -> None:
         factory = self._nodes.factories[index]
         seconds = factory.limit_seconds(self._fanout.timeout)
         try:
-            node.member = self._nodes.greeted(index, node.greet(factory.make(), seconds))
-        except BaseException as error:
-            self._bundle.close_node(index)  # a server that was refused must not be asked
-            if not isinstance(error, (RedisError, OSError)):
-                raise
+            self._opening[index] = self._openers[index].begin(seconds, factory.connect_seconds)
+        except OSError as error:
             raise_interruption(error)
             raise map_connect_error(error, factory.address) from error
-        node.used = time.monotonic()
-        self._bundle.register(index)
+
+    def _send_to_opened(self) -> None:
+        """Send the call to nodes as soon as their connections are open, and read the replies of the others meanwhile.
+
+        All of them are waited for, also if enough have agreed: a lock is kept by as many nodes as possible.
+        """
+        deadline, step = time.monotonic() + max(self._fanout.timeout, LEAST_SECONDS), OPENING_STEP_SECONDS
+        while self._opening:
+            for index in list(self._opening):
+                try:
+                    self._send_if_opened(index)
+                except CoordinatorUnavailable as error:
+                    if self._nodes.is_unknown(index):
+                        raise
+                    self._failed(index, error)
+                except (NoReply, RedisError, OSError) as error:
+                    raise_interruption(error)
+                    self._failed(index, error)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            if self._opening:
+                self._read(self._bundle.select(min(left, step)))
+                step = min(2 * step, LOST_WAKE_SECONDS)
+        for index in list(self._opening):
+            self._failed(index, NoReply(TimeoutError("no connection in time"), may_have_run=False))
+
+    def _send_if_opened(self, index: int) -> None:
+        if self._opening[index].is_waiting:
+            return
+        try:
+            node = self._opening[index].take()
+        except (RedisError, OSError) as error:
+            raise_interruption(error)
+            raise map_connect_error(error, self._nodes.factories[index].address) from error
+        self._leave(index)
+        self._bundle.adopt(self._nodes, node)
+        self._waiting.add(index)
+        node.expected.append(self._awaited)
+        node.send(bytes_for(self._call, node.member))
 
     def _read(self, ready: Iterable[tuple[int, Any]]) -> None:
         """Read what has arrived at these files."""
@@ -204,6 +254,7 @@ class Exchange:
 
     def _failed(self, index: int, error: Exception) -> None:
         """Close the connection of a node after an error. What was sent may have run."""
+        self._leave(index)
         self._nodes.failed(index, time.monotonic())
         self._bundle.close_node(index)
         if index in self._waiting:
@@ -238,8 +289,16 @@ class Exchange:
             raise_interruption(error)
             self._bundle.close_node(index)
 
+    def _leave(self, index: int) -> None:
+        """Leave the opening of a connection to a later call."""
+        opening = self._opening.pop(index, None)
+        if opening is not None:
+            self._openers[index].leave(opening)
+
     def abandon(self) -> None:
         """Close the connections that owe replies after an interruption, each after a release behind an acquisition."""
+        for index in list(self._opening):
+            self._leave(index)
         owing = {index for index, node in enumerate(self._bundle.nodes) if node.expected}
         for index in owing:
             try:

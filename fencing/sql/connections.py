@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fencing.kernel import process
 from fencing.kernel.interruptions import interruption_in
 from fencing.kernel.lending import Pool
+from fencing.kernel.opening import Opener, Opening
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.timer import timer
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
 from fencing.sql.table import Request
 
+OPENING_SECONDS = 3.0
+"""How long the opening of a connection may take if its request has less time. A later request has the connection."""
+
 
 class _Slot:
     """The place of a connection, which is opened when it is needed. A timer ends requests that take too long."""
 
-    __slots__ = ("__weakref__", "_armed_until", "_break_off", "_until", "connection", "opened_at")
+    __slots__ = ("__weakref__", "_armed_until", "_until", "connection", "opened_at")
 
     def __init__(self) -> None:
         self.connection: OwnConnection | None = None
         self.opened_at = 0.0
         self._until: float | None = None  # None: no request is under way
-        self._break_off: Callable[[], None] | None = None  # a connection that is being opened
         self._armed_until = float("inf")
 
     def watch(self, until: float) -> None:
@@ -35,14 +38,8 @@ class _Slot:
         if until < self._armed_until or self._armed_until < process.now():
             self._arm(until)
 
-    def opening(self, break_off: Callable[[], None]) -> None:
-        """Watch a connection whose first requests are under way: such as those of SQLAlchemy for the version."""
-        self._break_off = break_off
-        if self._until is not None and self._until <= process.now():  # the time went by while it connected
-            break_off()
-
     def unwatch(self) -> None:
-        self._until = self._break_off = None
+        self._until = None
 
     def _arm(self, until: float) -> None:
         self._armed_until = until
@@ -56,8 +53,6 @@ class _Slot:
             self._arm(until)
         elif self.connection is not None:
             self.connection.break_off()
-        elif (break_off := self._break_off) is not None:
-            break_off()
 
     def close(self) -> None:
         connection, self.connection = self.connection, None
@@ -74,6 +69,7 @@ class Connections:
     def __init__(self, engine: OwnEngine) -> None:
         self._engine = engine
         self._pool = Pool(_Slot, MAX_CONNECTIONS, keeps_inherited=True)
+        self._opener = Opener(engine.address, partial(_open, engine), OwnConnection.close, partial(_adopt, self._pool))
         self._broken_at = 0.0  # a connection that was opened before this moment is opened again
 
     def perform(self, request: Request) -> Any:
@@ -97,12 +93,15 @@ class Connections:
     def _perform(self, slot: _Slot, request: Request, until: float) -> Any:
         sent = False
         try:
-            slot.watch(until + GRACE_SECONDS)
             if slot.connection is None or slot.opened_at < self._broken_at:
                 slot.close()
-                opened_at = time.monotonic()
-                slot.connection = self._engine.open(max(until - process.now(), LEAST_SECONDS), slot.opening)
-                slot.opened_at = opened_at
+                slot.opened_at = time.monotonic()
+                seconds = max(until - process.now(), LEAST_SECONDS)
+                if self._engine.locks.is_embedded:
+                    slot.connection = self._engine.open(seconds)
+                else:
+                    slot.connection = self._opener.open(seconds, max(seconds, OPENING_SECONDS))
+            slot.watch(until + GRACE_SECONDS)
             sent = True
             return slot.connection.perform(request)
         except BaseException as raised:  # noqa: BLE001 - it is raised again below
@@ -125,3 +124,17 @@ class Connections:
     def close(self) -> None:
         """Close all connections. Later requests raise RuntimeError, except releases."""
         self._pool.close()
+
+
+def _open(engine: OwnEngine, opening: Opening[OwnConnection]) -> OwnConnection:
+    return engine.open(max(opening.until - process.now(), OPENING_SECONDS), opening.breaks_off_by)
+
+
+def _adopt(pool: Pool[_Slot], opened: OwnConnection) -> bool:
+    """Give a connection that came too late for its request to a free place of the pool."""
+    for slot in list(pool.free):
+        if slot.connection is None and pool.take_free(slot):
+            slot.connection, slot.opened_at = opened, time.monotonic()
+            pool.give_back(slot)
+            return True
+    return False

@@ -45,7 +45,7 @@ def test_an_attempt_that_arrives_late_does_not_free_what_its_repetition_got(
     coordinator = side.coordinator(client, ttl=2.4, renew=False)
     side.call(side.call(coordinator.acquire, "warm").release)  # a connection is open
     slow.silence()
-    factory = coordinator._connections._factory
+    factory = coordinator._connections.factory
     factory.options["port"] = quick.port  # the next connection goes the other way
     lease = side.call(coordinator.acquire, "r", timeout=10)
     slow.restore()

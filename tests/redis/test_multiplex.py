@@ -162,7 +162,7 @@ def test_a_silent_connection_is_replaced_and_all_its_calls_are_repeated(
     async def story(coordinator: AsyncRedisCoordinator) -> None:
         await pair(coordinator, "warm")
         slow.silence()
-        coordinator._connections._factory.options["port"] = quick.port
+        coordinator._connections.factory.options["port"] = quick.port
         started = time.monotonic()
         await asyncio.gather(*(pair(coordinator, f"r{number}") for number in range(50)))
         assert time.monotonic() - started < 20, "all at once; one time-out after the other takes 50 s"

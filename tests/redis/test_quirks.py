@@ -7,6 +7,7 @@ import inspect
 import os
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fencing.redis.cluster.client import ClusterConnections
 from fencing.redis.cluster.client_async import AsyncClusterConnections
 from fencing.redis.connection_factory import ConnectionFactory
 from storage_guards import AsyncRedisGuard, RedisGuard
+from tests.support import wait_until
 
 Connection: Any = redis.Connection  # untyped
 AsyncConnection: Any = redis.asyncio.Connection
@@ -122,11 +124,11 @@ def test_a_clusters_client_names_its_nodes_and_makes_clients_for_them(
 
 
 def test_connecting_has_a_time_limit(connection: Any) -> None:
-    quirks.limit_connecting(connection, 0.25)
+    quirks.limit_connecting(connection, 0.25, 0.5)
     connection.connect()
     sock = quirks.socket_of(connection)
     assert sock is not None
-    assert sock.gettimeout() == 0.25
+    assert sock.gettimeout() == 0.5
 
 
 def test_connecting_to_a_silent_server_is_bounded() -> None:
@@ -134,10 +136,26 @@ def test_connecting_to_a_silent_server_is_bounded() -> None:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         connection = Connection(*silent.getsockname(), client_name="it waits for the reply to this")
-        quirks.limit_connecting(connection, 0.05)
+        quirks.limit_connecting(connection, 1.0, 0.05)
         with pytest.raises(redis.TimeoutError):
             connection.connect()
         connection.disconnect()
+
+
+def test_shutting_down_ends_a_handshake_of_another_thread() -> None:
+    with socket.socket() as silent, ThreadPoolExecutor(1) as executor:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        connection = Connection(*silent.getsockname(), client_name="it waits for the reply to this")
+        quirks.limit_connecting(connection, 1.0, 60.0)
+        quirks.shut_down(connection)  # it has no socket yet
+        connecting = executor.submit(connection.connect)
+        wait_until(lambda: quirks.socket_of(connection) is not None)
+        quirks.shut_down(connection)
+        with pytest.raises(redis.ConnectionError):
+            connecting.result(30)
+        connection.disconnect()
+        quirks.shut_down(connection)
 
 
 def test_transport_of_finds_the_transport(any_redis: RedisServer) -> None:

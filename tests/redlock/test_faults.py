@@ -277,3 +277,30 @@ def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: R
     side.call(lease.release)
     for client in clients:
         client.delete(name)
+
+
+def test_a_node_whose_handshake_drips_costs_what_a_silent_one_does(side: Side, five: Cut) -> None:
+    """The handshake of a new connection never ends, though each byte of it comes in time."""
+    five.proxies[0].drip(replies=1.0)
+    coordinator = five.nodes.coordinator(side, five.urls, ttl=10.0, node_timeout=0.5)
+    started = time.monotonic()
+    for _ in range(3):
+        side.call(side.call(coordinator.acquire, "r", timeout=20).release)
+    assert time.monotonic() - started < 20, "three times the time-out of a node, and what a busy machine adds"
+    five.restore()
+
+
+@pytest.mark.parametrize("side", ["sync"], indirect=True)
+def test_a_node_that_is_slow_to_connect_is_one_again_when_its_connection_is_open(side: Side, five: Cut) -> None:
+    """Its connection comes too late for the call that began it. The next calls have it."""
+    five.proxies[0].silence()
+    coordinator = five.nodes.coordinator(side, five.urls, ttl=10.0, node_timeout=0.2)
+    side.call(side.call(coordinator.acquire, "r", timeout=60).release)
+    [bundle] = coordinator._connections._pool.free
+    assert bundle.closed == {0}
+    five.restore()
+    wait_until(lambda: not bundle.closed)
+    assert five.proxies[0].connections == 1
+    lease = side.call(coordinator.acquire, "r", timeout=60)
+    five.nodes.wait_until_all_hold(side, "r")
+    assert side.call(lease.release) is True

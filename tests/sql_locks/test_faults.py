@@ -336,3 +336,14 @@ def test_a_connection_that_is_never_ready_costs_the_callers_time(locks: LockData
     in_the_end.cancel()
     locks.proxy.restore()
     locks.side.call(locks.side.call(coordinator.acquire, "orders", timeout=15).release)
+
+
+@through("pymysql", of=OVER_A_NETWORK)
+def test_a_login_that_drips_costs_a_call_its_own_time(locks: LockDatabase) -> None:
+    """Each byte of it comes in time, and the whole never."""
+    coordinator = locks.coordinator(ttl=60)
+    locks.proxy.drip(replies=2.0)
+    took = seconds_of(locks.side.expect, CoordinatorUnavailable, coordinator.acquire, "r", timeout=TIMEOUT)
+    assert took < MOST_SECONDS
+    locks.proxy.restore()
+    assert locks.side.call(locks.side.call(coordinator.acquire, "r", timeout=60).release) is True

@@ -12,6 +12,7 @@ from redis.exceptions import AskError, NoScriptError, RedisError
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.opening import Openings
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import Turns, Wake
 from fencing.redis import quirks
@@ -27,7 +28,7 @@ from fencing.redis.cluster.topology import (
     time_left,
 )
 from fencing.redis.connection import LazyConnection
-from fencing.redis.connection_factory import IDLE_SECONDS, ConnectionFactory, map_error, not_of_a_script
+from fencing.redis.connection_factory import IDLE_SECONDS, map_error, not_of_a_script
 
 
 class NodeConnections(Connections):
@@ -123,6 +124,7 @@ class ClusterConnections:
 
     def __init__(self, client: Any) -> None:
         quirks.require_connections(asynchronous=False)
+        self._openings = Openings()
         self._client = client
         known = quirks.known_nodes(client)
         self.address = self.location = "the Cluster of {}:{}".format(*known[0])
@@ -141,15 +143,11 @@ class ClusterConnections:
         found = self._nodes.get(address)
         if found is None:
             with self._lock:
-                made = NodeConnections(quirks.node_client(self._client, *address))
+                made = NodeConnections(quirks.node_client(self._client, *address), self._openings)
                 if self.closed:
                     made.close()
                 found = self._nodes.setdefault(address, made)
         return found
-
-    def factory(self, address: Address) -> ConnectionFactory:
-        """Return a factory of connections to a node."""
-        return ConnectionFactory(quirks.node_client(self._client, *address))
 
     def perform(self, effect: Call | Calls | NodeCall) -> Any:
         """Run calls on the primaries of their slots.

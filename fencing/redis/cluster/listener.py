@@ -161,9 +161,10 @@ class ClusterListener:
             connecting.wake_first()
 
     def _open(self, address: Address, deadline: float) -> _Node:
-        connection, factory = LazyConnection(), self._cluster.factory(address)
+        connection, factory = LazyConnection(), self._cluster.node(address).factory
         try:
-            connection.open(factory.make(), factory.limit_seconds(deadline - time.monotonic()))
+            seconds = factory.limit_seconds(deadline - time.monotonic())
+            connection.open(factory.open(seconds), seconds)
             if connection.waits_on is None:
                 raise CoordinatorUnavailable(
                     f"the connection to Redis at {factory.address} has no socket to wait for; "

@@ -1,0 +1,261 @@
+"""Opening of connections on helper threads, so that a call waits for one no longer than its own time.
+
+No time-outs of a driver bound all of it: a name is resolved, TLS and the handshake go on as long as bytes drip in, and
+functions of the user's give credentials. So a helper thread opens the connection, and the call waits for the helper.
+
+The opening goes on when the call has given up, up to a limit of its own. If it succeeds, another call that waits gets
+the connection, or else the pool. So a server is reached whose handshake takes longer than one call may. At the limit
+the socket is shut down, which ends the helper. An opening that has no socket cannot be ended: it counts, until it ends
+by itself.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from fencing.kernel import process
+from fencing.kernel.timer import timer
+from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
+from fencing.kernel.workers import DaemonThread
+
+MOST_OVERDUE = 4
+"""How many openings of one server may go on at the same time when their calls have given up."""
+
+MOST_OVERDUE_OF_ALL = 16
+"""How many of all servers of a coordinator. Beyond that, each server may still have one."""
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class Opening(Generic[T]):
+    """A connection that is being opened, by a helper thread.
+
+    Attributes:
+        until: when its call gives up; then it is overdue.
+        is_over: whether it has succeeded or failed.
+        is_left: whether its call has given up.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_break_off",
+        "_is_broken_off",
+        "_wake",
+        "error",
+        "is_left",
+        "is_over",
+        "opened",
+        "until",
+    )
+
+    def __init__(self, until: float) -> None:
+        self.until = until
+        self.opened: deque[T] = deque()  # its connection, until the call or the pool takes it
+        self.error: BaseException | None = None
+        self.is_over = self.is_left = False
+        self._wake = Wake()
+        self._break_off: Callable[[], object] | None = None
+        self._is_broken_off = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the call still waits for its connection."""
+        return not (self.is_over or self.is_left or self.opened)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is a connection, or it is over; at most ``seconds``."""
+        if self.is_waiting:
+            self._wake.wait(seconds)
+
+    def give(self, opened: T) -> None:
+        """Give it a connection, perhaps of another opening, and wake the call."""
+        self.opened.append(opened)
+        self._wake.set()
+
+    def take(self) -> T:
+        """Return the connection.
+
+        Raises:
+            TimeoutError: it is not open yet.
+            Exception: the failure of the opening.
+        """
+        try:
+            return self.opened.pop()
+        except IndexError:
+            error, self.error = self.error, None  # its traceback refers to the frames that have this
+            raise error or TimeoutError("no connection in time") from None
+
+    def breaks_off_by(self, break_off: Callable[[], object]) -> None:
+        """Say how another thread can end the opening; it fails then."""
+        self._break_off = break_off
+        if self._is_broken_off:
+            break_off()
+
+    def break_off(self) -> None:
+        """End the opening, if that is possible. It may be over."""
+        self._is_broken_off = True
+        if not self.is_over and self._break_off is not None:
+            self._break_off()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Note that it is over, and wake the call."""
+        self.error = error
+        self.is_over = True
+        self._wake.set()
+
+
+class Openings(dict[Opening[Any], "Opener[Any]"]):
+    """The openings of a coordinator that are under way, each with its server's opener. A forked child has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        self.clear()
+
+    def hanging(self, opener: Opener[Any]) -> list[Opening[Any]]:
+        """Return those of a server that are overdue if there are too many of them; otherwise none."""
+        now = process.now()
+        overdue = [(opening, its) for opening, its in list(self.items()) if opening.until <= now]
+        own = [opening for opening, its in overdue if its is opener]
+        return own if len(own) >= MOST_OVERDUE or len(overdue) >= MOST_OVERDUE_OF_ALL else []
+
+
+class Opener(Generic[T]):
+    """What opens the connections to one server, for threads.
+
+    Args:
+        address: of the server, for messages.
+        make: opens a connection. A helper thread calls it, in the context of the call. It should tell its argument how
+            it can be broken off.
+        close: closes a connection that nobody needs.
+        adopt: gives a connection that came too late to a pool, and returns whether that had room; None: there is none.
+        openings: those of the coordinator; None: it has no other server.
+
+    The methods of an object are referenced weakly: it may have the opener.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        make: Callable[[Opening[T]], T],
+        close: Callable[[T], object],
+        adopt: Callable[[T], bool] | None = None,
+        openings: Openings | None = None,
+    ) -> None:
+        self._address, self._close = address, close
+        self._make, self._adopt = _weakly(make), None if adopt is None else _weakly(adopt)
+        self._openings = Openings() if openings is None else openings
+
+    def retire(self) -> None:
+        """Give the pool nothing any more: another opener has taken the place of this one."""
+        self._adopt = None
+
+    def open(self, seconds: float, longest: float) -> T:
+        """Return an open connection.
+
+        Args:
+            seconds: how long to wait at most.
+            longest: how long the opening may take at most.
+
+        Raises:
+            TimeoutError: it is not open yet. Another call may get it later.
+            Exception: what ``make`` has raised.
+        """
+        until = process.now() + seconds
+        while (hanging := self._openings.hanging(self)) and (left := until - process.now()) > 0:
+            hanging[0].break_off()
+            hanging[0].wait(min(left, LOST_WAKE_SECONDS))  # at once, if it could be broken off
+        opening = self.begin(until - process.now(), longest)
+        try:
+            while opening.is_waiting and (left := until - process.now()) > 0:
+                opening.wait(left)
+            return opening.take()
+        finally:
+            self.leave(opening)
+
+    def begin(self, seconds: float, longest: float) -> Opening[T]:
+        """Begin to open a connection. The caller takes it, or leaves it when it does not wait any longer.
+
+        Raises:
+            TimeoutError: too many hang already. One of them is broken off, if that is possible.
+        """
+        hanging = self._openings.hanging(self)
+        if hanging:
+            hanging[0].break_off()
+            raise TimeoutError(
+                f"{len(hanging)} attempts to connect to {self._address} hang: in the resolving of its name, in the "
+                f"handshake of TLS, or in a function of yours, such as one that gives credentials"
+            )
+        opening = Opening[T](process.now() + seconds)
+        context = contextvars.copy_context()
+        try:
+            DaemonThread(context.run, "fencing-opener", self._run, opening, longest).start()
+        except RuntimeError:  # no thread can be started; mostly because the interpreter is ending
+            context.run(self._run, opening, longest)
+        return opening
+
+    def leave(self, opening: Opening[T]) -> None:
+        """Give what this opening has opened, or will, to another call or the pool. Nothing happens if it was taken."""
+        opening.is_left = True
+        self._settle(opening)
+
+    def _settle(self, opening: Opening[T]) -> None:
+        """Find a place for the connection of an opening that was left."""
+        try:
+            opened = opening.opened.pop()
+        except IndexError:
+            return
+        for other, opener in list(self._openings.items()):
+            if opener is self and other.is_waiting:
+                other.give(opened)
+                if other.is_left:  # meanwhile; its call first leaves, and then looks for a connection
+                    self._settle(other)
+                return
+        adopt = None if self._adopt is None else self._adopt()
+        if adopt is None or not adopt(opened):
+            self._close(opened)
+
+    def _run(self, opening: Opening[T], longest: float) -> None:
+        error: BaseException | None = None
+        alive = weakref.ref(opening)  # weak: what an interruption took from its call is collected, and so closed
+        try:
+            self._openings[opening] = self
+            with suppress(RuntimeError):  # the timer has no thread, either
+                timer().call_at(process.now() + longest, partial(_break_off, alive), partial(_is_under_way, alive))
+            make = self._make()
+            if make is not None:
+                opening.give(make(opening))
+        except BaseException as raised:  # noqa: BLE001 - the call raises it
+            error = raised
+        finally:
+            self._openings.pop(opening, None)
+            opening.end(error)
+            error = None
+            if opening.is_left:  # read after the connection was added: the call first leaves, and then looks for it
+                self._settle(opening)
+
+
+def _is_under_way(alive: weakref.ref[Opening[Any]]) -> bool:
+    opening = alive()
+    return opening is not None and not opening.is_over
+
+
+def _break_off(alive: weakref.ref[Opening[Any]]) -> None:
+    opening = alive()
+    if opening is not None:
+        opening.break_off()
+
+
+def _weakly(function: Callable[[T], R]) -> Callable[[], Callable[[T], R] | None]:
+    """Return a reference to a function, which is weak if it is a method. It returns None if the object is gone."""
+    return weakref.WeakMethod(function) if inspect.ismethod(function) else lambda: function

@@ -1,0 +1,187 @@
+"""Connections that open slowly, or never: a peer that drips, a slow handshake, a function of the user's that hangs.
+
+No call waits for longer than its own time, and no other call or lease has to wait with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+from examples.servers import RedisCluster, RedisServer, SentinelServers
+from fencing import CoordinatorUnavailable
+from fencing.kernel.opening import MOST_OVERDUE
+from fencing.kernel.waking import RECHECK_SECONDS
+from tests.support import wait_until
+from tests.support.fixtures import ProxyFactory
+from tests.support.sentinels import master_for
+from tests.support.servers import Proxy
+from tests.support.sides import Side
+
+SLACK = 12.0
+"""Seconds that a busy machine may add."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    assert time.monotonic() - started < seconds + SLACK
+
+
+def test_a_handshake_that_drips_costs_a_call_its_own_time(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    dripping = proxy(any_redis)
+    client = side.client(dripping.url(any_redis.url), client_name="shop", socket_timeout=60)
+    coordinator = side.coordinator(client, ttl=60)
+    dripping.drip(replies=2.0)
+    with within(1):
+        side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=1)
+    dripping.restore()
+    assert side.call(side.call(coordinator.acquire, "r", timeout=60).release) is True
+
+
+class SlowCredentials(redis.CredentialProvider):
+    """They come after a while, such as those of a cloud's service."""
+
+    SECONDS = 0.9
+
+    def get_credentials(self) -> tuple[str, str]:
+        time.sleep(self.SECONDS)
+        return "default", "none is needed"
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        await asyncio.sleep(self.SECONDS)
+        return "default", "none is needed"
+
+
+def test_a_server_is_reached_whose_handshake_takes_longer_than_any_attempt(side: Side, any_redis: RedisServer) -> None:
+    """The connection that comes too late for one call is the next one's."""
+    client = side.client(any_redis.url, credential_provider=SlowCredentials())
+    coordinator = side.coordinator(client, ttl=60)
+    before = len(any_redis.client().client_list())
+    for _ in range(100):
+        try:
+            lease = side.call(coordinator.acquire, "r", timeout=SlowCredentials.SECONDS / 3)
+            break
+        except CoordinatorUnavailable:
+            continue
+    assert side.call(lease.release) is True
+    assert len(any_redis.client().client_list()) - before <= 2 + MOST_OVERDUE
+
+
+def test_a_lease_lives_through_a_time_in_which_no_connection_opens(
+    side: Side, any_redis: RedisServer, proxy: ProxyFactory
+) -> None:
+    through = proxy(any_redis)
+    client = side.client(through.url(any_redis.url), client_name="shop", socket_timeout=60)
+    coordinator = side.coordinator(client, ttl=9)
+    lease = side.call(coordinator.acquire, "held")
+    through.drip(replies=2.0)
+    through.cut()
+    for _ in range(3):
+        side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
+    through.restore()
+    granted = time.monotonic()
+    side.wait_until(lambda: lease.held is False or lease.remaining() > 8)
+    assert lease.held is True
+    assert time.monotonic() - granted < 9
+    assert side.call(lease.release) is True
+
+
+def test_a_function_that_gives_no_credentials_is_named_and_counts_against_its_server_alone(
+    any_redis: RedisServer,
+) -> None:
+    side, answers, asked = Side(False), threading.Event(), list[int]()
+
+    class Credentials(redis.CredentialProvider):
+        def get_credentials(self) -> Any:
+            asked.append(1)
+            answers.wait(120)
+            raise redis.AuthenticationError("too late")
+
+    client = redis.Redis.from_url(any_redis.url, credential_provider=Credentials())
+    coordinator, other = side.coordinator(client, ttl=60), side.coordinator(any_redis.url)
+    try:
+        with within(MOST_OVERDUE + 1):
+            for _ in range(MOST_OVERDUE + 1):
+                error = side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.3)
+        assert f"{MOST_OVERDUE} attempts to connect to {any_redis.host}:{any_redis.port} hang" in str(error)
+        assert "a function of yours, such as one that gives credentials" in str(error)
+        assert len(asked) == MOST_OVERDUE
+        assert other.acquire("r", timeout=60).release() is True
+    finally:
+        answers.set()
+        coordinator.close()
+        other.close()
+
+
+def test_a_sentinel_that_drips_costs_what_a_silent_one_does(
+    side: Side, sentinels: SentinelServers, proxy: ProxyFactory
+) -> None:
+    first, *others = sentinels.sentinels
+    dripping = proxy(first)
+    dripping.drip(replies=2.0)
+    addresses = [(dripping.host, dripping.port), *((each.host, each.port) for each in others)]
+    coordinator = side.coordinator(master_for(side, addresses), ttl=60)
+    with within(2):
+        lease = side.call(coordinator.acquire, "r", timeout=5)
+    assert side.call(lease.release) is True
+
+
+def test_one_node_of_a_cluster_that_drips_costs_the_others_no_lease(
+    side: Side, redis_cluster: RedisCluster, proxy: ProxyFactory
+) -> None:
+    proxies: dict[tuple[str, int], Proxy] = {}
+
+    def remap(address: tuple[str, int]) -> tuple[str, int]:
+        return (proxies[address].host, proxies[address].port) if address in proxies else address
+
+    bad, good = redis_cluster.primaries()[:2]
+    dripping = proxies[bad.host, bad.port] = proxy(bad)
+    client = side.cluster_client(redis_cluster, address_remap=remap)
+    coordinator = side.coordinator(client, ttl=9)
+    names = [next(n for n in map(str, range(999)) if redis_cluster.primary_of(n) is server) for server in (bad, good)]
+    lost, kept = (side.call(coordinator.acquire, name) for name in names)
+    dripping.drip(replies=2.0)
+    dripping.cut()
+    with within(2):
+        side.expect(CoordinatorUnavailable, coordinator.acquire, names[0], timeout=2)
+    renewed = kept.fence, time.monotonic()
+    side.wait_until(lambda: not kept.held or (time.monotonic() - renewed[1] > 0.5 and kept.remaining() > 7))
+    assert kept.held is True
+    dripping.restore()
+    side.call(kept.release)
+    side.call(lost.release)
+
+
+def test_a_listening_connection_waits_for_a_late_reply(any_redis: RedisServer, proxy: ProxyFactory) -> None:
+    side, far = Side(False), proxy(any_redis)
+    coordinator = side.coordinator(side.client(far.url(any_redis.url), socket_timeout=60), ttl=60)
+    held = side.coordinator(any_redis.url, ttl=60).acquire("r")
+    asked: list[bytes] = []
+
+    def subscribes(request: bytes) -> bool:
+        if b"SUBSCRIBE" in request:
+            asked.append(request)
+        return b"SUBSCRIBE" in request
+
+    late = far.hold_reply_when(subscribes)
+    waiter = threading.Thread(target=lambda: coordinator.acquire("r", timeout=60).release())
+    waiter.start()
+    assert late.wait(60)
+    time.sleep(3 * RECHECK_SECONDS)
+    far.restore()
+    wait_until(lambda: coordinator._listener._connection is not None)
+    assert len(asked) == 1
+    assert held.release() is True
+    waiter.join(30)
+    assert not waiter.is_alive()
+    coordinator.close()
