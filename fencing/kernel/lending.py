@@ -170,13 +170,18 @@ class Pool(_Lending[C]):
         keeps_inherited: whether a forked child never collects the objects of its parent, since that would end their
             sessions.
 
+        has_reserve: whether there is one more object, for calls that must not wait for the others.
+
     Attributes:
         free: the objects that are not lent, used as a stack.
         closed: whether the pool was closed. It lends all the same: a block may end after the closing.
     """
 
-    def __init__(self, make: Callable[[], C], limit: int, *, keeps_inherited: bool = False) -> None:
+    def __init__(
+        self, make: Callable[[], C], limit: int, *, keeps_inherited: bool = False, has_reserve: bool = False
+    ) -> None:
         super().__init__(make, limit)
+        self._reserve: Pool[C] | None = Pool(make, 1, keeps_inherited=keeps_inherited) if has_reserve else None
         self.closed = False
         self._is_forked = False
         self._inherited: list[C] | None = [] if keeps_inherited else None
@@ -206,6 +211,18 @@ class Pool(_Lending[C]):
         plan = self._plan_take(_Seeker(wake, is_late=False), seconds)
         return run(plan, lambda left: wake.wait(min(left, LOST_WAKE_SECONDS)))
 
+    def take_urgently(self, seconds: float) -> tuple[Pool[C], C]:
+        """Do what ``take`` does for a call that must not wait for the others: from the reserve if none is free.
+
+        Returns:
+            The pool to give it back to, and the object.
+        """
+        try:
+            return self, self.free.pop()
+        except IndexError:
+            pool = self._reserve or self
+            return pool, pool.take(seconds)
+
     def take_free(self, wanted: C) -> bool:
         """Take this very object, if it is free. Return whether it was."""
         try:
@@ -232,6 +249,8 @@ class Pool(_Lending[C]):
     def close(self) -> None:
         """Close the free objects, and each other one when it is given back."""
         self.closed = True
+        if self._reserve is not None:
+            self._reserve.close()
         while True:
             try:
                 free = self.free.pop()
@@ -246,6 +265,21 @@ class AsyncPool(_Lending[T]):
     Attributes:
         free: the objects that are not lent, used as a stack.
     """
+
+    def __init__(self, make: Callable[[], T], limit: int, *, has_reserve: bool = False) -> None:
+        super().__init__(make, limit)
+        self._reserve: AsyncPool[T] | None = AsyncPool(make, 1) if has_reserve else None
+
+    @property
+    def pools(self) -> list[AsyncPool[T]]:
+        """This one and its reserve."""
+        return [self] if self._reserve is None else [self, self._reserve]
+
+    async def take_urgently(self, seconds: float) -> tuple[AsyncPool[T], T]:
+        """Do what ``take`` does for a call that must not wait for the others: from the reserve if none is free."""
+        if self.free or self._reserve is None:
+            return self, await self.take(seconds)
+        return self._reserve, await self._reserve.take(seconds)
 
     async def take(self, seconds: float) -> T:
         """Return an object, after at most ``seconds``.

@@ -39,11 +39,14 @@ from fencing.redis.connection_factory import (
     not_of_a_script,
     unreplicated,
 )
-from fencing.redis.scripts import RELEASE
+from fencing.redis.scripts import RELEASE, RELEASE_SEVERAL, RENEW
 from fencing.redis.sentinel import Address
 
 BROKEN = (RedisError, OSError, NoReply, CoordinatorUnavailable)
 """The errors of a connection, unless a signal handler raised them. Any other exception has interrupted a call."""
+
+URGENT = frozenset((RELEASE, RELEASE_SEVERAL, RENEW))
+"""The scripts of calls that must not wait for others. Those may wait for replicas, or for connections to be opened."""
 
 UNDO_SECONDS = 0.01
 """The time limit of sending a compensation. If it fails, the lock expires after its ttl."""
@@ -53,7 +56,7 @@ class Connections:
     """The connections of a coordinator for threads. A forked child opens its own."""
 
     def __init__(self, client: redis.Redis, openings: Openings | None = None) -> None:
-        self._pool = Pool(LazyConnection, MAX_CONNECTIONS)
+        self._pool = Pool(LazyConnection, MAX_CONNECTIONS, has_reserve=True)
         self.factory = ConnectionFactory(client, openings, partial(_adopt, self._pool))
         self.address, self.location = self.factory.address, self.factory.location
         self._user_timeout = self.factory.limit_seconds(math.inf)
@@ -79,7 +82,10 @@ class Connections:
         try:
             connection = pool.free.pop()  # take() does the same, but a call of Python takes its time
         except IndexError:
-            connection = pool.take(call.timeout)
+            if call.form.script in URGENT:
+                pool, connection = pool.take_urgently(call.timeout)
+            else:
+                connection = pool.take(call.timeout)
         try:
             if replicas:
                 return self._exchange_replicated(connection, call, replicas, started)

@@ -15,7 +15,7 @@ from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.timer import timer
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection, unwrap
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
-from fencing.sql.table import Request
+from fencing.sql.table import URGENT, Request
 
 OPENING_SECONDS = 3.0
 """How long the opening of a connection may take if its request has less time. A later request has the connection."""
@@ -68,7 +68,7 @@ class Connections:
 
     def __init__(self, engine: OwnEngine) -> None:
         self._engine = engine
-        self._pool = Pool(_Slot, MAX_CONNECTIONS, keeps_inherited=True)
+        self._pool = Pool(_Slot, MAX_CONNECTIONS, keeps_inherited=True, has_reserve=True)
         self._opener = Opener(engine.address, partial(_open, engine), OwnConnection.close, partial(_adopt, self._pool))
         self._broken_at = 0.0  # a connection that was opened before this moment is opened again
 
@@ -84,7 +84,10 @@ class Connections:
         if pool.closed and request.operation != "release":  # a block may end after the closing
             raise RuntimeError("this coordinator was closed; make a new one")
         until = process.now() + request.timeout
-        slot = pool.take(request.timeout)
+        if request.operation in URGENT:
+            pool, slot = pool.take_urgently(request.timeout)
+        else:
+            slot = pool.take(request.timeout)
         try:
             return self._perform(slot, request, until)
         finally:

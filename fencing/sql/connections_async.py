@@ -16,7 +16,7 @@ from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.workers import PerLoop
 from fencing.sql.failures import FAILURES, explain, leaves_good_connection
 from fencing.sql.own_engine import GRACE_SECONDS, MAX_CONNECTIONS, OwnConnection, OwnEngine
-from fencing.sql.table import Request
+from fencing.sql.table import URGENT, Request
 
 T = TypeVar("T")
 
@@ -42,12 +42,12 @@ class _OfLoop:
     """The connections of one event loop."""
 
     def __init__(self) -> None:
-        self.pool = AsyncPool(_Slot, MAX_CONNECTIONS)
+        self.pool = AsyncPool(_Slot, MAX_CONNECTIONS, has_reserve=True)
         self.broken_at = 0.0  # a connection that was opened before this moment is opened again
 
     def hang_up(self) -> None:
         """Close all sockets. Tasks that a loop has left behind keep their connections, and nothing collects those."""
-        for slot in self.pool.made():
+        for slot in [slot for pool in self.pool.pools for slot in pool.made()]:
             connection, slot.connection = slot.connection, None
             if connection is not None:
                 connection.hang_up()
@@ -77,11 +77,15 @@ class AsyncConnections:
     async def _perform(self, request: Request) -> Any:
         mine = self._of_loops[asyncio.get_running_loop()]
         until = process.now() + request.timeout
-        slot = await mine.pool.take(request.timeout)
+        pool = mine.pool
+        if request.operation in URGENT:
+            pool, slot = await pool.take_urgently(request.timeout)
+        else:
+            slot = await pool.take(request.timeout)
         try:
             return await self._perform_on(slot, mine, request, until)
         finally:
-            mine.pool.give_back(slot)
+            pool.give_back(slot)
 
     async def _perform_on(self, slot: _Slot, mine: _OfLoop, request: Request, until: float) -> Any:
         sent = is_good = False
@@ -116,8 +120,9 @@ class AsyncConnections:
         """Close the running loop's connections. Later requests raise RuntimeError, except releases."""
         self.closed = True
         mine = self._of_loops[asyncio.get_running_loop()]
-        while mine.pool.free:
-            await self._close(mine.pool.free.pop())
+        for pool in mine.pool.pools:
+            while pool.free:
+                await self._close(pool.free.pop())
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:

@@ -84,6 +84,10 @@ Operation = Literal[
 ]
 
 
+URGENT: frozenset[Operation] = frozenset(("renew", "release"))
+"""The requests that must not wait for others. Those may wait for a row that somebody keeps, with every connection."""
+
+
 class Request(NamedTuple):
     """The effect: perform one request at the table. Each may be repeated with the same token."""
 

@@ -634,3 +634,50 @@ def test_an_interruption_of_a_task_at_any_line() -> None:
         raised, _ = raise_at_line(line, Exit(), WHERE, lambda: asyncio.run(story()))
         asyncio.run(lends_again())
     assert line > 50
+
+
+def test_an_urgent_call_has_an_object_also_if_the_others_keep_all() -> None:
+    pool = pool_of(1, has_reserve=True)
+    lent = pool.take(LONG)
+    with waiting(pool) as got:
+        reserve, urgent = pool.take_urgently(LONG)
+        assert urgent is not lent
+        with pytest.raises(NoReply):
+            pool.take_urgently(0.01)
+        reserve.give_back(urgent)
+        assert not got, "nobody else has it"
+        pool.give_back(lent)
+        wait_until(lambda: got == [lent])
+
+
+def test_an_urgent_call_prefers_an_object_that_is_free() -> None:
+    pool = pool_of(1, has_reserve=True)
+    lent = pool.take(LONG)
+    pool.give_back(lent)
+    assert pool.take_urgently(LONG) == (pool, lent)
+
+
+def test_the_reserve_is_closed_with_the_pool() -> None:
+    pool = pool_of(1, has_reserve=True)
+    pool.take(LONG)
+    reserve, urgent = pool.take_urgently(LONG)
+    urgent.open()
+    reserve.give_back(urgent)
+    pool.close()
+    assert not urgent.is_open
+
+
+def test_an_urgent_task_has_an_object_also_if_the_others_keep_all() -> None:
+    async def main() -> None:
+        pool = AsyncPool(Connection, 1, has_reserve=True)
+        lent = await pool.take(LONG)
+        reserve, urgent = await pool.take_urgently(LONG)
+        assert urgent is not lent
+        assert [each.made() for each in pool.pools] == [[lent], [urgent]]
+        with pytest.raises(NoReply):
+            await pool.take(0.01)
+        reserve.give_back(urgent)
+        pool.give_back(lent)
+        assert await pool.take_urgently(LONG) == (pool, lent)
+
+    asyncio.run(main())

@@ -12,6 +12,7 @@ import pytest
 
 from examples.servers import RedisServer, SentinelServers
 from fencing import NotAcquired
+from fencing.redis.connection_factory import MAX_CONNECTIONS
 from fencing.redis.keys import keys_of
 from tests.support import wait_until
 from tests.support.fixtures import flush
@@ -128,28 +129,30 @@ def test_a_reminted_fence_waits_for_the_replica(side: Side, pair: Pair, account:
 
 
 def test_other_calls_do_not_wait_behind_it(side: Side, pair: Pair) -> None:
-    """With asyncio, they share a connection, which WAIT would block."""
+    """With asyncio, they share a connection, which WAIT would block. For threads, one is kept for them."""
     coordinator = side.coordinator(pair.primary.url, ttl=60, replicas=1)
     lease = side.call(coordinator.acquire, "other", timeout=10)
     pair.replica.freeze()
     before = pair.calls("evalsha")
     outcome: list[BaseException] = []
 
-    def acquire() -> None:
+    def acquire(name: str) -> None:
         try:
-            side.call(coordinator.acquire, "r", timeout=60)
+            side.call(coordinator.acquire, name, timeout=60)
         except NotAcquired as error:
             outcome.append(error)
 
-    thread = threading.Thread(target=acquire, daemon=True)
-    thread.start()
-    wait_until(lambda: pair.calls("evalsha") > before)
+    threads = [threading.Thread(target=acquire, args=(f"r{i}",), daemon=True) for i in range(MAX_CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: pair.calls("evalsha") == before + MAX_CONNECTIONS)
     began = time.monotonic()
     side.call(lease.renew)
     assert side.call(lease.release) is True
     assert time.monotonic() - began < 4, "WAIT takes 5 s"
-    thread.join(20)
-    assert [error.reason for error in outcome if isinstance(error, NotAcquired)] == ["unreplicated"]
+    for thread in threads:
+        thread.join(20)
+    assert {error.reason for error in outcome if isinstance(error, NotAcquired)} == {"unreplicated"}
 
 
 @pytest.mark.parametrize(("value", "error"), [(True, TypeError), ("1", TypeError), (1.0, TypeError), (-1, ValueError)])

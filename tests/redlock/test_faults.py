@@ -281,7 +281,7 @@ def test_a_refused_try_leaves_nothing_at_a_minority(side: Side, redlock_nodes: R
 
 def test_a_node_whose_handshake_drips_costs_what_a_silent_one_does(side: Side, five: Cut) -> None:
     """The handshake of a new connection never ends, though each byte of it comes in time."""
-    five.proxies[0].drip(replies=1.0)
+    five.proxies[0].drip(replies=0.2)
     coordinator = five.nodes.coordinator(side, five.urls, ttl=10.0, node_timeout=0.5)
     started = time.monotonic()
     for _ in range(3):

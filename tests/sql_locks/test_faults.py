@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from examples.servers import ServerError, start_postgres
-from fencing import CoordinatorUnavailable, NotAcquired, SQLCoordinator
+from fencing import CoordinatorUnavailable, FencingError, NotAcquired, SQLCoordinator
+from fencing.sql.own_engine import MAX_CONNECTIONS
 from tests.support import wait_until
 from tests.support.servers import start_mariadb
 from tests.support.sides import Side
@@ -342,8 +344,22 @@ def test_a_connection_that_is_never_ready_costs_the_callers_time(locks: LockData
 def test_a_login_that_drips_costs_a_call_its_own_time(locks: LockDatabase) -> None:
     """Each byte of it comes in time, and the whole never."""
     coordinator = locks.coordinator(ttl=60)
-    locks.proxy.drip(replies=2.0)
+    locks.proxy.drip(replies=0.2)
     took = seconds_of(locks.side.expect, CoordinatorUnavailable, coordinator.acquire, "r", timeout=TIMEOUT)
     assert took < MOST_SECONDS
     locks.proxy.restore()
     assert locks.side.call(locks.side.call(coordinator.acquire, "r", timeout=60).release) is True
+
+
+@through("psycopg", "asyncpg", of=OVER_A_NETWORK)
+def test_a_row_that_somebody_keeps_costs_no_lease_of_another(locks: LockDatabase) -> None:
+    """Its waiters have all connections, each for as long as an attempt takes."""
+    coordinator = locks.coordinator(direct=True, ttl=3)
+    locks.side.call(locks.side.call(coordinator.acquire, "kept").release)
+    lease = locks.side.call(coordinator.acquire, "r")
+    with locks.transaction() as connection:
+        connection.execute(text("SELECT 1 FROM fencing_locks WHERE resource = 'kept' FOR UPDATE"))
+        waiter = partial(locks.side.expect, FencingError, coordinator.lock("kept", ttl=60).acquire, timeout=6)
+        locks.side.race([waiter] * 5 * MAX_CONNECTIONS)
+    assert lease.held is True
+    assert locks.side.call(lease.release) is True
