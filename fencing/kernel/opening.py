@@ -1,7 +1,7 @@
 """Opening of connections on helper threads, so that a call waits for one no longer than its own time.
 
-No time-outs of a driver bound all of it: a name is resolved, TLS and the handshake go on as long as bytes drip in, and
-functions of the user's give credentials. So a helper thread opens the connection, and the call waits for the helper.
+No time-outs of a driver bound all of it. A name must be resolved. TLS and the handshake go on as long as bytes drip in.
+Functions of the user's give credentials. So a helper thread opens the connection, and the call waits for the helper.
 
 The opening goes on when the call has given up, up to a limit of its own. If it succeeds, another call that waits gets
 the connection, or else the pool. So a server is reached whose handshake takes longer than one call may. At the limit

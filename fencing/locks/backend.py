@@ -156,6 +156,14 @@ class Backend(ABC):
     closed: bool = False
     """Whether the coordinator was closed. It then takes no more locks."""
 
+    @staticmethod
+    def shared_by_clients(client: Any) -> Any:
+        """Return what clients share that have the same coordinator: the client itself, or such as its pool.
+
+        Locks that are made from clients, one for each request of a service, have one coordinator then.
+        """
+        return client
+
     def track(self, holding: Holding) -> None:  # noqa: B027 - it need not be overridden
         """Watch a holding, and renew it, until it ends. Coordinators do it. It does no I/O, so it is not a plan."""
 

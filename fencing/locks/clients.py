@@ -53,10 +53,10 @@ Client = _RedisClient | _SQLEngine
 
 
 class _Shared:
-    """The coordinators that were made from clients. Each lives as long as its client.
+    """The coordinators that were made from clients. Each lives as long as its client, or what several clients share.
 
-    So it is kept in the client, because it may reference the client: a weak dictionary would then hold both for ever.
-    The dictionary is for clients without attributes, which their coordinators do not reference.
+    So it is kept in that object, because it may reference it: a weak dictionary would then hold both for ever. The
+    dictionary is for objects without attributes, which their coordinators do not reference.
     """
 
     def __init__(self) -> None:
@@ -65,12 +65,13 @@ class _Shared:
 
     def get(self, client: Any, kind: Any) -> Backend:
         with self._lock:
-            attributes = getattr(client, "__dict__", None)
-            found: Any = self._made.get(client) if attributes is None else attributes.get(_ATTRIBUTE)
+            shared = kind.shared_by_clients(client)
+            attributes = getattr(shared, "__dict__", None)
+            found: Any = self._made.get(shared) if attributes is None else attributes.get(_ATTRIBUTE)
             if not isinstance(found, kind) or found.closed:
                 found = kind(client)
                 if attributes is None:
-                    self._made[client] = found
+                    self._made[shared] = found
                 else:
                     attributes[_ATTRIBUTE] = found
             made: Backend = found

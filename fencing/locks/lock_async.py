@@ -27,8 +27,8 @@ class AsyncFencedLock:
     read before ``hold`` or ``acquire`` is not protected.
 
     Args:
-        client_or_coordinator: a ``redis.asyncio.Redis``, or an async coordinator. All locks of one client share a
-            coordinator.
+        client_or_coordinator: a ``redis.asyncio.Redis``, or an async coordinator. All locks of one client, or of
+            clients with one pool, share a coordinator.
         resource: the name of what is protected, such as ``"orders:42"``; 1 to 512 bytes of UTF-8.
         reentrant: as :meth:`reentrant`.
         options: ``ttl``, ``guards`` (async ones), ``renew``, ``max_lifetime`` and ``owner``, as in

@@ -81,6 +81,11 @@ class RedisPlans(Backend):
     _listener: Any
     """What wakes the waiters. A coordinator sets it."""
 
+    @staticmethod
+    def shared_by_clients(client: Any) -> Any:
+        """Return the client's pool, which has all settings of its connections; of a Redis Cluster, the client."""
+        return getattr(client, "connection_pool", client)
+
     def is_waited_for(self, resource: str) -> bool:
         """Return whether there are waiters here: see ``Queues`` in ``fencing/locks/capabilities.py``."""
         return bool(self._listener.is_waited_for(resource))

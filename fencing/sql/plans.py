@@ -33,6 +33,17 @@ class SQLPlans(Backend):
     ttl_per_lock: ClassVar[Literal[True]] = True
     one_of_many_wins: ClassVar[Literal[True]] = True
 
+    @staticmethod
+    def shared_by_clients(client: Any) -> Any:
+        """Return the engine itself for one with other execution options: a coordinator does not use those.
+
+        It is ``_proxied`` (SQLAlchemy 2.0 and 2.1), without documentation. Without it, each has its own coordinator.
+        """
+        engine = getattr(client, "sync_engine", client)
+        while (parent := getattr(engine, "_proxied", None)) is not None:
+            engine = parent
+        return engine
+
     def plan_acquire(
         self, resource: str, token: str, settings: Settings, *, floor: int, deadline: float
     ) -> Plan[Grant | Taken]:

@@ -9,6 +9,8 @@ import inspect
 import socket
 import time
 import warnings
+import weakref
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +21,15 @@ import redis.asyncio
 from redis.credentials import CredentialProvider
 
 from examples.servers import RedisServer
-from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, FencedLock, LeaseLost, RedisCoordinator
+from fencing import (
+    AsyncFencedLock,
+    AsyncRedisCoordinator,
+    CoordinatorUnavailable,
+    FencedLock,
+    LeaseLost,
+    NotAcquired,
+    RedisCoordinator,
+)
 from fencing.redis.calls import release_call
 from fencing.redis.client import Connections
 from fencing.redis.connection import LazyConnection
@@ -235,6 +245,34 @@ def test_locks_made_from_one_client_share_its_coordinator(any_redis: RedisServer
     with two.hold(timeout=0) as lease:
         assert 0 < lease.remaining() <= 3
     one.coordinator.close()
+
+
+def test_clients_with_one_pool_have_one_coordinator(side: Side, any_redis: RedisServer) -> None:
+    """A web service makes a client for each request. The clients are gone before the locks are."""
+    kind: Any = AsyncFencedLock if side.asynchronous else FencedLock
+    package: Any = redis.asyncio if side.asynchronous else redis
+    before = len(any_redis.client().client_list(_type="normal"))
+    pool = package.ConnectionPool.from_url(any_redis.url)
+    locks = [kind(package.Redis(connection_pool=pool), "r", ttl=60) for _ in range(40)]
+    coordinators = {lock.coordinator for lock in locks}
+    held = side.call(locks[0].acquire)
+    side.race([partial(side.expect, NotAcquired, lock.acquire, timeout=0.5) for lock in locks[1:]])
+    assert side.call(held.release) is True
+    assert len(coordinators) == 1
+    assert len(any_redis.client().client_list(_type="normal")) - before <= MAX_CONNECTIONS + 3
+    other = package.ConnectionPool.from_url(any_redis.url, db=1)
+    assert kind(package.Redis(connection_pool=other), "r").coordinator not in coordinators
+    side.call(coordinators.pop().close)
+
+
+def test_the_coordinator_of_a_pool_goes_with_it(any_redis: RedisServer) -> None:
+    pool = redis.ConnectionPool.from_url(any_redis.url)
+    coordinator = weakref.ref(FencedLock(redis.Redis(connection_pool=pool), "r").coordinator)
+    gc.collect()
+    assert coordinator() is FencedLock(redis.Redis(connection_pool=pool), "other").coordinator
+    del pool
+    gc.collect()
+    assert coordinator() is None
 
 
 def test_a_missing_server_is_named_by_its_address() -> None:

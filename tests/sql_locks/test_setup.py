@@ -284,6 +284,8 @@ lease and lease.release()
     engine = create_engine(url)
     lock = FencedLock(engine, "nightly")
     assert FencedLock(engine, "nightly").coordinator is lock.coordinator
+    other_options = engine.execution_options(isolation_level="SERIALIZABLE").execution_options(shop=1)
+    assert FencedLock(other_options, "nightly").coordinator is lock.coordinator
     with lock.hold(timeout=5) as lease:
         assert other() == "None"
     assert int(other()) > lease.fence.number
