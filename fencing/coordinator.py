@@ -206,11 +206,15 @@ class Coordinator(Backend):
         unreleased, closed_at = [], self.give_back_deadline(self.settings)
         for holding in self._renewal.held():
             lease = holding.lease()
-            if isinstance(lease, Lease):  # without one it is being claimed; its plan notices, and gives it back
-                try:
+            if not isinstance(lease, Lease):  # it is being claimed; its plan notices, and gives it back
+                continue
+            try:
+                if self.clock() < closed_at:
                     lease.release_until(closed_at)
-                except FencingError:
-                    unreleased.append(holding.fence.resource)
+                    continue
+            except FencingError:
+                pass
+            unreleased.append(holding.fence.resource)
         log_unreleased(unreleased)
 
     def __enter__(self) -> Self:

@@ -300,7 +300,8 @@ class Backend(ABC):
 _INTERNAL = (
     {"adoptions", "give_back_deadline", "give_back_later", "perform", "service", "settings", "track", "unanswered"}
     | {"asynchronous", "clock", "holds_without_ttl", "is_waited_for", "location"}
-    | {"max_renewals", "one_of_many_wins", "session_seconds", "spans_slots", "ttl_per_lock"}
+    | {"max_renewals", "one_of_many_wins", "session_seconds", "shared_by_clients"}
+    | {"spans_slots", "ttl_per_lock"}
 )  # names that ``dir`` does not list
 
 

@@ -265,6 +265,30 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
     assert "renewing 1 leases failed" in caplog.text
     assert side.call(lease.release) is True
 
+@pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")
+def test_closing_takes_a_second_however_many_locks_are_held(
+    side: MemorySide, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator = side.coordinator(ttl=TTL)
+    leases = [side.call(coordinator.acquire, str(i)) for i in range(9)]
+    perform, asked = coordinator.perform, list[Any]()
+
+    def perform_slowly(effect: Any) -> Any:
+        asked.append(effect.operation)
+        side.clock.advance(0.4)
+        return perform(effect)
+
+    async def perform_slowly_async(effect: Any) -> Any:
+        return await perform_slowly(effect)
+
+    coordinator.perform = perform_slowly_async if side.asynchronous else perform_slowly
+    side.call(coordinator.close)
+    assert asked == ["release"] * 3
+    assert "6 locks were held that could not be released" in caplog.text
+    assert [lease.held for lease in leases].count(True) == 6
+    assert all(side.call(lease.release) for lease in leases), "the end of a block still releases"
+
+
 
 def test_a_renewal_that_is_under_way_when_the_coordinator_is_closed(
     side: MemorySide, caplog: pytest.LogCaptureFixture
