@@ -63,4 +63,6 @@ def receive_replies(
         transport, reader = ForeignTransport(loop, connection), ReceivedReplies()
     replies = ReplyProtocol(loop, on_reply, reader)
     transport.set_protocol(replies)
+    if quirks.was_ended(connection):  # before the line above, so nobody is told
+        replies.connection_lost(None)
     return transport, replies.end

@@ -118,6 +118,8 @@ class Connections:
             was_sent = not isinstance(error, (NoReply, CoordinatorUnavailable))  # or else there was no connection
             is_undone = was_sent and must_undo(call, time.monotonic() - started, interrupted=interrupted)
             self._abandon(connection, call.compensation if is_undone else None, interrupted=interrupted)
+            if was_sent and not interrupted:
+                self.factory.leave(error)
             if is_undone and not interrupted and isinstance(error, Exception):
                 raise NoReply(error, may_have_run=True, was_undone=True) from error
             raise
@@ -148,6 +150,7 @@ class Connections:
             raise not_of_a_script(error)
         if isinstance(error, MAY_BE_ANOTHER) or is_logged_out(error):
             self._abandon(connection)
+            self.factory.leave(error)
             if was_open and is_logged_out(error):
                 raise NoReply(error, may_have_run=False) from error  # the next connection may use new credentials
         else:

@@ -194,6 +194,8 @@ class LoopConnection:
         except (RedisError, OSError) as error:
             self._broken = error
             raise_interruption(error)
+            if self.open:
+                self._factory.leave(error)
         except RuntimeError:
             if not self._loop.is_closed():  # redis-py cannot close its connection any more
                 raise

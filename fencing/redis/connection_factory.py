@@ -71,6 +71,8 @@ NOT_READY = (BusyLoadingError, ClusterDownError, MasterDownError, ReadOnlyError,
 MAY_BE_ANOTHER = (BusyLoadingError, MasterDownError, ReadOnlyError)
 """The errors of a server that is not ready, after which the next connection may find another server."""
 
+TIMEOUTS = (TimeoutError, redis.TimeoutError)
+
 REFUSED = (AuthenticationError, AuthorizationError)
 
 
@@ -87,10 +89,13 @@ class ConnectionFactory:
         location: the address and the database.
         options: the arguments of each connection.
         primary: the address that Sentinels named last; None: none was asked for yet, or there are no Sentinels.
+        left_at: when a connection that was open was last left, because the server closed it or is no primary; by the
+            clock ``time.monotonic``.
         on_move: a weak reference to what is called with the address when Sentinels name another one than before.
     """
 
     primary: Address | None = None
+    left_at = 0.0
     on_move: weakref.WeakMethod[Callable[[Address], None]] | None = None
 
     def __init__(
@@ -192,6 +197,11 @@ class ConnectionFactory:
         moved = None if before in (None, primary) or self.on_move is None else self.on_move()
         if moved is not None:
             moved(primary)
+
+    def leave(self, error: BaseException) -> None:
+        """Note the error of a connection that was open. After a time-out, the server may still be the same one."""
+        if not isinstance(error, TIMEOUTS):
+            self.left_at = time.monotonic()
 
     @property
     def connect_seconds(self) -> float:

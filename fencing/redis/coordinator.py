@@ -61,7 +61,7 @@ class RedisCoordinator(RedisPlans, Coordinator):
             self._listener = ClusterListener(cluster, self.clock)
         else:
             self._connections = Connections(client)
-            self._listener = Listener(client, self._connections.perform, self.clock)
+            self._listener = Listener(client, self._connections, self.clock)
             self._connections.when_moved(self._listener.move)
         self.address, self.location = self._connections.address, self._connections.location
 

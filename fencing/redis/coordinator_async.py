@@ -64,7 +64,7 @@ class AsyncRedisCoordinator(RedisPlans, AsyncCoordinator):
             self._listener = AsyncClusterListener(cluster, self.clock)
         else:
             self._connections = AsyncConnections(client)
-            self._listener = AsyncListener(client, self._connections.perform, self.clock)
+            self._listener = AsyncListener(client, self._connections, self.clock)
             self._connections.when_moved(self._listener.move)
         self.address, self.location = self._connections.address, self._connections.location
 

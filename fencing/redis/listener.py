@@ -26,7 +26,8 @@ from fencing.kernel.waking import Turns, Wake
 from fencing.kernel.workers import DaemonThread
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis import quirks
-from fencing.redis.calls import Call, decline_call
+from fencing.redis.calls import decline_call
+from fencing.redis.client import Connections
 from fencing.redis.connection import LazyConnection
 from fencing.redis.connection_factory import ConnectionFactory, map_connect_error
 from fencing.redis.resp import bulks
@@ -35,6 +36,10 @@ from fencing.redis.waiters import Waiter, Waiters
 
 DECLINE_SECONDS = 1.0
 """The time limit of declining an offer. If it fails, the offer expires soon after."""
+
+
+LEAST_LISTENING_SECONDS = 1.0
+"""How much later than a connection the next one is opened, where they end at once, or calls break again and again."""
 
 
 class Heartbeat:
@@ -76,6 +81,14 @@ class Heartbeat:
         return self._ping_due and not was_due
 
 
+def must_leave(opened_at: float, left_at: float) -> bool:
+    """Return whether to listen on another connection, because the calls have left their server since.
+
+    That one may still be there, and answer: it is a replica now, or cut off, and nobody's messages come from it.
+    """
+    return left_at > opened_at and time.monotonic() - opened_at > LEAST_LISTENING_SECONDS
+
+
 def map_listen_error(error: RedisError | OSError, address: str) -> NoReply | CoordinatorUnavailable:
     """Map an error of connecting and subscribing: NoReply if another attempt may succeed."""
     if isinstance(error, NoPermissionError):
@@ -95,9 +108,10 @@ def message_of(reply: Any) -> bytes | None:
 class Listener:
     """The listener for threads: a daemon thread that lives while there are waiters. A forked child has its own."""
 
-    def __init__(self, client: redis.Redis, perform: Callable[[Call], Any], clock: Callable[[], float]) -> None:
+    def __init__(self, client: redis.Redis, connections: Connections, clock: Callable[[], float]) -> None:
         self._factory = ConnectionFactory(client)
-        self._perform = perform
+        self._calls = connections
+        self._opened_at = 0.0
         self._clock = clock
         self._connection: LazyConnection | None = None
         self._closed = False
@@ -134,7 +148,8 @@ class Listener:
                 self._waiters.remove(effect.waiter, effect.free_at)
                 return None
             self._waiters.schedule_recheck(effect.waiter, effect.recheck)
-        effect.waiter.waking.wait(effect.seconds)
+        if not self._is_outdated():  # or else it asks again at once, and then listens elsewhere
+            effect.waiter.waking.wait(effect.seconds)
         return None
 
     def close(self) -> None:
@@ -154,7 +169,12 @@ class Listener:
         if connection is not None:
             connection.close()
 
+    def _is_outdated(self) -> bool:
+        return self._connection is not None and must_leave(self._opened_at, self._calls.factory.left_at)
+
     def _enlist(self, effect: Enlist) -> Waiter:
+        if self._is_outdated():
+            self._disconnect()
         if effect.waiter is not None and self._connection is not None:
             return effect.waiter  # type: ignore[no-any-return] # it was added before, and only it removes itself
         waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, Wake(), self._waiters.name)
@@ -178,6 +198,7 @@ class Listener:
         return waiter
 
     def _connect(self, deadline: float) -> None:
+        Wake().wait(min(self._opened_at + LEAST_LISTENING_SECONDS, deadline) - time.monotonic())
         connection = LazyConnection()
         subscription = b"*2\r\n" + bulks(("SUBSCRIBE", self._waiters.channel))
         try:
@@ -192,7 +213,7 @@ class Listener:
                 raise_interruption(error)
                 raise map_listen_error(error, self._factory.address) from error
             thread = DaemonThread(self._listen, "fencing-listener", connection)
-            self._connection = connection
+            self._connection, self._opened_at = connection, time.monotonic()
             thread.start()
         except BaseException:
             self._connection = None
@@ -235,7 +256,7 @@ class Listener:
             declined = self._waiters.on_message(text)
         if declined is not None:
             try:
-                self._perform(decline_call(*declined, self._waiters.name, timeout=DECLINE_SECONDS))
+                self._calls.perform(decline_call(*declined, self._waiters.name, timeout=DECLINE_SECONDS))
             except (FencingError, NoReply, RuntimeError):
                 pass  # the offer expires by itself
 

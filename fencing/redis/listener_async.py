@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,9 +19,17 @@ from fencing.kernel.waking import TaskWake
 from fencing.kernel.workers import PerLoop
 from fencing.locks.waiting import Enlist, Leave, Wait
 from fencing.redis.asyncio_protocol import receive_replies
-from fencing.redis.calls import Call, decline_call
+from fencing.redis.calls import decline_call
+from fencing.redis.client_async import AsyncConnections
 from fencing.redis.connection_factory import ConnectionFactory
-from fencing.redis.listener import DECLINE_SECONDS, Heartbeat, map_listen_error, message_of
+from fencing.redis.listener import (
+    DECLINE_SECONDS,
+    LEAST_LISTENING_SECONDS,
+    Heartbeat,
+    map_listen_error,
+    message_of,
+    must_leave,
+)
 from fencing.redis.sentinel import Address
 from fencing.redis.waiters import Waiter, Waiters
 
@@ -28,10 +37,8 @@ from fencing.redis.waiters import Waiter, Waiters
 class AsyncListener:
     """The listener for asyncio: each event loop has a connection, and a task that lives while there are waiters."""
 
-    def __init__(
-        self, client: redis.asyncio.Redis, perform: Callable[[Call], Awaitable[Any]], clock: Callable[[], float]
-    ) -> None:
-        self._loops = PerLoop(partial(_LoopListener, ConnectionFactory(client), perform, clock))
+    def __init__(self, client: redis.asyncio.Redis, connections: AsyncConnections, clock: Callable[[], float]) -> None:
+        self._loops = PerLoop(partial(_LoopListener, ConnectionFactory(client), connections, clock))
         self._closed = False
 
     def is_waited_for(self, resource: str) -> bool:
@@ -56,7 +63,8 @@ class AsyncListener:
             listener.waiters.remove(effect.waiter, effect.free_at)
             return None
         listener.waiters.schedule_recheck(effect.waiter, effect.recheck)
-        await effect.waiter.waking.wait(effect.seconds)
+        if not listener.is_outdated:  # or else it asks again at once, and then listens elsewhere
+            await effect.waiter.waking.wait(effect.seconds)
         return None
 
     def move(self, primary: Address) -> None:
@@ -79,14 +87,15 @@ class _LoopListener:
     def __init__(
         self,
         factory: ConnectionFactory,
-        perform: Callable[[Call], Awaitable[Any]],
+        connections: AsyncConnections,
         clock: Callable[[], float],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.connection: Any = None
         self.waiters = Waiters(clock, self._call_at)
         self._factory = factory
-        self._perform = perform
+        self._calls = connections
+        self._opened_at = 0.0
         self._clock = clock
         self._connecting = asyncio.Lock()
         self._heartbeat = Heartbeat()
@@ -94,7 +103,14 @@ class _LoopListener:
         self._listening: asyncio.Task[None] | None = None
         self._declining: set[asyncio.Task[None]] = set()
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the calls have left the server that this listens to."""
+        return self.connection is not None and must_leave(self._opened_at, self._calls.factory.left_at)
+
     async def enlist(self, effect: Enlist) -> Waiter:
+        if self.is_outdated:
+            self._leave()
         if effect.waiter is not None and self.connection is not None:
             return effect.waiter  # type: ignore[no-any-return] # it was added before, and only it removes itself
         waiter: Waiter = effect.waiter or Waiter(effect.resource, effect.token, TaskWake(), self.waiters.name)
@@ -115,6 +131,7 @@ class _LoopListener:
         return waiter
 
     async def _connect(self, seconds: float) -> None:
+        await asyncio.sleep(self._opened_at + LEAST_LISTENING_SECONDS - time.monotonic())
         connection = await self._factory.find_async(seconds)
         try:
             await connection.connect()
@@ -123,7 +140,7 @@ class _LoopListener:
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self.connection = connection
+        self.connection, self._opened_at = connection, time.monotonic()
         self._heartbeat = Heartbeat()
         self._listening = background(self._loop, self._listen(connection), "fencing-listener")
         self._listening.add_done_callback(partial(self._ended, connection))
@@ -168,7 +185,7 @@ class _LoopListener:
 
     async def _decline(self, resource: str, token: str) -> None:
         try:
-            await self._perform(decline_call(resource, token, self.waiters.name, timeout=DECLINE_SECONDS))
+            await self._calls.perform(decline_call(resource, token, self.waiters.name, timeout=DECLINE_SECONDS))
         except (FencingError, NoReply, RuntimeError):
             pass  # the offer expires by itself
 
@@ -177,7 +194,11 @@ class _LoopListener:
         loop.call_later(max(0.0, when - self._clock()), call_surely, loop, callback)
 
     def move(self, primary: Address) -> None:
-        if self.connection is not None and self._factory.primary != primary and self._listening is not None:
+        if self.connection is not None and self._factory.primary != primary:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._listening is not None:
             self._ended(self.connection)
             self._listening.cancel()
 

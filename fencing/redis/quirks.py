@@ -52,6 +52,15 @@ def transport_of(connection: Any) -> asyncio.Transport | None:
     return transport if hasattr(transport, "set_protocol") else None  # uvloop's is not an asyncio.Transport
 
 
+def was_ended(connection: Any) -> bool:
+    """Return whether the server has ended an open asyncio connection, and redis-py has read all of it.
+
+    Its ``_reader`` tells it. Without that, the end is noticed when the server does not answer in time.
+    """
+    reader = getattr(connection, "_reader", None)
+    return isinstance(reader, asyncio.StreamReader) and reader.at_eof()
+
+
 def pool_of(client: Any) -> tuple[Any, type, dict[str, Any]]:
     """Return a client's pool, the class of its connections, and a copy of their arguments.
 

@@ -265,10 +265,9 @@ def test_an_unforeseen_error_is_logged_and_renewal_continues(
     assert "renewing 1 leases failed" in caplog.text
     assert side.call(lease.release) is True
 
+
 @pytest.mark.filterwarnings("ignore:the lease on:ResourceWarning")
-def test_closing_takes_a_second_however_many_locks_are_held(
-    side: MemorySide, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_takes_a_second_however_many_locks_are_held(side: MemorySide, caplog: pytest.LogCaptureFixture) -> None:
     coordinator = side.coordinator(ttl=TTL)
     leases = [side.call(coordinator.acquire, str(i)) for i in range(9)]
     perform, asked = coordinator.perform, list[Any]()
@@ -287,7 +286,6 @@ def test_closing_takes_a_second_however_many_locks_are_held(
     assert "6 locks were held that could not be released" in caplog.text
     assert [lease.held for lease in leases].count(True) == 6
     assert all(side.call(lease.release) for lease in leases), "the end of a block still releases"
-
 
 
 def test_a_renewal_that_is_under_way_when_the_coordinator_is_closed(

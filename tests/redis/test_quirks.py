@@ -25,6 +25,7 @@ from fencing.redis.cluster.client_async import AsyncClusterConnections
 from fencing.redis.connection_factory import ConnectionFactory
 from storage_guards import AsyncRedisGuard, RedisGuard
 from tests.support import wait_until
+from tests.support.loops import until
 
 Connection: Any = redis.Connection  # untyped
 AsyncConnection: Any = redis.asyncio.Connection
@@ -156,6 +157,29 @@ def test_shutting_down_ends_a_handshake_of_another_thread() -> None:
             connecting.result(30)
         connection.disconnect()
         quirks.shut_down(connection)
+
+
+def test_was_ended_tells_an_end_that_came_with_a_reply() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while b"PING" not in (data := await reader.read(1000)):
+            writer.write(b"+OK\r\n" * data.count(b"*"))
+        writer.write(b"+PONG\r\n")
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()[:2]
+        connection = AsyncConnection(host=host, port=port)
+        assert not quirks.was_ended(connection), "it is not open yet"
+        await connection.connect()
+        assert not quirks.was_ended(connection)
+        await connection.send_command("PING", check_health=False)
+        assert await connection.read_response(disconnect_on_error=False) == b"PONG"
+        await until(lambda: quirks.was_ended(connection))
+        await connection.disconnect()
+        server.close()
+
+    asyncio.run(main())
 
 
 def test_transport_of_finds_the_transport(any_redis: RedisServer) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import itertools
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -476,3 +478,62 @@ def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) ->
     for thread in threads:
         thread.join(20)
     assert sorted(got) == sorted(names)
+
+
+def test_a_listening_connection_that_ends_at_once_is_not_opened_again_and_again(
+    side: Side, redis_server: RedisServer
+) -> None:
+    client = redis_server.client()
+    held = side.call(side.coordinator(redis_server.url).acquire, "r")
+    waiter = Waiter(side, side.coordinator(redis_server.url))
+    wait_until(client.pubsub_channels)
+    before, ends_at = commands(redis_server, "subscribe"), time.monotonic() + 2.5
+    while time.monotonic() < ends_at:
+        client.client_kill_filter(_type="pubsub")
+    assert commands(redis_server, "subscribe") - before <= 4
+    assert side.call(held.release) is True
+    assert waiter.join().error is None
+
+
+@pytest.mark.thorough
+def test_waiters_follow_an_address_that_moves_to_a_promoted_replica(
+    side: Side, fresh_redis: RedisFactory, proxy: ProxyFactory
+) -> None:
+    """The old one still answers, also on the connection that waits for messages there. It is cut off from the new one,
+    of which it would hear them otherwise: a replica passes them on.
+    """
+    old, new = fresh_redis(), fresh_redis()
+    new.client().replicaof(old.host, old.port)
+    wait_until(lambda: old.client().wait(1, 100) == 1)
+    address = proxy(old)
+    coordinator = side.coordinator(address.url(old.url), ttl=4)
+    with closing(RedisCoordinator(old.client(), ttl=60)) as others:
+        others.acquire("r").detach()
+    got: list[bool] = []
+
+    def wait() -> None:
+        lease = side.call(coordinator.acquire, "r", timeout=60)
+        got.append(side.call(lease.release))
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    wait_until(old.client().pubsub_channels)
+    new.client().replicaof("NO", "ONE")
+    old.client().replicaof("127.0.0.1", 1)
+    address.retarget(new)
+    with closing(RedisCoordinator(new.client(), ttl=60)) as others, ThreadPoolExecutor(3) as executor:
+        others.force_release("r")
+
+        def take_turns() -> None:
+            while waiter.is_alive():
+                with others.hold("r", timeout=60):
+                    time.sleep(0.5)
+
+        turns = [executor.submit(take_turns) for _ in range(3)]
+        waiter.join(40)
+        in_time = list(got)
+        if not in_time:
+            side.call(coordinator.close)
+        for turn in turns:
+            turn.result(60)
+    assert in_time == [True]

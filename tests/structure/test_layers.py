@@ -67,18 +67,26 @@ ROOMS = {
     "fencing.redis.scripts": Room(REDIS_CALLS),
     "fencing.redis.calls": Room(REDIS_CALLS),
     "fencing.redis.quirks": Room((), ("redis",)),
-    "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)),
+    "fencing.redis.sentinel": Room((KERNEL, "fencing.redis.connection", "fencing.redis.resp"), ("redis",)),
     "fencing.redis.connection_factory": Room(REDIS_CLIENT, ("redis",)),
-    "fencing.redis.connection": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
+    "fencing.redis.connection": Room(
+        (KERNEL, "fencing.redis.foreign_connections", "fencing.redis.quirks", "fencing.redis.resp"), ("redis",)
+    ),
     "fencing.redis.client": Room((*REDIS_CLIENT, "fencing.redis.connection"), ("redis",)),
-    "fencing.redis.foreign_connections": Room(REDIS_CLIENT, ("redis",)),
+    "fencing.redis.foreign_connections": Room((KERNEL, "fencing.redis.resp"), ("redis",)),
     "fencing.redis.asyncio_protocol": Room((*REDIS_CLIENT, "fencing.redis.foreign_connections"), ("redis",)),
     "fencing.redis.connection_async": Room((*REDIS_CLIENT, "fencing.redis.asyncio_protocol"), ("redis",)),
     "fencing.redis.client_async": Room((*REDIS_CLIENT, "fencing.redis.connection_async"), ("redis",)),
     "fencing.redis.waiters": Room(("fencing.locks.waiting",)),
-    "fencing.redis.listener": Room(REDIS_LISTENER, ("redis",)),
+    "fencing.redis.listener": Room((*REDIS_LISTENER, "fencing.redis.client"), ("redis",)),
     "fencing.redis.listener_async": Room(
-        (*REDIS_LISTENER, "fencing.redis.asyncio_protocol", "fencing.redis.listener"), ("redis",)
+        (
+            *REDIS_LISTENER,
+            "fencing.redis.asyncio_protocol",
+            "fencing.redis.client_async",
+            "fencing.redis.listener",
+        ),
+        ("redis",),
     ),
     "fencing.redis.cluster": Room(),
     "fencing.redis.cluster.topology": Room((KERNEL, "fencing.redis.keys"), ("redis",)),
