@@ -105,7 +105,10 @@ class Connections:
         used, connection.used = connection.used, 0.0
         try:
             left = seconds
-            if not was_open or (started - used > IDLE_SECONDS and connection.is_stale()):
+            is_stale = was_open and started - used > IDLE_SECONDS and connection.is_stale()
+            if is_stale or not was_open:
+                if is_stale:
+                    self.factory.left_at = started
                 self._connect(connection, seconds)
                 left = max(seconds + started - time.monotonic(), LEAST_SECONDS)
             if not 0.0 < connection.seconds <= left:

@@ -20,6 +20,7 @@ from redis.cluster import LoadBalancingStrategy
 from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncRedisCoordinator, AsyncRedlockCoordinator, RedisCoordinator, RedlockCoordinator
 from fencing.redis import quirks
+from fencing.redis.asyncio_protocol import receive_replies
 from fencing.redis.cluster.client import ClusterConnections
 from fencing.redis.cluster.client_async import AsyncClusterConnections
 from fencing.redis.connection_factory import ConnectionFactory
@@ -176,6 +177,8 @@ def test_was_ended_tells_an_end_that_came_with_a_reply() -> None:
         await connection.send_command("PING", check_health=False)
         assert await connection.read_response(disconnect_on_error=False) == b"PONG"
         await until(lambda: quirks.was_ended(connection))
+        _, ended = receive_replies(connection, asyncio.get_running_loop(), lambda _: None)
+        assert ended.done(), "who reads on from here is told"
         await connection.disconnect()
         server.close()
 

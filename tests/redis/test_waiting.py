@@ -18,7 +18,7 @@ from fencing import AsyncRedisCoordinator, CoordinatorUnavailable, NotAcquired, 
 from fencing.kernel.waking import Wake
 from fencing.redis import listener, listener_async
 from fencing.redis.calls import decline_call
-from fencing.redis.listener import Heartbeat
+from fencing.redis.listener import LEAST_LISTENING_SECONDS, Heartbeat
 from fencing.redis.scripts import ACQUIRE
 from tests.support import wait_until
 from tests.support.fixtures import ProxyFactory, RedisFactory
@@ -481,18 +481,43 @@ def test_many_resources_on_one_connection(side: Side, any_redis: RedisServer) ->
 
 
 def test_a_listening_connection_that_ends_at_once_is_not_opened_again_and_again(
-    side: Side, redis_server: RedisServer
+    side: Side, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each end is noticed at once, also where it comes with the reply to SUBSCRIBE. No PING finds it out."""
+    monkeypatch.setattr(Heartbeat, "PING_SECONDS", 600.0)
     client = redis_server.client()
     held = side.call(side.coordinator(redis_server.url).acquire, "r")
     waiter = Waiter(side, side.coordinator(redis_server.url))
     wait_until(client.pubsub_channels)
-    before, ends_at = commands(redis_server, "subscribe"), time.monotonic() + 2.5
-    while time.monotonic() < ends_at:
+    before, began = commands(redis_server, "subscribe"), time.monotonic()
+    opened = 0
+    while time.monotonic() - began < 2.5 or not opened:
         client.client_kill_filter(_type="pubsub")
-    assert commands(redis_server, "subscribe") - before <= 4
+        opened = commands(redis_server, "subscribe") - before
+        assert time.monotonic() - began < 60
+    assert opened <= 2 + (time.monotonic() - began) / LEAST_LISTENING_SECONDS
     assert side.call(held.release) is True
     assert waiter.join().error is None
+
+
+def test_waiters_listen_again_once_the_calls_have_left_a_server(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener, "LEAST_LISTENING_SECONDS", 0.0)
+    side, client = Side(False), redis_server.client()
+    held = side.coordinator(redis_server.url, ttl=60).acquire("r")
+    coordinator = side.coordinator(redis_server.url, ttl=60)
+    waiter = Waiter(side, coordinator)
+    wait_until(client.pubsub_channels)
+    before = commands(redis_server, "subscribe")
+    client.client_kill_filter(_type="normal")
+    coordinator.lock("other").holder()
+    coordinator._listener._waiters.wake_all()  # as each does from time to time
+    wait_until(lambda: commands(redis_server, "subscribe") == before + 1)
+    assert held.release() is True
+    assert waiter.join().error is None
+    for each in side.made:
+        each.close()
 
 
 @pytest.mark.thorough
