@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
+from weakref import WeakValueDictionary
 
+from fencing.kernel import process
 from fencing.kernel.effects import finish, run_async
-from fencing.kernel.errors import FencingError
+from fencing.kernel.errors import FencingError, GuardUnavailable
 from fencing.kernel.guard import AsyncGuard, Guard, check_guards
+from fencing.kernel.workers import PerLoop
 from storage_guards.http.claims import (
     SAFE_METHODS,
     ClaimAll,
@@ -28,6 +33,38 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+MOST_THREADS = 32
+"""How many claims and questions run at the same time at a sync guard, in threads that nothing else uses."""
+
+TURN_SECONDS = 10.0
+"""How long a claim waits for those of the same resource before it. That is also a guard's own bound by default."""
+
+
+class _Turns:
+    """Claims of the same resource, made one after another: they would wait for each other at the storage anyway.
+
+    There they would have all threads, or all connections, and the claims of other resources would wait with them.
+    """
+
+    def __init__(self) -> None:
+        self._of_loops: PerLoop[WeakValueDictionary[str, asyncio.Lock]] = PerLoop(lambda _: WeakValueDictionary())
+
+    async def wait(self, resources: set[str], stack: AsyncExitStack) -> None:
+        """Wait for the turn of each resource. The stack gives them back.
+
+        Raises:
+            GuardUnavailable: one did not come in time.
+        """
+        locks = self._of_loops[asyncio.get_running_loop()]
+        try:
+            async with asyncio.timeout(TURN_SECONDS):
+                for resource in sorted(resources):  # in one order, so that two claims cannot wait for each other
+                    turn = locks.get(resource) or locks.setdefault(resource, asyncio.Lock())
+                    await stack.enter_async_context(turn)
+        except TimeoutError as error:
+            text = f"other claims of {resource!r} took more than {TURN_SECONDS:g} s; retry"
+            raise GuardUnavailable(text, resource=resource) from error
 
 
 class FencingMiddleware:
@@ -81,8 +118,14 @@ class FencingMiddleware:
         self._guard: Any = guard
         self._claims_path = check_path(claims_path)
         self._gate = check_gate(gate, guard)
+        self._turns = _Turns()
+        self._reset()
+        process.after_fork(self._reset)
         if gate and not self._is_async:
             raise TypeError("gate=True needs an async guard here; or use WSGIFencingMiddleware with a sync one")
+
+    def _reset(self) -> None:
+        self._threads = ThreadPoolExecutor(MOST_THREADS, "fencing-claims")  # it starts them when they are needed
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         """Handle one request. A websocket or a lifespan is passed on as it is."""
@@ -140,11 +183,19 @@ class FencingMiddleware:
         await self._app(scope, receive, send)
 
     async def _perform(self, effect: ClaimAll | ReadMark) -> Any:
-        call = self._guard.claim if isinstance(effect, ClaimAll) else self._guard.mark
-        arguments: tuple[Any, ...] = effect.fences if isinstance(effect, ClaimAll) else (effect.resource,)
+        if not isinstance(effect, ClaimAll):
+            return await self._call(self._guard.mark, effect.resource)
+        async with AsyncExitStack() as stack:
+            await self._turns.wait({fence.resource for fence in effect.fences}, stack)
+            # A thread goes on when its request is cancelled. So the next claim waits for it.
+            return await finish(self._call(self._guard.claim, *effect.fences))
+
+    async def _call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         if self._is_async:
             return await call(*arguments)
-        return await asyncio.to_thread(call, *arguments)
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, context.run, call, *arguments)
 
 
 async def _send(send: Send, answer: Problem) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
+import threading
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +15,11 @@ import pytest
 from fencing import Fence, StaleFence
 from fencing.testing import Contract
 from storage_guards import AsyncMemoryGuard, FencingMiddleware, MemoryGuard, WSGIFencingMiddleware
-from storage_guards.http import HEADER, header_of
+from storage_guards.http import HEADER, asgi, header_of
+from storage_guards.http.asgi import MOST_THREADS
+from tests.support import wait_until
 from tests.support.http_servers import RawAnswer, Service
+from tests.support.loops import until
 
 CLAIMS = "/fencing/claims"
 
@@ -195,6 +200,32 @@ def test_no_answer_has_a_token(service: Service) -> None:
             assert fence.token not in answered.text
 
 
+class _Storage:
+    """A guard with a few connections. A claim of the resource that is kept waits, and has one of them."""
+
+    CONNECTIONS = 4
+
+    def __init__(self, is_async: bool) -> None:
+        self.kept, self.waiting = "", 0
+        self.claim = self._claim_async if is_async else self._claim
+        self.mark = self._mark
+        self._connections: Any = (asyncio if is_async else threading).Semaphore(self.CONNECTIONS)
+
+    def _mark(self, resource: str) -> None: ...
+
+    def _claim(self, fence: Fence) -> None:
+        with self._connections:
+            self.waiting += 1
+            wait_until(lambda: self.kept != fence.resource)
+            self.waiting -= 1
+
+    async def _claim_async(self, fence: Fence) -> None:
+        async with self._connections:
+            self.waiting += 1
+            await until(lambda: self.kept != fence.resource)
+            self.waiting -= 1
+
+
 class TestInMemory(Contract):
     """Set-up: no server is needed."""
 
@@ -228,6 +259,47 @@ class TestInMemory(Contract):
         self.call(FencingMiddleware(app, guard), {"type": "websocket", "path": CLAIMS}, None, send)
         assert seen == [(fence,), None]
         assert "fencing.fences" not in scope
+
+    @pytest.mark.parametrize("is_async", [False, True])
+    def test_claims_of_one_resource_do_not_hold_up_those_of_others(
+        self, is_async: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody keeps the mark of one, so that its claims wait. The guard serves a few claims at once."""
+        guard, kept, goes_on = _Storage(is_async), new_fence(), new_fence()
+        statuses: dict[str, list[int]] = {kept.resource: [], goes_on.resource: []}
+        guard.kept = kept.resource
+
+        async def claim(middleware: Any, fence: Fence) -> None:
+            async def send(message: Any) -> None:
+                if "status" in message:
+                    statuses[fence.resource].append(message["status"])
+
+            headers = [(b"fencing-token", header_of(fence).encode())]
+            scope = {"type": "http", "method": "POST", "path": CLAIMS, "query_string": b"", "headers": headers}
+            await middleware(scope, None, send)
+
+        async def main() -> None:
+            middleware = FencingMiddleware(None, guard)  # type: ignore[arg-type]
+            waiting = [asyncio.ensure_future(claim(middleware, kept)) for _ in range(3 * MOST_THREADS)]
+            await until(lambda: guard.waiting)
+            waiting.pop().cancel()
+            await asyncio.wait_for(claim(middleware, goes_on), 60)
+            assert statuses == {kept.resource: [], goes_on.resource: [200]}
+            assert guard.waiting == 1
+            guard.kept = ""
+            await asyncio.gather(*waiting)
+            assert statuses[kept.resource] == [200] * len(waiting)
+
+            guard.kept = kept.resource
+            monkeypatch.setattr(asgi, "TURN_SECONDS", 0.05)
+            first = asyncio.ensure_future(claim(middleware, kept))
+            await until(lambda: guard.waiting == 1)
+            await claim(middleware, kept)
+            assert statuses[kept.resource][-1] == 503
+            guard.kept = ""
+            await first
+
+        asyncio.run(main())
 
     def test_an_error_after_the_response_has_begun_propagates(self) -> None:
         """There is one response to a request. The server breaks it off, so that it is not taken for a whole one."""

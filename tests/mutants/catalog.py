@@ -1123,6 +1123,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/http/test_guard.py::test_a_refusal_that_makes_no_sense_is_not_believed",),
     ),
     Mutant(
+        "claims-of-one-resource-have-all-threads",
+        "storage_guards/http/asgi.py",
+        "await self._turns.wait({fence.resource for fence in effect.fences}, stack)",
+        "pass",
+        ("tests/http/test_middlewares.py::TestInMemory::test_claims_of_one_resource_do_not_hold_up_those_of_others",),
+    ),
+    Mutant(
         "a-second-response-is-begun",
         "storage_guards/http/asgi.py",
         "if started or refused is None:",
