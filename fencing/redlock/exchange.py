@@ -28,6 +28,9 @@ WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 FRESH_SECONDS = 1.0
 """A connection that was used within so many seconds is believed to be open."""
 
+OPENING_SHARE = 3
+"""How many times the time-out of a node its new connections are waited for. They take three round trips and more."""
+
 OPENING_STEP_SECONDS = 0.001
 """How long the first wait for connections that are being opened takes; the later ones take up to ``LOST_WAKE_SECONDS``:
 nothing wakes a thread that waits for replies."""
@@ -144,7 +147,7 @@ class Exchange:
 
     def _begin_to_open(self, index: int) -> None:
         factory = self._nodes.factories[index]
-        seconds = factory.limit_seconds(self._fanout.timeout)
+        seconds = factory.limit_seconds(OPENING_SHARE * self._fanout.timeout)
         try:
             self._opening[index] = self._openers[index].begin(seconds, factory.connect_seconds)
         except OSError as error:
@@ -156,7 +159,8 @@ class Exchange:
 
         All of them are waited for, also if enough have agreed: a lock is kept by as many nodes as possible.
         """
-        deadline, step = time.monotonic() + max(self._fanout.timeout, LEAST_SECONDS), OPENING_STEP_SECONDS
+        deadline = time.monotonic() + max(OPENING_SHARE * self._fanout.timeout, LEAST_SECONDS)
+        step = OPENING_STEP_SECONDS
         while self._opening:
             for index in list(self._opening):
                 try:

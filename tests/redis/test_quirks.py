@@ -179,7 +179,7 @@ def test_was_ended_tells_an_end_that_came_with_a_reply() -> None:
         await until(lambda: quirks.was_ended(connection))
         _, ended = receive_replies(connection, asyncio.get_running_loop(), lambda _: None)
         assert ended.done(), "who reads on from here is told"
-        await connection.disconnect()
+        await connection.disconnect(nowait=True)
         server.close()
 
     asyncio.run(main())
