@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fencing.kernel import process
+from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.timer import timer
 from fencing.kernel.waking import LOST_WAKE_SECONDS, Wake
 from fencing.kernel.workers import DaemonThread
@@ -31,15 +32,21 @@ MOST_OVERDUE = 4
 MOST_OVERDUE_OF_ALL = 16
 """How many of all servers of a coordinator. Beyond that, each server may still have one."""
 
+YOUNG_SHARE = 1 / 3
+"""For which share of its limit one of too many is not broken off: it may be just about to succeed."""
+
 R = TypeVar("R")
 T = TypeVar("T")
 
 
 class Opening(Generic[T]):
-    """A connection that is being opened, by a helper thread.
+    """A connection that is being opened, by a helper thread; or the wait of a call for one of another opening.
 
     Attributes:
+        began: when it began.
         until: when its call gives up; then it is overdue.
+        ends_at: when the opening is broken off.
+        is_running: whether a helper opens it.
         is_over: whether it has succeeded or failed.
         is_left: whether its call has given up.
     """
@@ -49,18 +56,22 @@ class Opening(Generic[T]):
         "_break_off",
         "_is_broken_off",
         "_wake",
+        "began",
+        "ends_at",
         "error",
         "is_left",
         "is_over",
+        "is_running",
         "opened",
         "until",
     )
 
-    def __init__(self, until: float) -> None:
-        self.until = until
+    def __init__(self, seconds: float, longest: float) -> None:
+        self.began = process.now()
+        self.until, self.ends_at = self.began + seconds, self.began + longest
         self.opened: deque[T] = deque()  # its connection, until the call or the pool takes it
         self.error: BaseException | None = None
-        self.is_over = self.is_left = False
+        self.is_running = self.is_over = self.is_left = False
         self._wake = Wake()
         self._break_off: Callable[[], object] | None = None
         self._is_broken_off = False
@@ -69,6 +80,11 @@ class Opening(Generic[T]):
     def is_waiting(self) -> bool:
         """Whether the call still waits for its connection."""
         return not (self.is_over or self.is_left or self.opened)
+
+    @property
+    def left(self) -> float:
+        """How many seconds the opening may still take; always more than 0."""
+        return max(self.ends_at - process.now(), LEAST_SECONDS)
 
     def wait(self, seconds: float) -> None:
         """Wait until there is a connection, or it is over; at most ``seconds``."""
@@ -108,7 +124,7 @@ class Opening(Generic[T]):
     def end(self, error: BaseException | None = None) -> None:
         """Note that it is over, and wake the call."""
         self.error = error
-        self.is_over = True
+        self.is_running, self.is_over = False, True
         self._wake.set()
 
 
@@ -125,7 +141,7 @@ class Openings(dict[Opening[Any], "Opener[Any]"]):
     def hanging(self, opener: Opener[Any]) -> list[Opening[Any]]:
         """Return those of a server that are overdue if there are too many of them; otherwise none."""
         now = process.now()
-        overdue = [(opening, its) for opening, its in list(self.items()) if opening.until <= now]
+        overdue = [(opening, its) for opening, its in list(self.items()) if opening.until <= now and opening.is_running]
         own = [opening for opening, its in overdue if its is opener]
         return own if len(own) >= MOST_OVERDUE or len(overdue) >= MOST_OVERDUE_OF_ALL else []
 
@@ -133,10 +149,12 @@ class Openings(dict[Opening[Any], "Opener[Any]"]):
 class Opener(Generic[T]):
     """What opens the connections to one server, for threads.
 
+    A call that cannot wait in :meth:`open` begins an opening, and asks for its connection from time to time.
+
     Args:
         address: of the server, for messages.
-        make: opens a connection. A helper thread calls it, in the context of the call. It should tell its argument how
-            it can be broken off.
+        make: opens a connection. A helper thread calls it, in the context of the call. It must end in the time that
+            its argument has left, as far as it can, and should tell it how it can be broken off.
         close: closes a connection that nobody needs.
         adopt: gives a connection that came too late to a pool, and returns whether that had room; None: there is none.
         openings: those of the coordinator; None: it has no other server.
@@ -171,38 +189,55 @@ class Opener(Generic[T]):
             TimeoutError: it is not open yet. Another call may get it later.
             Exception: what ``make`` has raised.
         """
-        until = process.now() + seconds
-        while (hanging := self._openings.hanging(self)) and (left := until - process.now()) > 0:
-            hanging[0].break_off()
-            hanging[0].wait(min(left, LOST_WAKE_SECONDS))  # at once, if it could be broken off
-        opening = self.begin(until - process.now(), longest)
+        opening = Opening[T](seconds, longest)
         try:
-            while opening.is_waiting and (left := until - process.now()) > 0:
-                opening.wait(left)
+            self._openings[opening] = self  # from here on, it may be given the connection of another opening
+            hanging = self._start_unless_too_many(opening)
+            while opening.is_waiting and (left := opening.until - process.now()) > 0:
+                opening.wait(min(left, LOST_WAKE_SECONDS) if hanging else left)
+                if hanging and opening.is_waiting:
+                    hanging = self._start_unless_too_many(opening)
+            if hanging and not opening.opened:
+                raise self._hang(hanging)
             return opening.take()
         finally:
             self.leave(opening)
+            if not opening.is_running:
+                self._openings.pop(opening, None)
 
     def begin(self, seconds: float, longest: float) -> Opening[T]:
         """Begin to open a connection. The caller takes it, or leaves it when it does not wait any longer.
 
         Raises:
-            TimeoutError: too many hang already. One of them is broken off, if that is possible.
+            TimeoutError: too many hang already.
         """
+        opening = Opening[T](seconds, longest)
+        hanging = self._start_unless_too_many(opening)
+        if hanging:
+            raise self._hang(hanging)
+        return opening
+
+    def _start_unless_too_many(self, opening: Opening[T]) -> list[Opening[Any]]:
+        """Start a helper thread; or return the openings that hang. Of those, one that is old is broken off."""
         hanging = self._openings.hanging(self)
         if hanging:
-            hanging[0].break_off()
-            raise TimeoutError(
-                f"{len(hanging)} attempts to connect to {self._address} hang: in the resolving of its name, in the "
-                f"handshake of TLS, or in a function of yours, such as one that gives credentials"
-            )
-        opening = Opening[T](process.now() + seconds)
+            oldest = hanging[0]
+            if process.now() - oldest.began > (oldest.ends_at - oldest.began) * YOUNG_SHARE:
+                oldest.break_off()
+            return hanging
         context = contextvars.copy_context()
         try:
-            DaemonThread(context.run, "fencing-opener", self._run, opening, longest).start()
+            DaemonThread(context.run, "fencing-opener", self._run, opening).start()
         except RuntimeError:  # no thread can be started; mostly because the interpreter is ending
-            context.run(self._run, opening, longest)
-        return opening
+            opening.ends_at = opening.until
+            context.run(self._run, opening)
+        return []
+
+    def _hang(self, hanging: list[Opening[Any]]) -> TimeoutError:
+        return TimeoutError(
+            f"{len(hanging)} attempts to connect to {self._address} hang: in the resolving of its name, in the "
+            f"handshake of TLS, or in a function of yours, such as one that gives credentials"
+        )
 
     def leave(self, opening: Opening[T]) -> None:
         """Give what this opening has opened, or will, to another call or the pool. Nothing happens if it was taken."""
@@ -210,28 +245,36 @@ class Opener(Generic[T]):
         self._settle(opening)
 
     def _settle(self, opening: Opening[T]) -> None:
-        """Find a place for the connection of an opening that was left."""
-        try:
-            opened = opening.opened.pop()
-        except IndexError:
-            return
+        """Find a place for each connection of an opening that was left."""
+        while opening.opened:
+            try:
+                opened = opening.opened.pop()
+            except IndexError:
+                return
+            if not self._give(opened) and not self._give_to_pool(opened):
+                self._close(opened)
+
+    def _give(self, opened: T) -> bool:
         for other, opener in list(self._openings.items()):
             if opener is self and other.is_waiting:
                 other.give(opened)
                 if other.is_left:  # meanwhile; its call first leaves, and then looks for a connection
                     self._settle(other)
-                return
-        adopt = None if self._adopt is None else self._adopt()
-        if adopt is None or not adopt(opened):
-            self._close(opened)
+                return True
+        return False
 
-    def _run(self, opening: Opening[T], longest: float) -> None:
+    def _give_to_pool(self, opened: T) -> bool:
+        adopt = None if self._adopt is None else self._adopt()
+        return adopt is not None and adopt(opened)
+
+    def _run(self, opening: Opening[T]) -> None:
         error: BaseException | None = None
         alive = weakref.ref(opening)  # weak: what an interruption took from its call is collected, and so closed
         try:
+            opening.is_running = True
             self._openings[opening] = self
             with suppress(RuntimeError):  # the timer has no thread, either
-                timer().call_at(process.now() + longest, partial(_break_off, alive), partial(_is_under_way, alive))
+                timer().call_at(opening.ends_at, partial(_break_off, alive), partial(_is_under_way, alive))
             make = self._make()
             if make is not None:
                 opening.give(make(opening))

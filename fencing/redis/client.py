@@ -21,6 +21,7 @@ from fencing.kernel.interruptions import interruption_in, raise_interruption
 from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Openings
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
+from fencing.kernel.waking import RECHECK_SECONDS
 from fencing.redis import quirks
 from fencing.redis.calls import Call, count_call, online_replicas, wait_call
 from fencing.redis.connection import LazyConnection
@@ -192,13 +193,18 @@ class Connections:
         self._pool.close()
 
 
-def _adopt(pool: Pool[LazyConnection], opened: Any) -> bool:
+def _adopt(pool: Pool[LazyConnection], factory: ConnectionFactory, opened: Any) -> bool:
     """Give a connection of redis-py that came too late for its call to a free place of the pool."""
     for connection in list(pool.free):
         if connection.raw is None and pool.take_free(connection):
             try:
                 connection.open(opened, LEAST_SECONDS)
+                if factory.must_ask_info():
+                    factory.check_info(connection.ask(ASK_INFO, time.monotonic() + RECHECK_SECONDS))
                 connection.used = time.monotonic()
+            except BROKEN as error:
+                connection.close()  # the next call tries it again, and is told
+                raise_interruption(error)
             finally:
                 pool.give_back(connection)
             return True

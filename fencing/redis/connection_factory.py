@@ -82,7 +82,8 @@ class ConnectionFactory:
     Args:
         client: the user's.
         openings: those of the coordinator, if it has several servers.
-        adopt: gives an open connection that came too late for its call to a pool: see :class:`Opener`.
+        adopt: gives an open connection of this factory that came too late for its call to a pool: see
+            :class:`Opener`.
 
     Attributes:
         address: the server's address, for messages.
@@ -99,7 +100,10 @@ class ConnectionFactory:
     on_move: weakref.WeakMethod[Callable[[Address], None]] | None = None
 
     def __init__(
-        self, client: Any, openings: Openings | None = None, adopt: Callable[[Any], bool] | None = None
+        self,
+        client: Any,
+        openings: Openings | None = None,
+        adopt: Callable[[ConnectionFactory, Any], bool] | None = None,
     ) -> None:
         pool, self._make, options = quirks.pool_of(client)
         self._pool = pool  # referenced here because a Sentinel's connections ask it for the primary's address
@@ -166,7 +170,7 @@ class ConnectionFactory:
         connection = self.make(self.primary)
         opening.breaks_off_by(partial(quirks.shut_down, connection))
         left = max(opening.until - process.now(), LEAST_SECONDS)
-        quirks.limit_connecting(connection, left, self.connect_seconds)
+        quirks.limit_connecting(connection, left, opening.left)
         try:
             connection.connect()
         except BaseException:
@@ -176,7 +180,10 @@ class ConnectionFactory:
 
     def _new_opener(self, primary: Address | None) -> Opener[Any]:
         address = self.address if primary is None else "{}:{}".format(*primary)
-        return Opener(address, self.connect, methodcaller("disconnect"), self._adopt, self._openings)
+        return Opener(address, self.connect, methodcaller("disconnect"), self._offer, self._openings)
+
+    def _offer(self, connection: Any) -> bool:
+        return self._adopt is not None and self._adopt(self, connection)
 
     async def find_async(self, seconds: float) -> Any:
         """Make a connection that is not open yet, for asyncio. Sentinels are asked as in :meth:`open`."""

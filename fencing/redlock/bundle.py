@@ -54,10 +54,9 @@ class NodeConnection(LazyConnection):
     @classmethod
     def greeted(cls, index: int, factory: ConnectionFactory, opening: Opening[NodeConnection]) -> NodeConnection:
         """Open a connection, ask the first question, and load the scripts. A helper thread of an opener does it."""
-        node, seconds = cls(index), factory.connect_seconds
-        deadline = time.monotonic() + seconds
+        node, deadline = cls(index), time.monotonic() + opening.left
         try:
-            node.open(factory.connect(opening), seconds)
+            node.open(factory.connect(opening), opening.left)
             node._sock.sendall(INFO + b"".join(LOADS))  # in one round trip: a far server has no time for more
             node.greeting, *_ = [node.next_reply(deadline) for _ in (INFO, *LOADS)]
             node.sock = quirks.socket_of(node.raw)

@@ -130,7 +130,7 @@ class Connections:
 
 
 def _open(engine: OwnEngine, opening: Opening[OwnConnection]) -> OwnConnection:
-    return engine.open(max(opening.until - process.now(), OPENING_SECONDS), opening.breaks_off_by)
+    return engine.open(opening.left, opening.breaks_off_by)
 
 
 def _adopt(pool: Pool[_Slot], opened: OwnConnection) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -178,10 +179,35 @@ def test_an_opening_is_broken_off_at_its_own_limit(server: Server) -> None:
         server.opener.open(LONG, SHORT)
 
 
-def test_the_oldest_of_too_many_is_broken_off(server: Server) -> None:
-    server.hang(MOST_OVERDUE + 2)
+def test_the_oldest_of_too_many_is_broken_off(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening_module, "YOUNG_SHARE", 0.0)
+    server.hang(MOST_OVERDUE)
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            server.opener.open(10 * SHORT, LONG)
     assert len(server.threads) == MOST_OVERDUE + 2
     assert server.broken_off == 2
+
+
+def test_a_call_waits_for_young_ones_of_too_many_and_gets_their_connection(server: Server) -> None:
+    """The handshake takes longer than each call, and many call. It succeeds all the same."""
+    server.hang(MOST_OVERDUE)
+    got: list[Connection] = []
+    calls = [threading.Thread(target=lambda: got.append(server.opener.open(LONG, LONG))) for _ in range(2)]
+    used = time.process_time()
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join(6 * SHORT)
+    assert time.process_time() - used < 4 * SHORT, "nobody waits in a busy loop"
+    assert server.broken_off == 0
+    assert len(server.threads) == MOST_OVERDUE
+    server.go_on()
+    for call in calls:
+        call.join(LONG)
+    assert len(got) == 2
+    assert {id(each) for each in got} <= {id(each) for each in server.opened}
+    assert not server.opener._openings
 
 
 def test_of_those_that_cannot_be_broken_off_there_are_a_few_at_most(make: Callable[..., Server]) -> None:
@@ -218,8 +244,15 @@ def test_without_another_thread_the_call_opens_it_itself(server: Server, monkeyp
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(DaemonThread, "start", no_thread)
-    assert server.opener.open(LONG, LONG).is_open
+    left: list[float] = []
+
+    def make(opening: Opening[Connection]) -> Connection:
+        left.append(opening.left)
+        return server._make(opening)
+
+    assert Opener("localhost:1", make, Connection.close).open(SHORT, LONG).is_open
     assert server.threads == [threading.current_thread()]
+    assert left[0] <= SHORT, "it has no more time than the call"
     server.threads.clear()
 
 

@@ -80,6 +80,19 @@ def test_a_connection_that_comes_too_late_for_one_call_is_the_next_ones(side: Si
         credentials.given = 99
 
 
+def test_a_connection_that_the_pool_gets_late_is_asked_for_its_role_and_policy(any_redis: RedisServer) -> None:
+    side, credentials = Side(False), LateCredentials()
+    coordinator = side.coordinator(side.client(any_redis.url, credential_provider=credentials), ttl=60)
+    side.expect(CoordinatorUnavailable, coordinator.acquire, "r", timeout=0.1)
+    connections = coordinator._connections
+    assert connections.factory.must_ask_info()
+    credentials.given = credentials.asked
+    wait_until(lambda: any(each.used for each in connections._pool.free))
+    assert not connections.factory.must_ask_info()
+    assert coordinator.acquire("r", timeout=60).release() is True
+    coordinator.close()
+
+
 def test_a_lease_lives_through_a_time_in_which_no_connection_opens(
     side: Side, any_redis: RedisServer, proxy: ProxyFactory
 ) -> None:
