@@ -111,4 +111,5 @@ def test_more_threads_than_connections(locks: LockDatabase) -> None:
         list(pool.map(work, range(40)))
     if locks.driver.database == "postgres":
         [[count]] = locks.sql("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
-        assert count <= MAX_CONNECTIONS + 3, "one that listens, one of the fixture, and one that counts"
+        beside = "one for renewals and releases alone, one that listens, one of the fixture, and one that counts"
+        assert count <= MAX_CONNECTIONS + 4, beside
