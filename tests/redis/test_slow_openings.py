@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import redis
 
 from examples.servers import RedisCluster, RedisServer, SentinelServers
@@ -151,6 +152,7 @@ def test_a_sentinel_that_drips_costs_what_a_silent_one_does(
     assert side.call(lease.release) is True
 
 
+@pytest.mark.thorough
 def test_one_node_of_a_cluster_that_drips_costs_the_others_no_lease(
     side: Side, redis_cluster: RedisCluster, proxy: ProxyFactory
 ) -> None:
