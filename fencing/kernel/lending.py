@@ -223,13 +223,16 @@ class Pool(_Lending[C]):
             pool = self._reserve or self
             return pool, pool.take(seconds)
 
-    def take_free(self, wanted: C) -> bool:
-        """Take this very object, if it is free. Return whether it was."""
-        try:
-            self.free.remove(wanted)
-            return True
-        except ValueError:
-            return False
+    def take_free(self, is_wanted: Callable[[C], bool]) -> C | None:
+        """Return a free object of which this is true; None: there is none."""
+        for found in list(self.free):
+            if is_wanted(found):
+                try:
+                    self.free.remove(found)
+                    return found
+                except ValueError:
+                    pass  # another call has just taken it
+        return None
 
     def give_back(self, lent: C) -> None:
         """Lend the object to the next call. After the closing, close it first. A child lends nothing of its parent."""

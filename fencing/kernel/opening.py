@@ -141,7 +141,11 @@ class Openings(dict[Opening[Any], "Opener[Any]"]):
     def hanging(self, opener: Opener[Any]) -> list[Opening[Any]]:
         """Return those of a server that are overdue if there are too many of them; otherwise none."""
         now = process.now()
-        overdue = [(opening, its) for opening, its in list(self.items()) if opening.until <= now and opening.is_running]
+        overdue = [(opening, its) for opening, its in list(self.items()) if opening.until <= now]
+        for opening, _ in overdue:
+            if not opening.is_running:  # its call was interrupted before it could remove it
+                self.pop(opening, None)
+        overdue = [(opening, its) for opening, its in overdue if opening.is_running]
         own = [opening for opening, its in overdue if its is opener]
         return own if len(own) >= MOST_OVERDUE or len(overdue) >= MOST_OVERDUE_OF_ALL else []
 
@@ -256,7 +260,7 @@ class Opener(Generic[T]):
 
     def _give(self, opened: T) -> bool:
         for other, opener in list(self._openings.items()):
-            if opener is self and other.is_waiting:
+            if opener is self and other.is_waiting and other.until > process.now():
                 other.give(opened)
                 if other.is_left:  # meanwhile; its call first leaves, and then looks for a connection
                     self._settle(other)

@@ -195,17 +195,17 @@ class Connections:
 
 def _adopt(pool: Pool[LazyConnection], factory: ConnectionFactory, opened: Any) -> bool:
     """Give a connection of redis-py that came too late for its call to a free place of the pool."""
-    for connection in list(pool.free):
-        if connection.raw is None and pool.take_free(connection):
-            try:
-                connection.open(opened, LEAST_SECONDS)
-                if factory.must_ask_info():
-                    factory.check_info(connection.ask(ASK_INFO, time.monotonic() + RECHECK_SECONDS))
-                connection.used = time.monotonic()
-            except BROKEN as error:
-                connection.close()  # the next call tries it again, and is told
-                raise_interruption(error)
-            finally:
-                pool.give_back(connection)
-            return True
-    return False
+    connection = pool.take_free(lambda each: each.raw is None)
+    if connection is None:
+        return False
+    try:
+        connection.open(opened, LEAST_SECONDS)
+        if factory.must_ask_info():
+            factory.check_info(connection.ask(ASK_INFO, time.monotonic() + RECHECK_SECONDS))
+        connection.used = time.monotonic()
+    except BROKEN as error:
+        connection.close()  # the next call tries it again, and is told
+        raise_interruption(error)
+    finally:
+        pool.give_back(connection)
+    return True

@@ -106,16 +106,16 @@ class FanoutConnections:
 
     def _adopt(self, node: NodeConnection) -> bool:
         """Give a connection that came too late for its call to a free bundle."""
-        for bundle in list(self._pool.free):
-            if node.index in bundle.closed and self._pool.take_free(bundle):
-                try:
-                    bundle.adopt(self.nodes, node)
-                    return True
-                except (NoReply, CoordinatorUnavailable):
-                    return False  # the server is none that can be a node; the next call is told
-                finally:
-                    self._give_back(bundle)
-        return False
+        bundle = self._pool.take_free(lambda each: node.index in each.closed)
+        if bundle is None:
+            return False
+        try:
+            bundle.adopt(self.nodes, node)
+            return True
+        except (NoReply, CoordinatorUnavailable):
+            return False  # the server is none that can be a node; the next call is told
+        finally:
+            self._give_back(bundle)
 
     def _note_owing(self, token: str, bundle: Bundle) -> None:
         if not bundle.owes():
@@ -151,13 +151,13 @@ class FanoutConnections:
 
         That is so for a release: an interruption may have taken the bundle from its call, and its traceback keeps it.
         """
-        if self._pool.take_free(bundle):
+        if self._pool.take_free(lambda each: each is bundle) is not None:
             return bundle
         deadline, wake = time.monotonic() + max(fanout.timeout, LEAST_WAIT_SECONDS), Wake()
         try:
             bundle.wanted.append(wake)
             while True:
-                if self._pool.take_free(bundle):
+                if self._pool.take_free(lambda each: each is bundle) is not None:
                     return bundle
                 if time.monotonic() > deadline:
                     if fanout.is_for_anyone:

@@ -25,6 +25,9 @@ from fencing.redlock.nodes import LOADS, STALLED_SECONDS, Nodes
 
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
+FAILURES = (CoordinatorUnavailable, NoReply, RedisError, OSError)
+"""The errors of one node."""
+
 FRESH_SECONDS = 1.0
 """A connection that was used within so many seconds is believed to be open."""
 
@@ -109,13 +112,8 @@ class Exchange:
                 waiting.add(index)
                 node.expected.append(awaited)
                 node.send(data if is_for_anyone else data + node.member)
-            except CoordinatorUnavailable as error:
-                if self._nodes.is_unknown(index):  # told at the first use; later, a node that fails is one of many
-                    raise
-                self._failed(index, error)
-            except (NoReply, RedisError, OSError) as error:
-                raise_interruption(error)
-                self._failed(index, error)
+            except FAILURES as error:
+                self._refused_or_failed(index, error)
 
     def _prepare(self, index: int, node: NodeConnection, is_chosen: bool, now: float) -> bool:
         """Begin to open a connection, if the node is chosen and the one there is of no more use.
@@ -165,13 +163,8 @@ class Exchange:
             for index in list(self._opening):
                 try:
                     self._send_if_opened(index)
-                except CoordinatorUnavailable as error:
-                    if self._nodes.is_unknown(index):
-                        raise
-                    self._failed(index, error)
-                except (NoReply, RedisError, OSError) as error:
-                    raise_interruption(error)
-                    self._failed(index, error)
+                except FAILURES as error:
+                    self._refused_or_failed(index, error)
             left = deadline - time.monotonic()
             if left <= 0:
                 break
@@ -255,6 +248,13 @@ class Exchange:
             self.replies[index] = map_error(reply, self._nodes.factories[index].address)
         else:
             raise not_of_a_script(reply)
+
+    def _refused_or_failed(self, index: int, error: Exception) -> None:
+        """Raise the refusal of a node at its first use. Later, a node that fails is one of many."""
+        if isinstance(error, CoordinatorUnavailable) and self._nodes.is_unknown(index):
+            raise error
+        raise_interruption(error)
+        self._failed(index, error)
 
     def _failed(self, index: int, error: Exception) -> None:
         """Close the connection of a node after an error. What was sent may have run."""

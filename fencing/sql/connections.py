@@ -135,9 +135,9 @@ def _open(engine: OwnEngine, opening: Opening[OwnConnection]) -> OwnConnection:
 
 def _adopt(pool: Pool[_Slot], opened: OwnConnection) -> bool:
     """Give a connection that came too late for its request to a free place of the pool."""
-    for slot in list(pool.free):
-        if slot.connection is None and pool.take_free(slot):
-            slot.connection, slot.opened_at = opened, time.monotonic()
-            pool.give_back(slot)
-            return True
-    return False
+    slot = pool.take_free(lambda each: each.connection is None)
+    if slot is None:
+        return False
+    slot.connection, slot.opened_at = opened, time.monotonic()
+    pool.give_back(slot)
+    return True

@@ -226,6 +226,16 @@ def test_of_those_that_cannot_be_broken_off_there_are_a_few_at_most(make: Callab
     waiting.join()
 
 
+def test_a_call_that_an_interruption_took_gets_nothing_and_counts_for_nothing(server: Server) -> None:
+    gone = [Opening[Connection](-SHORT, LONG) for _ in range(MOST_OVERDUE)]
+    server.opener._openings.update(dict.fromkeys(gone, server.opener))  # as if it came before they were removed
+    server.hang()
+    server.go_on()
+    assert server.adopted == server.opened
+    assert len(server.opened) == 1
+    assert not server.opener._openings
+
+
 def test_all_servers_of_a_coordinator_share_a_limit_but_each_may_have_one(make: Callable[..., Server]) -> None:
     openings = Openings()
     servers = [make(openings) for _ in range(MOST_OVERDUE_OF_ALL // MOST_OVERDUE + 1)]

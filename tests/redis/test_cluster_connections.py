@@ -12,6 +12,7 @@ import pytest
 
 from examples.servers import RedisCluster, RedisServer
 from fencing import AsyncFencedLock, CoordinatorUnavailable, FencedLock, NotAcquired, RedisCoordinator
+from fencing.redis.connection_factory import MAX_CONNECTIONS
 from tests.support import wait_until
 from tests.support.fixtures import RedisClusters, newest_local_series
 from tests.support.forks import in_child
@@ -126,3 +127,16 @@ def test_the_permissions_of_the_page_are_enough(side: Side, redis_clusters: Redi
         for server in cluster.servers:
             admin = server.client()
             admin.execute_command("ACL", "DELUSER", "worker")
+
+
+def test_a_renewal_waits_for_no_calls_that_have_all_connections(redis_cluster: RedisCluster) -> None:
+    with RedisCoordinator(redis_cluster.client(), ttl=60) as coordinator:
+        lease = coordinator.acquire("r")
+        pools = [node._pool for node in coordinator._connections._nodes.values()]
+        lent = [(pool, pool.take(10)) for pool in pools for _ in range(MAX_CONNECTIONS)]
+        for server in redis_cluster.primaries():
+            server.client().script_flush()  # so that it is asked twice, the second time beside the others
+        lease.renew()
+        assert lease.release() is True
+        for pool, connection in lent:
+            pool.give_back(connection)

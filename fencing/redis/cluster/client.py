@@ -12,6 +12,7 @@ from redis.exceptions import AskError, NoScriptError, RedisError
 from fencing.kernel import process
 from fencing.kernel.errors import CoordinatorUnavailable
 from fencing.kernel.interruptions import raise_interruption
+from fencing.kernel.lending import Pool
 from fencing.kernel.opening import Openings
 from fencing.kernel.retry import LEAST_SECONDS, NoReply
 from fencing.kernel.waking import Turns, Wake
@@ -48,8 +49,12 @@ class NodeConnections(Connections):
             self._pool.give_back(connection)
 
     def send_all(self, calls: Sequence[Call], seconds: float) -> Batch:
-        """Send calls, all in one write. Their replies must be read, and the batch must be closed."""
-        batch = Batch(self, self._pool.take(seconds), calls)
+        """Send calls, all in one write. Their replies must be read, and the batch must be closed.
+
+        They renew or release, so they wait for no others: see ``URGENT``.
+        """
+        pool, connection = self._pool.take_urgently(seconds)
+        batch = Batch(self, pool, connection, calls)
         try:
             batch.send(seconds)
         except BaseException:
@@ -61,11 +66,14 @@ class NodeConnections(Connections):
 class Batch:
     """Calls that were sent to a node together, on one connection."""
 
-    def __init__(self, node: NodeConnections, connection: LazyConnection, calls: Sequence[Call]) -> None:
-        self._node = node
+    def __init__(
+        self, node: NodeConnections, pool: Pool[LazyConnection], connection: LazyConnection, calls: Sequence[Call]
+    ) -> None:
+        self._node, self._pool = node, pool
         self._connection = connection
         self._calls = calls
         self.is_whole = False  # every reply was read
+        self._is_closed = False
 
     def send(self, seconds: float) -> None:
         """Send all calls.
@@ -108,12 +116,15 @@ class Batch:
         return results
 
     def close(self) -> None:
-        """Give the connection back."""
+        """Give the connection back, unless that was done."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         if self.is_whole:
             self._connection.used = time.monotonic()
         else:
             self._connection.close()
-        self._node._pool.give_back(self._connection)
+        self._pool.give_back(self._connection)
 
 
 class ClusterConnections:
@@ -239,6 +250,7 @@ class ClusterConnections:
                         results[i] = failure
             for address, batch, ends_at in batches:
                 replies = batch.read(ends_at)
+                batch.close()  # what is asked again below may need just this connection
                 if batch.is_whole:
                     self.topology.trust(address)
                 knows_scripts = True
