@@ -63,8 +63,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a-connection-that-comes-too-late-is-no-other-calls",
         "fencing/kernel/opening.py",
-        "if opener is self and other.is_waiting:",
-        "if opener is not self and other.is_waiting:",
+        "if opener is self and other.is_waiting and",
+        "if opener is not self and other.is_waiting and",
         ("tests/kernel/test_opening.py::test_a_call_that_waits_gets_what_comes_too_late_for_another",),
     ),
     Mutant(
