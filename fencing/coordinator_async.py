@@ -44,13 +44,19 @@ class AsyncCoordinator(Backend):
             ``renew``: whether leases are renewed automatically, every third of the ttl, from the grant until they are
             released, lost or garbage-collected. ``max_lifetime``: seconds after which automatic renewal stops, so that
             a block that hangs does not hold its lock for ever; None: no limit. ``owner``: the label that ``holder()``
-            shows, up to 200 characters; None: host name and process id.
+            shows, up to 200 characters; None: host name and process id. ``stall_limit``: seconds for which leases are
+            renewed while their event loop does not answer, 3 ttls by default.
+
+    A lease is renewed beside its event loop, by another loop in a thread. So a task that computes keeps its locks. The
+    loop is asked at each renewal; where it has not answered for ``stall_limit``, renewal stops, and the lease expires.
 
     Raises:
         TypeError, ValueError: an option has a wrong value, or the service cannot do it. Correct it as the message says.
     """
 
     # SYNC "Make one": It is thread-safe; make one
+    # SYNC "``stall_limit``: ... by default.":
+    # SYNC "A lease is renewed beside ... the lease expires.":
 
     # SYNC instead: asynchronous: ClassVar[bool] = False
     asynchronous: ClassVar[bool] = True
@@ -230,6 +236,7 @@ class AsyncCoordinator(Backend):
                 pass
             unreleased.append(holding.fence.resource)
         log_unreleased(unreleased)
+        await self._renewal.wait_until_over()  # ASYNC
 
     async def __aenter__(self) -> Self:
         return self

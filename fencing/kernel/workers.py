@@ -7,10 +7,13 @@ thread may get work just when it is about to end. A fork copies no other thread,
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from fencing.kernel import process, quirks
@@ -119,7 +122,8 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
 
     Args:
         make: makes the object of a loop. It must not refer to the owner of the table, which would keep itself alive.
-        stop: begins to end an object. It is called on the object's loop if the table is collected before the loop ends.
+        stop: begins to end an object. It is called on the object's loop if the table is collected before the loop ends,
+            or if ``stop_objects_of`` ends what that loop has.
         drop: ends an object whose loop is closed, when it is dropped; it must not need the loop.
         keeps_inherited: whether a forked child keeps its parent's objects, unused: to collect them would do harm.
     """
@@ -139,6 +143,8 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
         self._stop, self._drop = stop, drop
         self._inherited: list[Any] | None = [] if keeps_inherited else None
         process.after_fork(self._in_child)
+        key = next(_keys)
+        _tables[key] = weakref.ref(self, partial(_tables.pop, key))  # in C; it passes the reference as the default
 
     def __missing__(self, loop: asyncio.AbstractEventLoop) -> T:
         self._drop_closed()
@@ -155,6 +161,12 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
             if found is not None and self._drop is not None:
                 self._drop(found)
 
+    def stop_of(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to end the object of this loop, which runs. A later use makes a new one."""
+        found = self.pop(loop, None)
+        if found is not None and self._stop is not None:
+            self._stop(found)
+
     def _in_child(self) -> None:
         if self._inherited is not None:
             self._inherited.extend(self.values())
@@ -167,3 +179,15 @@ class PerLoop(dict[asyncio.AbstractEventLoop, T]):
                     loop.call_soon_threadsafe(self._stop, found)
                 except RuntimeError:
                     pass  # the loop is closed
+
+
+_keys = itertools.count()
+_tables: dict[int, weakref.ref[PerLoop[Any]]] = {}
+
+
+def stop_objects_of(loop: asyncio.AbstractEventLoop) -> None:
+    """Begin to end all objects of a loop that is about to be closed. Call it on the loop."""
+    for reference in list(_tables.values()):
+        table = reference()
+        if table is not None:
+            table.stop_of(loop)

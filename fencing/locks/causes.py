@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 from fencing.kernel.effects import Plan
 from fencing.kernel.errors import FencingError, StaleFence
 from fencing.kernel.fence import Fence
@@ -24,11 +22,12 @@ def why_expired(backend: Backend, holding: Holding, now: float) -> str | None:
         return None
     if not settings.renew:
         return "renewal was off (renew=False)"
+    if holding.hindrance is not None:
+        return holding.hindrance()
     due = holding.due_at
     late = holding.late if due is None else max(holding.late, now - due)
     if late >= settings.ttl * STANDSTILL:
-        subject = "the event loop" if inspect.iscoroutinefunction(backend.perform) else "this process"
-        return f"{subject} stood still for {late:.1f} s"
+        return f"this process stood still for {late:.1f} s"
     if holding.unanswered_since is not None:
         return (
             f"no answer from {backend.service} at {backend.address} for {now - holding.unanswered_since:.1f} s; "

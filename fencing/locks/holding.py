@@ -77,8 +77,10 @@ class Holding:
         "fence",
         "grant",
         "granted_at",
+        "hindrance",
         "late",
         "lease",
+        "loop",
         "renewed_at",
         "settings",
         "shortenings",
@@ -94,6 +96,8 @@ class Holding:
         self.granted_at = self.renewed_at = now
         self.unanswered_since: float | None = None  # the first attempt to renew it since the last one that succeeded
         self.shortenings: list[Shortening] = []
+        self.loop: Any = None  # the event loop of its lease; None: threads have it
+        self.hindrance: Callable[[], str] | None = None  # says why its last renewal, which was due, did not begin
         self.late = 0.0  # by how many seconds this process has delayed its renewal
         self.due: float | None = None
         self.lease: Callable[[], Notified | None] = _no_lease
@@ -229,7 +233,7 @@ class Holding:
             self.late = max(self.late, now - self.due)
         if self.unanswered_since is None:
             self.unanswered_since = now
-        self.due = None
+        self.due = self.hindrance = None
 
     def not_renewed(self, now: float) -> None:
         """Note that a renewal got no answer. The next attempt is due soon."""

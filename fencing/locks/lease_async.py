@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from fencing.kernel import process
-from fencing.kernel.effects import finish, run_async
+from fencing.kernel import process, quirks
+from fencing.kernel.effects import call_surely, finish, run_async
 from fencing.kernel.errors import FencingError, LeaseLost
 from fencing.locks import plans
 from fencing.locks.backend import Backend
@@ -42,8 +42,8 @@ class AsyncLease(LeaseBase):
         """
         if self._event is None:
             self._event = asyncio.Event()
-            if self._holding.lost is not None:
-                self._event.set()
+        if self._holding.lost is not None:
+            self._event.set()
         return self._event
 
     def on_lost(self, callback: Callable[[LeaseLost], Awaitable[Any] | Any]) -> None:
@@ -67,6 +67,16 @@ class AsyncLease(LeaseBase):
         super()._hand_over(lease)
 
     def notify_lost(self) -> None:
+        loop = self._holding.loop
+        if quirks.running_loop_getter()() is loop:
+            self._tell_lost()
+            return
+        try:
+            loop.call_soon_threadsafe(call_surely, loop, self._tell_lost)  # the renewal has a thread of its own
+        except RuntimeError:
+            pass  # the loop is closed: nobody waits there
+
+    def _tell_lost(self) -> None:
         if self._event is not None:
             self._event.set()
         if self._cancel is not None:

@@ -1,6 +1,6 @@
 """The automatic renewal of leases, in batches.
 
-A timer (``kernel/timer.py``, or the event loop) does no I/O. It hands leases whose renewal is due to workers, and marks
+A timer (``kernel/timer.py``) does no I/O. It hands leases whose renewal is due to workers, and marks
 leases whose deadline has passed as lost. So a silent server does not delay that, or the leases of other coordinators.
 
 Leases with similar ttls share a lane, and each lane has its own workers: see ``fencing/locks/lanes.py``.
@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from fencing.kernel import process
-from fencing.kernel.effects import background, call_surely, run, run_async
+from fencing.kernel.effects import background, run, run_async
+from fencing.kernel.loop_thread import LoopThread
 from fencing.kernel.timer import LINGER_SECONDS, CallAt, timer
 from fencing.kernel.workers import PerLoop
 from fencing.locks import plans
@@ -25,6 +26,7 @@ from fencing.locks.backend import Backend
 from fencing.locks.causes import why_expired
 from fencing.locks.holding import Holding
 from fencing.locks.lanes import MOST_AT_ONCE, LoopLane, ThreadLane, by_lane
+from fencing.locks.pulse import Pulse
 
 logger = logging.getLogger("fencing")
 
@@ -76,7 +78,12 @@ class _Renewal:
         self._clock = backend.clock
         self._own_timer: CallAt | None = getattr(backend.clock, "call_at", None)
         self._closed = False
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
         self._alive: set[weakref.ref[Holding]] = set()
+        self._calendar = _Calendar()
 
     def close(self) -> None:
         """Stop renewal. The deadlines of holdings are still watched."""
@@ -84,7 +91,7 @@ class _Renewal:
 
     def track(self, holding: Holding) -> None:
         """Watch a holding, and renew it, until it ends."""
-        calendar = self._calendar()
+        calendar = self._calendar
         holding.young = young = calendar.young
         young.add(holding)
         now = holding.granted_at
@@ -113,8 +120,8 @@ class _Renewal:
 
     def held(self) -> list[Holding]:
         """Return the holdings that have not ended."""
-        young = [holding for calendar in self._calendars() for holding in list(calendar.young)]
-        return [holding for holding in {*young, *_existing(self._alive)} if not holding.has_ended]
+        known = {*list(self._calendar.young), *_existing(self._alive)}
+        return [holding for holding in known if not holding.has_ended]
 
     def _schedule(self, holding: Holding) -> None:
         """Enter a holding into the calendar at its next moment."""
@@ -124,7 +131,7 @@ class _Renewal:
             if when <= self._clock():
                 self._inspect([holding], when)
                 return
-            moments = self._calendar().moments
+            moments = self._calendar.moments
             moment = moments.get(when)
             if moment is None:
                 created = _Moment()
@@ -162,8 +169,10 @@ class _Renewal:
             self._watch(watched)
             if due and not self._closed:
                 self._submit(due)
-        except BaseException:
+        except BaseException as error:
             for holding in due:  # an interruption, or no thread could be started
+                if isinstance(error, RuntimeError):
+                    holding.hindrance = partial(str, f"no thread could be started to renew it: {error}")
                 self._ask_again(holding)
                 self._schedule(holding)
             raise
@@ -193,16 +202,12 @@ class _Renewal:
         holding.not_renewed(self._clock())
         holding.unanswered_since = None  # it was not for lack of an answer
 
-    def _calendar(self) -> _Calendar:
-        raise AssertionError("sync and async have their own")
-
-    def _calendars(self) -> Iterable[_Calendar]:
-        raise AssertionError("sync and async have their own")
-
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
     ) -> None:
-        raise AssertionError("sync and async have their own")
+        # Weak: a coordinator that only the timer references has no leases, and may be collected.
+        call = partial(_call_if_alive, weakref.WeakMethod(method), args)
+        (self._own_timer or timer().call_at)(when, call, wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
         raise AssertionError("sync and async have their own")
@@ -216,32 +221,17 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
     return any(holding.ended is None for holding in _existing(references))
 
 
+def _describe_silence(pulse: Pulse, limit: float) -> str:
+    return f"the event loop has not answered for {pulse.silence():.1f} s, and stall_limit is {limit:g} s"
+
+
 class Renewal(_Renewal):
     """The renewal for threads. Each lane has a thread that starts when a renewal is due, and ends a second after the
     last one. It has a few others while its requests overlap."""
 
-    def __init__(self, backend: Backend) -> None:
-        super().__init__(backend)
-        self._reset()
-        process.after_fork(self._reset)
-
     def _reset(self) -> None:
-        self._alive = set()
-        self._one_calendar = _Calendar()
+        super()._reset()
         self._lanes: dict[float, ThreadLane] = {}
-
-    def _calendar(self) -> _Calendar:
-        return self._one_calendar
-
-    def _calendars(self) -> Iterable[_Calendar]:
-        return [self._one_calendar]
-
-    def _call_at(
-        self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
-    ) -> None:
-        # Weak: a coordinator that only the timer references has no leases, and may be collected.
-        call = partial(_call_if_alive, weakref.WeakMethod(method), args)
-        (self._own_timer or timer().call_at)(when, call, wanted)
 
     def _submit(self, holdings: list[Holding]) -> None:
         for tick_seconds, those in by_lane(holdings):
@@ -290,36 +280,62 @@ class Renewal(_Renewal):
 
 
 class AsyncRenewal(_Renewal):
-    """The renewal for asyncio: a few tasks per event loop and lane, which live while renewals are due."""
+    """The renewal for asyncio: a few tasks per lane, on an event loop of its own in a thread.
+
+    So a lease survives a block that computes. It is renewed only while its own loop answers: see
+    ``fencing/locks/pulse.py``.
+    """
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._of_loops: PerLoop[_LoopCalendar] = PerLoop(lambda _: _LoopCalendar())
+        self._pulses: PerLoop[Pulse] = PerLoop(Pulse)
+        self._thread = LoopThread("fencing-renewal", self._is_needed)
 
-    def _calendar(self) -> _LoopCalendar:
-        return self._of_loops[asyncio.get_running_loop()]
+    def _reset(self) -> None:
+        super()._reset()
+        self._lanes: dict[float, LoopLane] = {}
 
-    def _calendars(self) -> Iterable[_Calendar]:
-        return list(self._of_loops.values())
+    def track(self, holding: Holding) -> None:
+        holding.loop = asyncio.get_running_loop()
+        super().track(holding)
 
-    def _call_at(
-        self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]
-    ) -> None:
-        # Weak: a coordinator that only the loop's timers reference has no leases, and may be collected.
-        loop, call = asyncio.get_running_loop(), partial(_call_if_alive, weakref.WeakMethod(method), args)
-        if self._own_timer is not None:
-            self._own_timer(when, partial(loop.call_soon_threadsafe, call), wanted)
-        else:
-            loop.call_later(max(0.0, when - self._clock()), call_surely, loop, call)
+    def close(self) -> None:
+        super().close()
+        self._thread.look()
+
+    async def wait_until_over(self) -> None:
+        """Wait until its connections are closed, for a bounded time."""
+        await self._thread.wait_until_over()
+
+    def _is_needed(self) -> bool:
+        return bool(self._alive) and not self._closed
 
     def _submit(self, holdings: list[Holding]) -> None:
-        lanes = self._calendar().lanes
+        due = [holding for holding in holdings if self._may_renew(holding)]
+        if due:
+            self._thread.call(partial(self._add, due))
+
+    def _may_renew(self, holding: Holding) -> bool:
+        """Return whether a holding's own loop has answered in time. Otherwise its renewal is tried again soon."""
+        try:
+            silence = self._pulses[holding.loop].silence()
+        except RuntimeError:
+            holding.lose("expired", "its event loop was closed")
+            return False
+        if silence <= holding.settings.stall_seconds:
+            return True
+        holding.hindrance = partial(_describe_silence, self._pulses[holding.loop], holding.settings.stall_seconds)
+        self._ask_again(holding)
+        self._schedule(holding)
+        return False
+
+    def _add(self, holdings: list[Holding]) -> None:
         for tick_seconds, those in by_lane(holdings):
-            lane = lanes.get(tick_seconds)
+            lane = self._lanes.get(tick_seconds)
             if lane is None:
-                lane = lanes[tick_seconds] = LoopLane(tick_seconds)
-            for task in [each for each in lane.running if each.done()]:  # its call of _done was interrupted by a signal
-                self._done(lane, task)
+                lane = self._lanes[tick_seconds] = LoopLane(tick_seconds)
+            for task in [each for each in lane.running if each.done() or each.get_loop().is_closed()]:
+                self._done(lane, task)  # its loop was ended before that was called
             for holding in those:
                 lane.add(holding)
             self._start(lane)
@@ -364,8 +380,3 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[
     if alive is not None:
         alive(*args)
 
-
-class _LoopCalendar(_Calendar):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lanes: dict[float, LoopLane] = {}

@@ -33,6 +33,10 @@ LONGEST_ATTEMPT_SECONDS = 10.0
 """The time limit of one request, however long the ttl is."""
 
 
+STALLED_TTLS = 3
+"""For how many ttls leases are renewed while their event loop does not answer, unless ``stall_limit`` is given."""
+
+
 class _Options(TypedDict, total=False):
     ttl: float
     renew: bool
@@ -56,6 +60,7 @@ class AsyncLockOptions(_Options, total=False):
     """
 
     guards: Iterable[AsyncGuard]
+    stall_limit: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,8 @@ class Settings:
         renew: whether leases are renewed automatically, from the grant until they end.
         max_lifetime: seconds after the grant at which automatic renewal stops; None: no limit.
         owner: the label that ``holder()`` shows, up to 200 characters; None: host name and process id.
+        stall_limit: for asyncio: seconds for which leases are renewed while their event loop does not answer. None: three
+            times the ttl; users cannot pass it.
         one_try: whether requests are for a call that tries once: a shorter time limit, and few repetitions. Not an
             option of users.
     """
@@ -77,6 +84,7 @@ class Settings:
     renew: bool = True
     max_lifetime: float | None = None
     owner: str | None = None
+    stall_limit: float | None = None
     one_try: bool = False
     attempt_seconds: float = field(init=False, repr=False, compare=False)
     """The time limit of one request to a server: a third of the ttl, so that a lease survives a lost request."""
@@ -103,7 +111,7 @@ class Settings:
 
     def for_one_try(self) -> Settings:
         """Return these settings for the requests of a call that tries once."""
-        return Settings(self.ttl, self.guards, self.renew, self.max_lifetime, self.owner, True)
+        return Settings(self.ttl, self.guards, self.renew, self.max_lifetime, self.owner, self.stall_limit, True)
 
     def changed(self, options: Mapping[str, Any], *, asynchronous: bool, coordinator: type | None = None) -> Self:
         """Return a copy of these settings with a user's options applied, or these settings if there are no options.
@@ -119,10 +127,19 @@ class Settings:
         if not options:
             return self
         for name in options:
-            if name not in _NAMES:
-                raise TypeError(_unknown_option(name, coordinator))
+            if name not in _NAMES or (name == "stall_limit" and not asynchronous):
+                raise TypeError(_unknown_option(name, coordinator, asynchronous=asynchronous))
+        if "stall_limit" in options:
+            _check_stall_limit(options["stall_limit"])
         given = {name: options.get(name, getattr(self, name)) for name in _NAMES}
         return type(self)(**_check_options(asynchronous=asynchronous, **given))
+
+    @property
+    def stall_seconds(self) -> float:
+        """For how many seconds leases are renewed while their event loop does not answer."""
+        if self.stall_limit is None:
+            return math.inf if self.ttl is None else STALLED_TTLS * self.ttl
+        return self.stall_limit
 
     @property
     def owner_label(self) -> str:
@@ -150,6 +167,7 @@ _WAITING = "; ttl sets how long a lock lasts, hold(timeout=...) sets how long to
 _HINTS = {
     "clock_floor": "; it is an option of RedisCoordinator",
     "replicas": "; it is an option of RedisCoordinator",
+    "stall_limit": "; it is an option for asyncio: threads renew leases beside every work",
     "timeout": _WAITING,
     "blocking_timeout": _WAITING,
     "blocking": _WAITING,
@@ -157,7 +175,14 @@ _HINTS = {
 
 
 def _check_options(
-    *, ttl: object, guards: Any, renew: object, max_lifetime: object, owner: object, asynchronous: bool
+    *,
+    ttl: object,
+    guards: Any,
+    renew: object,
+    max_lifetime: object,
+    owner: object,
+    stall_limit: float | None,
+    asynchronous: bool,
 ) -> dict[str, Any]:
     check_flag(renew, "renew")
     if owner is not None:
@@ -183,11 +208,21 @@ def _check_options(
         "renew": renew,
         "max_lifetime": max_lifetime,
         "owner": owner,
+        "stall_limit": stall_limit,
     }
 
 
-def _unknown_option(name: str, coordinator: type | None) -> str:
+def _check_stall_limit(value: object) -> None:
+    if value is None:
+        raise TypeError("stall_limit must be a number of seconds, not None; a lease whose event loop hangs must end")
+    if check_seconds(value, "stall_limit") <= 0:
+        raise ValueError(f"stall_limit must be more than 0 seconds, not {value}; leave it out for three times the ttl")
+
+
+def _unknown_option(name: str, coordinator: type | None, *, asynchronous: bool) -> str:
     import difflib  # only here, for a mistake
+
+    names = [each for each in _NAMES if asynchronous or each != "stall_limit"]
 
     subject = "a lock"
     own_options: list[str] = []
@@ -196,9 +231,9 @@ def _unknown_option(name: str, coordinator: type | None) -> str:
         subject = coordinator.__name__
         own_options = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
     hint = _HINTS.get(name, "")
-    if not hint and (near := difflib.get_close_matches(name, [*own_options, *_NAMES], 1)):
+    if not hint and (near := difflib.get_close_matches(name, [*own_options, *names], 1)):
         hint = f"; did you mean {near[0]!r}?"
-    return f"{name!r} is not an option of {subject}; the options are {', '.join([*own_options, *_NAMES])}{hint}"
+    return f"{name!r} is not an option of {subject}; the options are {', '.join([*own_options, *names])}{hint}"
 
 
 def check_flag(value: object, name: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy.util import greenlet_spawn
 
 from fencing.kernel import process
-from fencing.kernel.effects import finish
+from fencing.kernel.effects import background, finish
 from fencing.kernel.lending import AsyncPool
 from fencing.kernel.retry import LEAST_SECONDS
 from fencing.kernel.workers import PerLoop
@@ -45,6 +45,13 @@ class _OfLoop:
         self.pool = AsyncPool(_Slot, MAX_CONNECTIONS, has_reserve=True)
         self.broken_at = 0.0  # a connection that was opened before this moment is opened again
 
+    def stop(self) -> None:
+        """Begin to close all connections. Requests that are under way fail."""
+        for pool in self.pool.pools:
+            while pool.free:
+                background(asyncio.get_running_loop(), _close(pool.free.pop()), "fencing-sql")
+        self.hang_up()
+
     def hang_up(self) -> None:
         """Close all sockets. Tasks that a loop has left behind keep their connections, and nothing collects those."""
         for slot in [slot for pool in self.pool.pools for slot in pool.made()]:
@@ -60,7 +67,9 @@ class AsyncConnections:
         self._engine = engine
         self.closed = False
         # To collect those of a parent process might end its sessions.
-        self._of_loops = PerLoop(lambda _: _OfLoop(), drop=_OfLoop.hang_up, keeps_inherited=True)
+        self._of_loops = PerLoop(
+            lambda _: _OfLoop(), stop=_OfLoop.stop, drop=_OfLoop.hang_up, keeps_inherited=True
+        )
 
     async def perform(self, request: Request) -> Any:
         """Perform a request, and return its reply. A cancellation is delivered after the reply.
@@ -91,7 +100,7 @@ class AsyncConnections:
         sent = is_good = False
         try:
             if slot.opened_at < mine.broken_at:
-                await self._close(slot)
+                await _close(slot)
             if slot.connection is None:
                 opened_at, left = time.monotonic(), max(until - process.now(), LEAST_SECONDS)
                 slot.connection = await _within(greenlet_spawn(self._engine.open, left), left, None)
@@ -109,12 +118,7 @@ class AsyncConnections:
         finally:
             if (not is_good or self.closed) and slot.connection is not None:  # nothing closes it after the closing
                 slot.connection.hang_up()
-                await self._close(slot)
-
-    async def _close(self, slot: _Slot) -> None:
-        connection, slot.connection = slot.connection, None
-        if connection is not None:
-            await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
+                await _close(slot)
 
     async def close(self) -> None:
         """Close the running loop's connections. Later requests raise RuntimeError, except releases."""
@@ -122,7 +126,13 @@ class AsyncConnections:
         mine = self._of_loops[asyncio.get_running_loop()]
         for pool in mine.pool.pools:
             while pool.free:
-                await self._close(pool.free.pop())
+                await _close(pool.free.pop())
+
+
+async def _close(slot: _Slot) -> None:
+    connection, slot.connection = slot.connection, None
+    if connection is not None:
+        await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:

@@ -28,15 +28,12 @@ class Calendar(_Renewal):
         plans = RedisPlans()
         plans.clock = lambda: self.now
         super().__init__(plans)
-        self.one = _Calendar()
         self.calls: list[tuple[float, Callable[[], None], Callable[[], bool]]] = []
         self.submitted: list[Holding] = []
 
-    def _calendar(self) -> _Calendar:
-        return self.one
-
-    def _calendars(self) -> list[_Calendar]:
-        return [self.one]
+    @property
+    def one(self) -> _Calendar:
+        return self._calendar
 
     def _call_at(
         self, when: float, method: Callable[..., None], args: tuple[Any, ...], wanted: Callable[[], bool]

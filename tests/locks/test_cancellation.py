@@ -11,6 +11,7 @@ import pytest
 from fencing import AsyncMemoryCoordinator, GuardUnavailable, MemoryCoordinator, OutcomeUnknown
 from fencing.kernel.fence import Fence, HasFence
 from fencing.memory.table import LockTable
+from tests.support.loops import until
 from tests.support.memory_side import SlowCoordinator
 
 
@@ -60,7 +61,7 @@ def test_a_cancelled_holder_releases(times: int) -> None:
         task = asyncio.create_task(work())
         await inside.wait()
         await cancel(task, times)
-        await coordinator.asked.wait()
+        await until(coordinator.asked.is_set)
         assert not task.done(), "the release comes first"
         coordinator.permitted.set()
         with pytest.raises(asyncio.CancelledError):
@@ -75,7 +76,7 @@ def test_a_cancelled_release_is_finished_first() -> None:
         coordinator = SlowCoordinator("release")
         lease = await coordinator.acquire("r")
         task = asyncio.create_task(lease.release())
-        await coordinator.asked.wait()
+        await until(coordinator.asked.is_set)
         await cancel(task, 3)
         assert not task.done()
         coordinator.permitted.set()
@@ -122,7 +123,7 @@ def test_a_second_cancellation_does_not_stop_what_gives_the_lock_back() -> None:
         task = asyncio.create_task(coordinator.acquire("r"))
         await guard.entered.wait()
         task.cancel()
-        await coordinator.asked.wait()
+        await until(coordinator.asked.is_set)
         await cancel(task, 3)
         assert not task.done()
         coordinator.permitted.set()

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import pytest
 
 from fencing import AsyncMemoryCoordinator, Lease, LeaseLost, MemoryCoordinator
+from fencing.kernel import loop_thread
 from fencing.kernel import timer as timer_module
 from fencing.kernel.fence import Fence, HasFence
 from fencing.kernel.workers import Worker
@@ -405,26 +406,27 @@ def test_short_holdings_start_no_thread_and_leave_no_calls_behind(monkeypatch: p
     assert timer_module.timer()._heap == []
 
 
-def test_the_task_ends_after_the_last_lease() -> None:
+def test_the_loop_that_renews_ends_after_the_last_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop_thread, "LINGER_SECONDS", 0.05)
     clock = ManualClock()
-
-    def other_tasks() -> set[asyncio.Task[Any]]:
-        return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
     async def main() -> None:
         async with AsyncMemoryCoordinator(clock=clock, ttl=TTL) as coordinator:
-            lease = await coordinator.acquire("r")
-            clock.advance(STEP)
-            await until(lambda: lease.remaining() > TTL - STEP)
-            await lease.release()
-            await until(lambda: not other_tasks())
-            assert await coordinator.holder("r") is None
+            thread = coordinator._renewal._thread
+            for _ in range(2):
+                lease = await coordinator.acquire("r")
+                assert not thread.is_running, "a young lease does not need it"
+                clock.advance(STEP)
+                await until(lambda: lease.remaining() > TTL - STEP)
+                assert thread.is_running
+                await lease.release()
+                await until(lambda: not thread.is_running)
 
     asyncio.run(main())
 
 
 def test_a_cancelled_renewal_is_tried_again() -> None:
-    """An application that cancels all tasks of its loop does not end renewal."""
+    """As where the loop that renews is ended under it."""
     clock = ManualClock()
 
     async def main() -> None:
@@ -432,42 +434,16 @@ def test_a_cancelled_renewal_is_tried_again() -> None:
             lease = await coordinator.acquire("r")
             clock.advance(STEP)
             for _ in range(2):
-                await coordinator.asked.wait()
+                await until(coordinator.asked.is_set)
                 coordinator.asked.clear()
-                [renewal] = [task for task in asyncio.all_tasks() if task.get_name() == "fencing-renewal"]
-                renewal.cancel()
-                await asyncio.wait([renewal])
-                await asyncio.sleep(0)  # its end is noticed
+                [lane] = coordinator._renewal._lanes.values()
+                [renewal] = lane.running
+                renewal.get_loop().call_soon_threadsafe(renewal.cancel)
+                await until(lambda: not lane.running)
                 assert lease.held
                 clock.advance(1)
             coordinator.permitted.set()
             await until(lambda: lease.remaining() > TTL - STEP)
-            assert await lease.release() is True
-
-    asyncio.run(main())
-
-
-def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exception of a signal handler in a callback of the event loop goes to the loop, and the rest does not run."""
-    clock = ManualClock()
-    done, lost = renewal_module.AsyncRenewal._done, list[Any]()
-
-    def interrupted(self: Any, state: Any, task: Any) -> None:
-        if task in lost or len(lost) == MOST_AT_ONCE:
-            return done(self, state, task)
-        lost.append(task)
-        raise InterruptedError
-
-    monkeypatch.setattr(renewal_module.AsyncRenewal, "_done", interrupted)
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-        async with AsyncMemoryCoordinator(clock=clock, ttl=TTL) as coordinator:
-            lease = await coordinator.acquire("r")
-            for _ in range(5):
-                clock.advance(STEP)
-                await until(lambda: lease.remaining() > TTL - STEP / 2)
-            assert len(lost) == MOST_AT_ONCE
             assert await lease.release() is True
 
     asyncio.run(main())

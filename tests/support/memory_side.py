@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from typing import Any
 
 from fencing import AsyncMemoryCoordinator, CoordinatorUnavailable, LockTable, MemoryCoordinator
 from fencing.testing import Contract, ManualClock
+from tests.support.loops import until
 
 
 class MemorySide(Contract):
@@ -56,11 +57,10 @@ class SlowCoordinator(AsyncMemoryCoordinator):
     def __init__(self, slow: str, **options: Any) -> None:
         super().__init__(**options)
         self.slow = slow
-        self.asked = asyncio.Event()
-        self.permitted = asyncio.Event()
+        self.asked, self.permitted = threading.Event(), threading.Event()  # renewals have a loop of their own
 
     async def perform(self, effect: Any) -> Any:
         if effect.operation == self.slow:
             self.asked.set()
-            await self.permitted.wait()
+            await until(self.permitted.is_set)
         return await super().perform(effect)

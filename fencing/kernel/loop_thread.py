@@ -1,0 +1,125 @@
+"""An event loop of our own in a daemon thread, for what must go on while the loops of users are busy."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from fencing.kernel import process
+from fencing.kernel.timer import LINGER_SECONDS
+from fencing.kernel.workers import Worker, stop_objects_of
+
+CLOSE_SECONDS = 1.0
+"""How long the end of a loop may take: of its tasks, and of its connections."""
+
+_inherited: list[asyncio.AbstractEventLoop] = []
+"""Loops of the parent process, in a forked child. To collect one would warn, and to close it would harm the parent."""
+
+
+class LoopThread:
+    """An event loop in a daemon thread. Both live while there are calls, or while they are wanted.
+
+    At the end its ``PerLoop`` objects are stopped, and its tasks are cancelled. A later call begins a new loop. A
+    forked child begins its own.
+
+    Args:
+        name: the thread's name.
+        is_wanted: a bound method, which is referenced weakly: whether the loop has to stay. It is asked each second.
+    """
+
+    def __init__(self, name: str, is_wanted: Callable[[], bool]) -> None:
+        self._worker = Worker(name)
+        self._is_wanted = weakref.WeakMethod(is_wanted)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reset()
+        process.after_fork(self._reset)
+
+    def _reset(self) -> None:
+        if self._loop is not None:
+            _inherited.append(self._loop)
+        self._loop = None
+        self._over: Future[None] | None = None  # done when the last loop is closed
+        self._calls: deque[Callable[[], object]] = deque()
+        self._more = asyncio.Event()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a thread."""
+        return self._worker.is_running
+
+    def call(self, callback: Callable[[], object]) -> None:
+        """Have ``callback`` called on the loop, soon. It must not raise.
+
+        Raises:
+            RuntimeError: no thread could be started; mostly because the interpreter is ending.
+        """
+        self._calls.append(callback)  # before the next lines: a loop that ends looks for it
+        self.look()
+        try:
+            self._worker.wake(self._work)
+        except RuntimeError:
+            self._calls.remove(callback)
+            raise
+
+    def look(self) -> None:
+        """Have the loop look at once whether it is still wanted."""
+        loop = self._loop
+        if loop is not None:
+            try:
+                loop.call_soon_threadsafe(self._more.set)
+            except RuntimeError:
+                pass  # it was closed at this moment
+
+    async def wait_until_over(self) -> None:
+        """Wait for the end of a loop that is not wanted any more, for a bounded time."""
+        over = self._over
+        if over is not None:
+            await asyncio.wait([asyncio.wrap_future(over)], timeout=2 * CLOSE_SECONDS)
+
+    def _work(self) -> float | None:
+        if not self._calls:
+            return None
+        over = self._over = Future[None]()
+        loop = asyncio.SelectorEventLoop()  # drivers know it everywhere, whatever the policy of the user's program
+        try:
+            self._more = asyncio.Event()
+            self._loop = loop
+            loop.run_until_complete(self._run())
+        finally:
+            self._loop = None
+            try:
+                loop.run_until_complete(_end(loop))
+            finally:
+                loop.close()
+                over.set_result(None)
+        return 0.0 if self._calls else None
+
+    async def _run(self) -> None:
+        is_over = False
+        while self._calls or not is_over:
+            self._more.clear()
+            while self._calls:
+                self._calls.popleft()()
+            try:
+                async with asyncio.timeout(LINGER_SECONDS):
+                    await self._more.wait()
+            except TimeoutError:
+                pass
+            is_wanted = self._is_wanted()
+            is_over = is_wanted is None or not is_wanted()
+            del is_wanted  # it keeps its owner alive
+
+
+async def _end(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is left on the loop, in a bounded time."""
+    stop_objects_of(loop)
+    for must_cancel in (False, True):
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks if must_cancel else ():
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2)
+    await loop.shutdown_asyncgens()

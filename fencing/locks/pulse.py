@@ -1,0 +1,58 @@
+"""Whether the event loop of a lease still answers. A lease whose loop hangs must end, although others renew it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+
+from fencing.kernel import process
+from fencing.kernel.effects import call_surely
+from fencing.kernel.timer import timer
+
+logger = logging.getLogger("fencing")
+
+WARNING_SECONDS = 1.0
+"""How long a loop may leave a question unanswered before that is logged."""
+
+
+class Pulse:
+    """The questions to an event loop whether it runs. It answers as soon as no task of it computes.
+
+    Args:
+        loop: the event loop of users. The questions come from other threads.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked_at: float | None = None
+
+    def silence(self) -> float:
+        """Return for how many seconds the loop has owed an answer. If it owes none, ask.
+
+        The seconds are real ones, also where a test moves the clock of the leases.
+
+        Raises:
+            RuntimeError: the loop is closed.
+        """
+        now, asked_at = process.now(), self._asked_at
+        if asked_at is not None and not self._loop.is_closed():
+            return now - asked_at
+        self._asked_at = now
+        self._loop.call_soon_threadsafe(call_surely, self._loop, self._answer)
+        timer().call_at(now + WARNING_SECONDS, partial(self._warn, now), partial(self._owes, now))
+        return 0.0
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+    def _owes(self, asked_at: float) -> bool:
+        return self._asked_at == asked_at
+
+    def _warn(self, asked_at: float) -> None:
+        if self._owes(asked_at):
+            logger.warning(
+                "the event loop has not answered for %.1f s, because a task computes or blocks in it; its leases are "
+                "renewed until stall_limit. Do such work in a thread: asyncio.to_thread",
+                WARNING_SECONDS,
+            )
