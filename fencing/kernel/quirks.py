@@ -52,6 +52,19 @@ def start(thread: threading.Thread) -> None:
         raise interruption
 
 
+SHUTDOWN = "can't create new thread at interpreter shutdown"
+"""What starting a thread says, from Python 3.12 on, as soon as the main thread has ended, also in ``atexit`` functions:
+https://docs.python.org/3/whatsnew/3.12.html, "Changes in the Python API"."""
+
+
+def is_ending(error: RuntimeError) -> bool:
+    """Return whether a thread could not be started because the interpreter ends.
+
+    It is the error's text. Where that differs, the error is treated as one of a process with too many threads.
+    """
+    return str(error) == SHUTDOWN
+
+
 @functools.cache  # so that a later call is one of C
 def running_loop_getter() -> Callable[[], asyncio.AbstractEventLoop | None]:
     """Return the function that returns this thread's running event loop, or None. The documented one raises then.

@@ -38,7 +38,7 @@ class DaemonThread(threading.Thread):
             RuntimeError: the interpreter is ending, so the thread would not run. Python 3.12 checks that itself.
         """
         if sys.is_finalizing():
-            raise RuntimeError("can't create new thread at interpreter shutdown")
+            raise RuntimeError(quirks.SHUTDOWN)
         quirks.start(self)
 
 

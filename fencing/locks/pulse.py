@@ -27,21 +27,23 @@ class Pulse:
         self._loop = loop
         self._asked_at: float | None = None
 
-    def silence(self) -> float:
-        """Return for how many seconds the loop has owed an answer. If it owes none, ask.
+    def silence(self) -> float | None:
+        """Return for how many seconds the loop has owed an answer; None: it is closed. If it owes none, ask.
 
         The seconds are real ones, also where a test moves the clock of the leases.
-
-        Raises:
-            RuntimeError: the loop is closed.
         """
         now, asked_at = process.now(), self._asked_at
-        if asked_at is not None and not self._loop.is_closed():
-            return now - asked_at
-        self._asked_at = now
-        self._loop.call_soon_threadsafe(call_surely, self._loop, self._answer)
-        timer().call_at(now + WARNING_SECONDS, partial(self._warn, now), partial(self._owes, now))
-        return 0.0
+        if asked_at is None:
+            self._asked_at = asked_at = now
+            try:
+                self._loop.call_soon_threadsafe(call_surely, self._loop, self._answer)
+            except RuntimeError:
+                return None
+            try:
+                timer().call_at(now + WARNING_SECONDS, partial(self._warn, now), partial(self._owes, now))
+            except RuntimeError:
+                pass  # no thread could be started: nothing is logged
+        return None if self._loop.is_closed() else now - asked_at
 
     def _answer(self) -> None:
         self._asked_at = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from fencing.kernel import process
+from fencing.kernel import process, quirks
 from fencing.kernel.effects import background, run, run_async
 from fencing.kernel.loop_thread import LoopThread
 from fencing.kernel.timer import LINGER_SECONDS, CallAt, timer
@@ -100,7 +100,12 @@ class _Renewal:
         # Read after the line above: _sort closes it before it looks. If its moment is past, its call may be lost: an
         # exception of a signal handler can hit the event loop itself.
         if not now < sorting.when <= when or not sorting.open:
-            self._sort_at(when, calendar)
+            try:
+                self._sort_at(when, calendar)
+            except RuntimeError as error:
+                if not quirks.is_ending(error):
+                    raise
+                holding.hindrance = _describe_missing_thread(error)  # an atexit function may have it for its ttl
 
     def _sort_at(self, when: float, calendar: _Calendar) -> None:
         sorting = _Sorting(when)
@@ -172,10 +177,11 @@ class _Renewal:
         except BaseException as error:
             for holding in due:  # an interruption, or no thread could be started
                 if isinstance(error, RuntimeError):
-                    holding.hindrance = partial(str, f"no thread could be started to renew it: {error}")
+                    holding.hindrance = _describe_missing_thread(error)
                 self._ask_again(holding)
                 self._schedule(holding)
-            raise
+            if not (isinstance(error, RuntimeError) and quirks.is_ending(error)):
+                raise
 
     def _watch(self, holdings: list[Holding]) -> None:
         if holdings:
@@ -222,7 +228,11 @@ def _any_alive(references: list[weakref.ref[Holding]]) -> bool:
 
 
 def _describe_silence(pulse: Pulse, limit: float) -> str:
-    return f"the event loop has not answered for {pulse.silence():.1f} s, and stall_limit is {limit:g} s"
+    return f"the event loop has not answered for {pulse.silence() or 0.0:.1f} s, and stall_limit is {limit:g} s"
+
+
+def _describe_missing_thread(error: RuntimeError) -> Callable[[], str]:
+    return partial(str, f"no thread could be started to renew it: {error}")
 
 
 class Renewal(_Renewal):
@@ -317,14 +327,14 @@ class AsyncRenewal(_Renewal):
 
     def _may_renew(self, holding: Holding) -> bool:
         """Return whether a holding's own loop has answered in time. Otherwise its renewal is tried again soon."""
-        try:
-            silence = self._pulses[holding.loop].silence()
-        except RuntimeError:
+        pulse, limit = self._pulses[holding.loop], holding.settings.stall_seconds
+        silence = pulse.silence()
+        if silence is None:
             holding.lose("expired", "its event loop was closed")
             return False
-        if silence <= holding.settings.stall_seconds:
+        if silence <= limit:
             return True
-        holding.hindrance = partial(_describe_silence, self._pulses[holding.loop], holding.settings.stall_seconds)
+        holding.hindrance = partial(_describe_silence, pulse, limit)
         self._ask_again(holding)
         self._schedule(holding)
         return False

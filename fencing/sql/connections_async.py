@@ -49,7 +49,10 @@ class _OfLoop:
         """Begin to close all connections. Requests that are under way fail."""
         for pool in self.pool.pools:
             while pool.free:
-                background(asyncio.get_running_loop(), _close(pool.free.pop()), "fencing-sql")
+                slot = pool.free.pop()
+                connection, slot.connection = slot.connection, None
+                if connection is not None:
+                    background(asyncio.get_running_loop(), _end(connection), "fencing-sql")
         self.hang_up()
 
     def hang_up(self) -> None:
@@ -132,7 +135,11 @@ class AsyncConnections:
 async def _close(slot: _Slot) -> None:
     connection, slot.connection = slot.connection, None
     if connection is not None:
-        await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
+        await _end(connection)
+
+
+async def _end(connection: OwnConnection) -> None:
+    await asyncio.wait([asyncio.ensure_future(greenlet_spawn(connection.close))], timeout=CLOSE_SECONDS)
 
 
 async def _within(coroutine: Coroutine[Any, Any, T], seconds: float, connection: OwnConnection | None) -> T:

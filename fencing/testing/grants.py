@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from functools import partial
 from typing import Any
@@ -141,6 +142,25 @@ class Grants(CoordinatorTests):
                 lease.ensure_held()
                 time.sleep(self.short_ttl / 10)
             assert lease.fence == fence
+            assert self.call(lease.release) is True
+
+        self._with_enough_time(story)
+
+    def test_a_lease_is_renewed_while_its_block_computes(self) -> None:
+        """With asyncio, another event loop renews it: ``perform`` runs on several loops, each in its own thread."""
+
+        def story() -> None:
+            coordinator, name = self._make(ttl=self.short_ttl), self._name()
+            lease = self.call(coordinator.acquire, name)
+
+            async def compute() -> None:
+                time.sleep(2 * self.short_ttl)  # noqa: ASYNC251 - it stands for work in one piece
+
+            if inspect.iscoroutinefunction(coordinator.perform):
+                self.call(compute)
+            else:
+                time.sleep(2 * self.short_ttl)
+            lease.ensure_held()
             assert self.call(lease.release) is True
 
         self._with_enough_time(story)

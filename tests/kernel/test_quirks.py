@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import platform
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -134,3 +135,21 @@ def test_a_task_that_may_be_left_behind_is_not_logged(allowed: bool, caplog: pyt
     del task
     gc.collect()
     assert ("Task was destroyed but it is pending" in caplog.text) is not allowed
+
+
+def test_a_thread_that_is_started_as_the_interpreter_ends_is_refused_with_this_text() -> None:
+    code = (
+        "import atexit, threading\n"
+        "def begin():\n"
+        "    try:\n"
+        "        threading.Thread(target=int).start()\n"
+        "    except RuntimeError as error:\n"
+        "        print(error)\n"
+        "atexit.register(begin)\n"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stdout
+    if sys.version_info < (3, 12):
+        assert said == "", "it starts"
+    else:
+        assert quirks.is_ending(RuntimeError(said.strip()))
+    assert not quirks.is_ending(RuntimeError("can't start new thread"))
