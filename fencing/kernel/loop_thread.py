@@ -57,14 +57,14 @@ class LoopThread:
             RuntimeError: no thread could be started; mostly because the interpreter is ending.
         """
         self._calls.append(callback)  # before the next lines: a loop that ends looks for it
-        self.look()
+        self.recheck()
         try:
             self._worker.wake(self._work)
         except RuntimeError:
             self._calls.remove(callback)
             raise
 
-    def look(self) -> None:
+    def recheck(self) -> None:
         """Have the loop look at once whether it is still wanted."""
         loop = self._loop
         if loop is not None:

@@ -69,14 +69,14 @@ class AsyncLease(LeaseBase):
     def notify_lost(self) -> None:
         loop = self._holding.loop
         if quirks.running_loop_getter()() is loop:
-            self._tell_lost()
+            self._notify_here()
             return
         try:
-            loop.call_soon_threadsafe(call_surely, loop, self._tell_lost)  # the renewal has a thread of its own
+            loop.call_soon_threadsafe(call_surely, loop, self._notify_here)  # the renewal has a thread of its own
         except RuntimeError:
             pass  # the loop is closed: nobody waits there
 
-    def _tell_lost(self) -> None:
+    def _notify_here(self) -> None:
         if self._event is not None:
             self._event.set()
         if self._cancel is not None:

@@ -311,7 +311,7 @@ class AsyncRenewal(_Renewal):
 
     def close(self) -> None:
         super().close()
-        self._thread.look()
+        self._thread.recheck()
 
     async def wait_until_over(self) -> None:
         """Wait until its connections are closed, for a bounded time."""
@@ -389,4 +389,3 @@ def _call_if_alive(method: weakref.WeakMethod[Callable[..., None]], args: tuple[
     alive = method()
     if alive is not None:
         alive(*args)
-

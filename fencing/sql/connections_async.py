@@ -70,9 +70,7 @@ class AsyncConnections:
         self._engine = engine
         self.closed = False
         # To collect those of a parent process might end its sessions.
-        self._of_loops = PerLoop(
-            lambda _: _OfLoop(), stop=_OfLoop.stop, drop=_OfLoop.hang_up, keeps_inherited=True
-        )
+        self._of_loops = PerLoop(lambda _: _OfLoop(), stop=_OfLoop.stop, drop=_OfLoop.hang_up, keeps_inherited=True)
 
     async def perform(self, request: Request) -> Any:
         """Perform a request, and return its reply. A cancellation is delivered after the reply.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from fencing.kernel.loop_thread import LoopThread
 from fencing.kernel.workers import PerLoop
 from tests.support import wait_until
 from tests.support.forks import in_child
+from tests.support.loops import until
 
 
 class Owner:
@@ -28,8 +30,12 @@ class Owner:
 
     def end(self) -> None:
         self.wants = False
-        self.thread.look()
+        self.thread.recheck()
         wait_until(lambda: not self.thread.is_running)
+
+
+def has_count(found: list[Any], count: int) -> bool:
+    return len(found) == count
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def test_calls_share_a_loop_while_it_is_wanted(owner: Owner) -> None:
     owner.wants = True
     for number in range(3):
         owner.thread.call(note)
-        wait_until(lambda number=number: len(loops) == number + 1)
+        wait_until(partial(has_count, loops, number + 1))
     assert len(set(loops)) == len(set(threads)) == 1
     assert threads[0].daemon
     owner.wants = False
@@ -64,17 +70,12 @@ def test_calls_share_a_loop_while_it_is_wanted(owner: Owner) -> None:
 
 def test_a_call_that_comes_as_the_loop_ends_is_made(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop_thread, "LINGER_SECONDS", 0.0)
-    made = 0
-
-    def count() -> None:
-        nonlocal made
-        made += 1
-
+    made: list[int] = []
     for number in range(300):
-        owner.thread.call(count)
+        owner.thread.call(partial(made.append, number))
         if number % 3 == 0:
-            wait_until(lambda number=number: made == number + 1, interval=0.0001)
-    wait_until(lambda: made == 300)
+            wait_until(partial(has_count, made, number + 1), interval=0.0001)
+    wait_until(lambda: made == list(range(300)))
 
 
 def test_its_end_stops_objects_and_tasks(owner: Owner) -> None:
@@ -139,10 +140,9 @@ def test_waiting_for_its_end(owner: Owner) -> None:
         await owner.thread.wait_until_over()  # there was none yet
         owner.wants = True
         owner.thread.call(lambda: loops.append(asyncio.get_running_loop()))
-        while not loops:
-            await asyncio.sleep(0.001)
+        await until(lambda: loops)
         owner.wants = False
-        owner.thread.look()
+        owner.thread.recheck()
         await owner.thread.wait_until_over()
         assert loops[0].is_closed()
         await owner.thread.wait_until_over()
@@ -158,7 +158,7 @@ def test_a_child_begins_its_own(owner: Owner) -> None:
 
     def check() -> None:
         assert not owner.thread.is_running
-        owner.thread.look()
+        owner.thread.recheck()
         owner.thread.call(lambda: loops.append(asyncio.get_running_loop()))
         wait_until(lambda: len(loops) == 2)
         assert loops[1] is not loops[0]

@@ -152,7 +152,7 @@ def test_its_callbacks_run_in_its_own_loop() -> None:
         waiting = asyncio.create_task(lease.lost.wait())
         await asyncio.sleep(0)
         clock.advance(STEP)
-        await waiting
+        await until(waiting.done)
         await until(lambda: threads)
 
     play(story)
@@ -180,8 +180,8 @@ def test_leases_of_two_loops_do_not_depend_on_each_other() -> None:
         clock.advance(STEP)
         await until(renewed(lease))
         wait_until(is_silent_for(leases[0], coordinator, 0.2))
+        mine = coordinator._renewal._pulses[asyncio.get_running_loop()]
         for _ in range(4):
-            mine = coordinator._renewal._pulses[asyncio.get_running_loop()]
             await until(lambda: mine._asked_at is None)
             clock.advance(STEP)
             await until(renewed(lease))
@@ -241,7 +241,7 @@ def test_the_limit_follows_the_ttl_of_the_lock() -> None:
 
 
 def test_threads_have_no_such_limit() -> None:
-    with pytest.raises(TypeError, match="'stall_limit' is not an option .*threads renew leases beside every work"):
+    with pytest.raises(TypeError, match=r"'stall_limit' is not an option .*threads renew leases beside every work"):
         MemoryCoordinator(stall_limit=3)  # type: ignore[call-arg]
 
 

@@ -413,7 +413,8 @@ def test_the_loop_that_renews_ends_after_the_last_lease(monkeypatch: pytest.Monk
     async def main() -> None:
         async with AsyncMemoryCoordinator(clock=clock, ttl=TTL) as coordinator:
             thread = coordinator._renewal._thread
-            for _ in range(2):
+
+            async def hold() -> None:
                 lease = await coordinator.acquire("r")
                 assert not thread.is_running, "a young lease does not need it"
                 clock.advance(STEP)
@@ -421,6 +422,9 @@ def test_the_loop_that_renews_ends_after_the_last_lease(monkeypatch: pytest.Monk
                 assert thread.is_running
                 await lease.release()
                 await until(lambda: not thread.is_running)
+
+            for _ in range(2):
+                await hold()
 
     asyncio.run(main())
 
@@ -433,7 +437,8 @@ def test_a_cancelled_renewal_is_tried_again() -> None:
         async with SlowCoordinator("renew", clock=clock, ttl=TTL) as coordinator:
             lease = await coordinator.acquire("r")
             clock.advance(STEP)
-            for _ in range(2):
+
+            async def cancel() -> None:
                 await until(coordinator.asked.is_set)
                 coordinator.asked.clear()
                 [lane] = coordinator._renewal._lanes.values()
@@ -442,8 +447,36 @@ def test_a_cancelled_renewal_is_tried_again() -> None:
                 await until(lambda: not lane.running)
                 assert lease.held
                 clock.advance(1)
+
+            for _ in range(2):
+                await cancel()
             coordinator.permitted.set()
             await until(lambda: lease.remaining() > TTL - STEP)
+            assert await lease.release() is True
+
+    asyncio.run(main())
+
+
+def test_a_lost_callback_of_a_renewal_does_not_end_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where an exception that another thread throws into this one hits the callback: the rest does not run."""
+    clock = ManualClock()
+    done, lost = renewal_module.AsyncRenewal._done, list[Any]()
+
+    def interrupted(self: Any, state: Any, task: Any) -> None:
+        if task in lost or len(lost) == MOST_AT_ONCE:
+            return done(self, state, task)
+        lost.append(task)
+        raise InterruptedError
+
+    monkeypatch.setattr(renewal_module.AsyncRenewal, "_done", interrupted)
+
+    async def main() -> None:
+        async with AsyncMemoryCoordinator(clock=clock, ttl=TTL) as coordinator:
+            lease = await coordinator.acquire("r")
+            for _ in range(5):
+                clock.advance(STEP)
+                await until(lambda: lease.remaining() > TTL - STEP / 2)
+            assert len(lost) == MOST_AT_ONCE
             assert await lease.release() is True
 
     asyncio.run(main())
