@@ -73,7 +73,7 @@ class Settings:
         renew: whether leases are renewed automatically, from the grant until they end.
         max_lifetime: seconds after the grant at which automatic renewal stops; None: no limit.
         owner: the label that ``holder()`` shows, up to 200 characters; None: host name and process id.
-        stall_limit: for asyncio: seconds for which leases are renewed while their event loop does not answer. None means
+        stall_limit: for asyncio: seconds for which leases are renewed while their event loop does not answer. None is
             three times the ttl; users cannot pass it.
         one_try: whether requests are for a call that tries once: a shorter time limit, and few repetitions. Not an
             option of users.
